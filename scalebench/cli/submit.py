@@ -131,7 +131,7 @@ def _for_kubernetes(
     runtime: str | None,
     dry_run: bool,
 ) -> str:
-    from scalebench.launch.submission.kubernetes import as_yaml, indexed_job, train_job
+    from scalebench.launch.submission.kubernetes import as_list, indexed_job, train_job
 
     if not dry_run:
         raise UsageError(
@@ -141,7 +141,7 @@ def _for_kubernetes(
     if image is None:
         raise UsageError("--kubernetes needs --image: a container image with scalebench installed.")
     if runtime is None:
-        return as_yaml(indexed_job(request, image, claim))
+        return as_list(indexed_job(request, image, claim))
     if claim is not None:
         raise UsageError("--claim is for a plain Job; with --runtime, the runtime has the volumes.")
-    return as_yaml(train_job(request, image, runtime))
+    return as_list(train_job(request, image, runtime))

@@ -51,6 +51,7 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
         num_cores=machine.num_cores(),
         world=world,
         launcher_name=launcher.name,
+        launcher_shares=launcher.shares,
         emulates_bfloat16=next(emulating, None),
         unusable=refusal(facts),
     )

@@ -179,7 +179,7 @@ def test_a_launcher_is_offered_and_starts_ranks(project: Path, scalebench: Comma
     scalebench(*documented("A launcher"), "--workload", "priority:workload")
     assert rows(project)["ddp", 2]["correctness"]["status"] == "verified"
     run = json.loads((project / "reports" / "latest" / "run.json").read_text())
-    assert run["spec"]["launcher"] == "background"
+    assert (run["spec"]["launcher"], run["spec"]["shared"]) == ("background", True)
 
 
 def test_a_figure_is_on_the_page(project: Path, scalebench: Command) -> None:

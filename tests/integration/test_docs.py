@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.costmodel.search import published
+from benchmarks import published
 from scalebench.launch.lab import try_lab
 from scalebench.records.certificate import Certificate
 from scalebench.report.tables.certificate import render_certificate

@@ -6,7 +6,6 @@ variables how many nodes there are and where they meet.
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from scalebench.launch.submission.request import JobRequest
@@ -141,37 +140,7 @@ def _resources(request: JobRequest, field: str) -> Manifest:
     return {field: {"limits": {GPU: str(request.gpus_per_node)}}}
 
 
-def as_yaml(manifests: list[Manifest]) -> str:
-    """Write manifests as YAML documents; every text is quoted."""
-    return "---\n".join("\n".join(_lines(manifest)) + "\n" for manifest in manifests)
-
-
-def _lines(value: Manifest, indent: str = "") -> Iterator[str]:
-    for key, item in value.items():
-        if isinstance(item, dict) and item:
-            yield f"{indent}{_scalar(key)}:"
-            yield from _lines(item, indent + "  ")
-        elif isinstance(item, list) and item:
-            yield f"{indent}{_scalar(key)}:"
-            for element in item:
-                yield from _element(element, indent)
-        else:
-            yield f"{indent}{_scalar(key)}: {_quoted(item)}"
-
-
-def _element(element: Any, indent: str) -> Iterator[str]:
-    if not isinstance(element, dict):
-        yield f"{indent}- {_quoted(element)}"
-        return
-    first, *rest = _lines(element, indent + "  ")
-    yield f"{indent}- {first.lstrip()}"
-    yield from rest
-
-
-def _scalar(key: str) -> str:
-    return key if key.replace("-", "").isalnum() else _quoted(key)
-
-
-def _quoted(value: Any) -> str:
-    """Write a value; YAML knows no pair of escapes for one character, as JSON does."""
-    return json.dumps(value, ensure_ascii=False)
+def as_list(manifests: list[Manifest]) -> str:
+    """Write manifests as one list in JSON, which ``kubectl`` takes as it takes YAML."""
+    whole = {"apiVersion": "v1", "kind": "List", "items": manifests}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"

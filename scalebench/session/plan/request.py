@@ -88,6 +88,7 @@ class Machine:
         unusable: Why ranks cannot train on devices that are there, and the remedy; None: there
             are none.
         launcher_name: Of the launcher that starts the ranks, where no world has started them.
+        launcher_shares: Whether it can start rows together that take turns.
         emulates_bfloat16: Name of a GPU on which torch emulates bfloat16; None: on none.
     """
 
@@ -95,6 +96,7 @@ class Machine:
     num_cores: int
     world: World | None = None
     launcher_name: str = "local"
+    launcher_shares: bool = True
     emulates_bfloat16: str | None = None
     unusable: str | None = None
 
@@ -106,4 +108,4 @@ class Machine:
     @property
     def shares(self) -> bool:
         """Whether the launcher can start rows together that take turns."""
-        return self.world is None and self.launcher_name in ("local", "lab")
+        return self.world is None and self.launcher_shares

@@ -1,13 +1,13 @@
 """Who is where on a mesh: its dimensions over the ranks, and the groups along several of them."""
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from scalebench.spec import AXES, Mesh
+from scalebench.spec.strategies.mesh import Axis
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import on_axis
 from scalebench.worker.strategies.tensor import sum_together
@@ -31,14 +31,6 @@ def device_mesh(strategy: Mesh, context: RankContext) -> DeviceMesh:
     names = tuple(axis for axis in AXES if sizes[axis] > 1 or axis in shown)
     places = ranks_on(strategy, world_size).reshape([sizes[axis] for axis in names])
     return DeviceMesh(context.device.type, places, mesh_dim_names=names)
-
-
-def lines_along(strategy: Mesh, world_size: int, *axes: str) -> list[list[int]]:
-    """Return the ranks of every group along some dimensions taken together."""
-    numbers = [AXES.index(axis) for axis in AXES if axis in axes]
-    ranks = ranks_on(strategy, world_size).movedim(numbers, [*range(-len(numbers), 0)])
-    lines: list[list[int]] = ranks.reshape(-1, prod(ranks.shape[-len(numbers) :])).tolist()
-    return lines
 
 
 @dataclass(frozen=True)
@@ -77,16 +69,17 @@ class Replicas:
 def replicas_of(strategy: Mesh, mesh: DeviceMesh, context: RankContext) -> Replicas:
     """Return the replicas of this rank; all ranks have to call it alike."""
     sizes = strategy.axis_sizes(context.cell.world_size)
-    names = [axis for axis in ("data", "context") if sizes[axis] > 1]
+    axes: tuple[Axis, ...] = ("data", "context")
+    names = [axis for axis in axes if sizes[axis] > 1]
     if not names:
         return Replicas("data", (context.rank,))
     if len(names) == 1:
         group = mesh.get_group(names[0])
         return Replicas(names[0], tuple(dist.get_process_group_ranks(group)), group)
     own: Replicas | None = None
-    for line in lines_along(strategy, context.cell.world_size, *names):
-        group = dist.new_group(line)
+    for line in strategy.groups_along(context.cell.world_size, *names):
+        group = dist.new_group(list(line))
         if context.rank in line:
-            own = Replicas("data_context", tuple(line), group)
+            own = Replicas("data_context", line, group)
     assert own is not None
     return own

@@ -35,7 +35,6 @@ from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training, on_axis
 from scalebench.worker.strategies.execution import make_optimizer, precision
 from scalebench.worker.strategies.mesh import MeshTraining
-from scalebench.worker.strategies.mesh_groups import lines_along
 from scalebench.worker.strategies.pipelining.actions import marked
 from scalebench.worker.strategies.pipelining.layout import Layout
 from scalebench.worker.strategies.pipelining.loss import inputs_of, loss_of
@@ -118,8 +117,7 @@ class MeshPipelineTraining(MeshTraining):
         """Return this rank's stages; the memory of all others is given up first."""
         world_size = context.cell.world_size
         pipeline = strategy.as_pipeline()
-        lines = lines_along(strategy, world_size, "pipeline")
-        self.layout = Layout(pipeline, context, lines)
+        self.layout = Layout(pipeline, context, strategy.groups_along(world_size, "pipeline"))
         self.own = Stages(pipeline, workload, self.layout, context.device)
         self.divide_layers(strategy, workload)
         stages = self.own.modules

@@ -144,5 +144,7 @@ def test_a_divided_batch_reaches_the_cells():
 
 def test_other_launchers_plan_the_same_cells():
     request = Request(world_sizes=(2,), device="cpu", repeats=2)
-    elsewhere = make_plan(request, [suite()], Machine(0, 2, launcher_name="external"))
+    elsewhere = make_plan(
+        request, [suite()], Machine(0, 2, launcher_name="external", launcher_shares=False)
+    )
     assert [cell.id for cell in elsewhere.cells] == [cell.id for cell in plan_of().cells]

@@ -90,7 +90,7 @@ class Replica(Training):
 
     @contextmanager
     def judged_model(self) -> Iterator[None]:
-        """Have the module hold the model that the method is judged by; see `base.judged`."""
+        """Have the module hold the model that the method is judged by."""
         own = self.flat_parameters()
         self.set_parameters(self.judged_parameters())
         try:

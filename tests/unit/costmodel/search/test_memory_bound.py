@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.search.published import (
+from benchmarks.published import (
     MEGATRON,
     block_flops,
     efficiency_of,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.published import LLAMAS, MEGATRON
 from scalebench.costmodel.search.model import SearchModel
-from scalebench.costmodel.search.published import LLAMAS, MEGATRON
 from scalebench.costmodel.search.whole_model import WholeModel
 
 MIXTURE = SearchModel(

@@ -453,7 +453,7 @@ def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
     assert plan_of().spec.shared
     assert not plan_of(shared=False).spec.shared
     assert not plan_of(machine=GPU_4).spec.shared
-    world = replace(CPU_4, launcher_name="external")
+    world = replace(CPU_4, launcher_name="external", launcher_shares=False)
     assert not plan_of(machine=world).spec.shared
     with pytest.raises(UsageError, match="launcher external starts one row at a time"):
         plan_of(machine=world, shared=True)

@@ -47,7 +47,7 @@ def test_only_the_cases_that_a_suite_names_fail_and_only_on_this_machine():
     assert {c.case for c in planned(suite) if c.purpose == "fail"} == {"fsdp"}
     quiet = SUITE.model_copy(update={"recovery": Recovery(faults=())})
     assert not [c for c in planned(quiet) if c.purpose == "fail"]
-    elsewhere = Machine(num_gpus=0, num_cores=4, launcher_name="external")
+    elsewhere = Machine(num_gpus=0, num_cores=4, launcher_name="external", launcher_shares=False)
     cells = make_plan(Request(world_sizes=(1, 2)), [SUITE], elsewhere).cells
     assert not [c for c in cells if c.purpose == "fail"]
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
