@@ -26,7 +26,7 @@ def render_dumps(
 
     Args:
         examinations: By source.
-        link: Name and figures of the link that bandwidths stand beside; None: of none.
+        link: Name and figures of the link to compare bandwidths with; None: none.
         width: Columns of the terminal.
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII.
