@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="FILE|LINK",
     help="Show what got slower than in this earlier trace (may be repeated, once a rank); with "
-    "dumps, put bus bandwidths next to a link: nvlink4, infiniband-ndr, …",
+    "dumps, compare bus bandwidths with a link: nvlink4, infiniband-ndr, …",
 )
 def trace(
     files: Sequence[str],

@@ -26,7 +26,7 @@ def render_dumps(
 
     Args:
         examinations: By source.
-        link: Name and figures of the link that bandwidths stand beside; None: of none.
+        link: Name and figures of the link to compare bandwidths with; None: none.
         width: Columns of the terminal.
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII.
@@ -97,7 +97,7 @@ def _named(ranks: Sequence[int]) -> str:
 def _columns(link: tuple[str, Link] | None) -> tuple[Column[Bandwidth], ...]:
     columns: tuple[Column[Bandwidth], ...] = (
         Column("collective", lambda row: row.name, numeric=False),
-        Column("group", lambda row: wording.plain(row.group, 40), numeric=False, from_width=100),
+        Column("group", lambda row: wording.plain(row.group, 40), numeric=False, from_width=110),
         Column("ranks", lambda row: str(row.num_ranks)),
         value("bytes", lambda row: row.num_bytes, units.bytes_),
         Column("count", lambda row: str(row.count)),
@@ -112,4 +112,4 @@ def _columns(link: tuple[str, Link] | None) -> tuple[Column[Bandwidth], ...]:
         rate = row.busbw_byte_per_s
         return wording.DASH if rate is None else units.percent(rate / nominal)
 
-    return (*columns, Column(f"of {name} ({units.bytes_(nominal)}/s)", share))
+    return (*columns, Column(f"of {name}", share))
