@@ -9,10 +9,11 @@ FOLDER = "SCALEBENCH_FIELD"
 """Environment variable that says where they are; by default in ``../shared/field``."""
 
 
-def field_file(path: str) -> Path:
-    """Return a file or folder; the test is skipped where it is not there."""
+def field_file(pattern: str) -> Path:
+    """Return the only file or folder that fits; the test is skipped where there is none."""
     beside = Path(__file__).parents[3] / "shared" / "field"
-    found = Path(os.environ.get(FOLDER, beside)) / path
-    if not found.exists():
-        pytest.skip(f"{path} of the files from the field is not here; {FOLDER} says where")
-    return found
+    found = [*Path(os.environ.get(FOLDER, beside)).glob(pattern)]
+    if not found:
+        pytest.skip(f"{pattern} of the files from the field is not here; {FOLDER} says where")
+    (only,) = found
+    return only

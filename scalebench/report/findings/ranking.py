@@ -128,7 +128,7 @@ def least_memory(ranking: Ranking | None) -> str:
     if saved < LEAST_SAVING:
         return ""
     return (
-        f"{wording.plain(case, 64)} needs the least memory: {units.bytes_(least)} a rank,"
+        f"Least memory: case {wording.plain(case, 64)}, {units.bytes_(least)} a rank,"
         f" {100 * saved:.0f} % less than {wording.plain(other, 64)}."
     )
 

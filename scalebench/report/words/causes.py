@@ -191,7 +191,7 @@ def doubts(row: Row) -> list[str]:
         )
     if row.exposed_comm_s is not None and row.wait_s is None and "wait_s" in row.unavailable:
         reason = wording.plain(row.unavailable["wait_s"], 160)
-        said.append(f"Waiting and transfer cannot be told apart: {reason}.")
+        said.append(f"Waiting and transfer are not separated: {reason}.")
     return said
 
 

@@ -139,7 +139,7 @@ def test_parts_that_could_not_be_told_apart_are_no_causes():
     reason = "the ranks' operations could not be matched: in traced step 3"
     row = traced(wait_s=None, exposed_transfer_s=None, unavailable={"wait_s": reason})
     assert said(row).startswith("Of the 15.0 % lost, idle takes 4.1;")
-    assert causes.doubts(row) == [f"Waiting and transfer cannot be told apart: {reason}."]
+    assert causes.doubts(row) == [f"Waiting and transfer are not separated: {reason}."]
 
 
 JUMPED = "the clock of rank 1 or of rank 0 jumped: at 3 s by 2 ms"

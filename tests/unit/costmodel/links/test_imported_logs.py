@@ -12,7 +12,7 @@ from scalebench.errors import UsageError
 from scalebench.session.calibration import sweeps
 from tests.builders import nccl_logs as logs
 from tests.builders.nccl_logs import Result, Run
-from tests.field_files import field_file
+from tests.builders.field_files import field_file
 
 
 def told(*arguments):

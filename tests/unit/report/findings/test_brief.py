@@ -56,8 +56,8 @@ def test_the_headline_names_the_best_with_its_interval_and_whether_that_is_certa
 @pytest.mark.parametrize(
     ("peaks", "told"),
     [
-        ((100e6, 60e6, 90e6), "b needs the least memory: 60.0 MB a rank, 40 % less than a."),
-        ((60e6, 100e6, 90e6), "a needs the least memory: 60.0 MB a rank, 40 % less than b."),
+        ((100e6, 60e6, 90e6), "Least memory: case b, 60.0 MB a rank, 40 % less than a."),
+        ((60e6, 100e6, 90e6), "Least memory: case a, 60.0 MB a rank, 40 % less than b."),
         ((100e6, 97e6, 99e6), ""),  # nobody chooses by 3 %
         ((100e6, None, 90e6), ""),  # it may need the least
     ],
