@@ -93,7 +93,9 @@ def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> N
     suite, program = blocks("docs/suites.md", "python")
     (project / "suites").mkdir()
     (project / "suites" / "buckets.py").write_text(suite)
-    (arguments,) = commands("docs/suites.md")
+    strategies, arguments = commands("docs/suites.md")
+    planned = scalebench(*strategies, "--dry-run")
+    assert re.search(r"^strategies +tensor +2 ", planned.stdout, re.M), planned.stderr
     done = scalebench(*arguments)
     assert done.returncode == 0, done.stderr
     assert "buckets-1mb-static" in done.stdout
@@ -211,7 +213,7 @@ def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> No
     assert ">One step</h2>" in page.read_text() and ">Comparison</h2>" not in page.read_text()
     done = scalebench(*two)
     assert done.returncode == 0, done.stderr
-    assert "Of 7 rows in both runs, 7 are undecided" in page.read_text()
+    assert "Of 7 rows in both runs, 7 show no change." in page.read_text()
 
 
 @pytest.mark.untimed
@@ -249,8 +251,8 @@ def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
     slurm, job, train_job = (scalebench(*example) for example in commands("docs/clusters.md"))
     assert [done.returncode for done in (slurm, job, train_job)] == [0, 0, 0], train_job.stderr
     assert "#SBATCH --nodes=2" in slurm.stdout
-    assert 'kind: "Job"' in job.stdout and 'claimName: "runs"' in job.stdout
-    assert 'kind: "TrainJob"' in train_job.stdout
+    assert '"kind": "Job"' in job.stdout and '"claimName": "runs"' in job.stdout
+    assert '"kind": "TrainJob"' in train_job.stdout
 
 
 @pytest.mark.untimed

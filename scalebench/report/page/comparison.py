@@ -157,7 +157,7 @@ def conclude(pairs: Sequence[Pair]) -> str:
     rest = ("unchanged", "no slowdown", "undecided")
     said += [f"{_count(by_word[word])} {word}" for word in rest if by_word[word]]
     if unseen := by_word["no change seen"]:
-        said.append(f"of {len(unseen)} no change is seen")
+        said.append(f"{len(unseen)} {'show' if len(unseen) > 1 else 'shows'} no change")
     return f"Of {len(pairs)} rows in both runs, {wording.joined(said)}."
 
 

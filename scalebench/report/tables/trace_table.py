@@ -182,7 +182,7 @@ def copy_lines(job: JobFigures) -> list[str]:
 def wait_lines(job: JobFigures) -> list[str]:
     """Say how exposed communication divides, and who came last; or why that is not known."""
     if job.waits.reason is not None:
-        return [f"transfer and wait are not separated: {job.waits.reason}"]
+        return [f"transfer and waiting are not separated: {job.waits.reason}"]
     lines = []
     for rank in job.ranks:
         if rank.wait is not None:

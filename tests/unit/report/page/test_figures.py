@@ -354,7 +354,7 @@ def test_two_runs_are_held_against_one_another():
     before, after = make_summary(base), make_summary(new, run_id="another")
     found = comparison.compare("c", before, after, palette.assign([*base, *new]))
     assert found.conclusion.startswith("Of 2 rows in both runs, 1 is slower, ddp-25mb, N=2 most")
-    assert found.conclusion.endswith("and of 1 no change is seen.")
+    assert found.conclusion.endswith("and 1 shows no change.")
     table, facts, alone = found.tables
     assert [line[6] for line in table.lines] == ["slower", "no change seen"]
     assert ("run", before.run_id, "another") in facts.lines
