@@ -11,8 +11,8 @@ from scalebench.cli.calibrate import calibrate
 from scalebench.errors import UsageError
 from scalebench.session.calibration import sweeps
 from tests.builders import nccl_logs as logs
-from tests.builders.nccl_logs import Result, Run
 from tests.builders.field_files import field_file
+from tests.builders.nccl_logs import Result, Run
 
 
 def told(*arguments):
