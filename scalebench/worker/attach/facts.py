@@ -15,15 +15,27 @@ import torch
 from scalebench.worker.attach.recognition import groups, layouts, trained_modules, wrappers
 
 
-def memory(device: str) -> dict[str, Any]:
-    """Return the peaks so far in bytes, under the names of `scalebench.records.rank.Memory`."""
+def allocator_retries(device: str) -> int:
+    """Return how often CUDA's allocator has freed its cache and tried again so far."""
+    if device != "cuda" or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+
+def memory(device: str, retries_before: int = 0) -> dict[str, Any]:
+    """Return the peaks so far in bytes, under the names of `scalebench.records.rank.Memory`.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        retries_before: Those of the allocator before the first step: loading a model may have some.
+    """
     found: dict[str, Any] = {"rss_bytes": _peak_rss_bytes()}
     if device == "cuda" and torch.cuda.is_initialized():
         free, total = torch.cuda.mem_get_info()
         found["allocated_bytes"] = torch.cuda.max_memory_allocated()
         found["reserved_bytes"] = torch.cuda.max_memory_reserved()
         found["device_bytes"] = total - free
-        found["allocator_retries"] = torch.cuda.memory_stats().get("num_alloc_retries")
+        found["allocator_retries"] = allocator_retries(device) - retries_before
     return found
 
 

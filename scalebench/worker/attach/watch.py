@@ -113,6 +113,7 @@ class Watch:
         self._looked_from = 0
         self._looked_at = 0
         self._memory: dict[str, Any] | None = None
+        self._retries_before = 0
 
     def begin(self) -> None:
         """Take the first mark: something of the first step is about to happen."""
@@ -174,6 +175,8 @@ class Watch:
         doings = self.between.take()
         if doings is not None:
             self.doings[self.num_calls] = doings
+        if self.num_calls == 0:
+            self._retries_before = facts.allocator_retries(self.request["device"])
         if self.num_calls == 0 and self.rank == 0:
             self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
         self.num_calls += 1
@@ -348,7 +351,7 @@ class Watch:
         self.batches.off = True
 
     def _read_memory(self) -> None:
-        self._memory = facts.memory(self.request["device"])
+        self._memory = facts.memory(self.request["device"], self._retries_before)
 
     def _finish(self) -> None:
         self.store()
