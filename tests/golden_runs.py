@@ -3,7 +3,8 @@
 ``python -m tests.golden_runs`` renews the files in tests/golden/runs. Each holds a digest of every
 field of the summary, of every export, of the gate's answer and of every piece of the page, numbers
 rounded to six digits; the tables lie beside it as text. So a change of the code that should change
-nothing changes nothing here, and `git diff` shows what did.
+nothing changes nothing here, and `git diff` shows what did. ``python -m tests.golden_runs DIR``
+writes the whole texts to DIR instead: of two versions, `diff -r` shows what differs.
 """
 
 import contextlib
@@ -42,8 +43,10 @@ TRACES = {
 DECIMAL = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?|-?\d+e-\d+")
 PIECE = re.compile(r"(?=<(?:section|figure|script)\b)")
 NAME = re.compile(r'(?:\bid|aria-labelledby)="([^"]+)"')
-DOWNLOAD = re.compile(r'href="data:[^"]+"')
+# The compressed size of a file follows from the last digits of its numbers: it differs by machine.
+DOWNLOAD = re.compile(r'href="data:[^"]+"|<span class="quiet">[\d.]+ [kM]?B</span>')
 SLOWER, LARGER = 1.3, 1.2
+TEXTS: dict[str, str] = {}
 
 
 def rounded(text: str) -> str:
@@ -53,7 +56,9 @@ def rounded(text: str) -> str:
 
 def digest(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return hashlib.sha256(rounded(text).encode()).hexdigest()[:10]
+    found = hashlib.sha256(rounded(text).encode()).hexdigest()[:10]
+    TEXTS[found] = rounded(text)
+    return found
 
 
 def printed(*arguments: str) -> str:
@@ -186,9 +191,22 @@ def stored(kind: str, name: str) -> tuple[Path, Path]:
     return Path(f"{stem}.json"), Path(f"{stem}.txt")
 
 
-def main() -> None:
-    """Renew what is stored."""
+def write_texts(folder: Path) -> None:
+    """The whole text behind every digest, a file each."""
+    for kind, name in recorded():
+        found, text = KINDS[kind](name)
+        inside = folder / f"{kind}.{name}"
+        inside.mkdir(parents=True, exist_ok=True)
+        (inside / "tables").write_text(text)
+        for k, v in found.items():
+            (inside / k.replace("/", "_")).write_text(TEXTS[v].replace(",", ",\n"))
+
+
+def main(folder: str = "") -> None:
+    """Renew what is stored, or write the texts behind it to a folder."""
     os.chdir(ROOT)
+    if folder:
+        return write_texts(Path(folder).absolute())
     STORED.mkdir(exist_ok=True)
     for old in STORED.iterdir():
         old.unlink()
@@ -200,4 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])
