@@ -5,16 +5,9 @@
 # make size                             how large the code is, beside what it should be
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
-# make bench-ring                       the ring all-reduce written here beside gloo's own
-# make bench-attention                  ring attention and Ulysses beside attention in one piece
-# make bench-links                      links of known rate: the fitted bandwidth, sizes not seen; and
-#                                       an all-reduce timed by scalebench beside a bare loop
+# make bench-links                      links of known rate: the fitted bandwidth, sizes not seen
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
-# make bench-break-even                 where compression stops paying: predicted and measured
-# make bench-codecs                     gradient codecs beside a plain copy
 # make bench-coverage                   how often intervals of efficiency hold, simulated
-# make bench-precision                  how precisely efficiency is known after a minute, beside
-#                                       launches of each row by itself and a loop of torchrun
 # make bench-gate                       the gate's false alarms and power, beside other rules, and
 #                                       where runs differ by their hosts
 # make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
@@ -52,7 +45,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod cuda-wheel
+.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-links bench-predict bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -108,29 +101,15 @@ bench: $(DEV_STAMP)
 bench-sweep: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.sweep
 
-bench-ring: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.own_ring
-
-bench-attention: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.ring_attention
-
 bench-links: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.held_out
-	$(BIN)/python -m benchmarks.all_reduce_overhead
 
 bench-predict: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.prediction
 
-bench-break-even: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.break_even
-
-bench-codecs: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.codecs
-
 bench-gate: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_power --write docs/gate.md
 	$(BIN)/python -m benchmarks.gate_hosts --write docs/gate.md
-	$(BIN)/python -m benchmarks.gate_recorded --write docs/gate.md
 
 bench-gate-real: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_real
@@ -146,9 +125,6 @@ gpu-evidence: $(DEV_STAMP)
 
 bench-coverage: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.coverage --write docs/definitions.md
-
-bench-precision: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.precision
 
 bench-scale: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.at_scale

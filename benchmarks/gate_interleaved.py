@@ -14,21 +14,26 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from benchmarks.gate_power import write_into
-from benchmarks.gate_rounds import rates, rounds_of, text_of, with_rounds
 from scalebench.gate.gate import compare
-from scalebench.gate.result import RowVerdict
+from scalebench.gate.result import WORSE, RowVerdict
 from scalebench.gate.results import Results
-from scalebench.records.summary import Summary
+from scalebench.records.baseline import baseline_of
+from scalebench.records.summary import Row, RowKey, StepSamples, Summary
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
+from scalebench.stats import estimate_over_launches
 
 MARKS = "<!-- generated: interleaved begin -->", "<!-- generated: interleaved end -->"
 NUMBERS = (5, 8, 10, 12, 14, 17)
 """Rounds of each version."""
+SLOWER = 1.05
 ARGUMENTS = ("ddp", "--gpus", "1,2", "--no-trace")
 
 MODEL = '''"""gpt-tiny, whose forward pass also waits for a time that is given for each sample."""
@@ -52,6 +57,145 @@ def model(shard):
     workload.module.register_forward_pre_hook(wait)
     return workload
 '''
+
+
+def rounds_of(summary: Summary) -> list[int]:
+    """Return the numbers of the rounds in which every row has clean steps."""
+    found = [{s.repeat for s in row.samples if s.step_s} for row in summary.rows]
+    return sorted(set.intersection(*found))
+
+
+def with_rounds(summary: Summary, rounds: Sequence[int], name: str) -> Summary:
+    """Return a run that has these rounds and no others."""
+    kept = [_with_rounds(row, rounds) for row in summary.rows]
+    return summary.model_copy(update={"run_id": name, "rows": [_with_ratio(r, kept) for r in kept]})
+
+
+def _with_rounds(row: Row, rounds: Sequence[int]) -> Row:
+    samples = [s for s in row.samples if s.repeat in rounds]
+    return row.model_copy(
+        update={
+            "samples": samples,
+            "step_s": estimate_over_launches([median(s.pace_s) for s in samples]),
+        }
+    )
+
+
+def _with_ratio(row: Row, rows: Sequence[Row]) -> Row:
+    base = baseline_of(row, rows)
+    if base is None or row.efficiency is None:
+        return row
+    theirs = {s.repeat: median(s.pace_s) for s in base.samples}
+    work = row.global_batch / base.global_batch / row.world_size
+    ratios = [work * theirs[s.repeat] / median(s.pace_s) for s in row.samples]
+    return row.model_copy(update={"efficiency": estimate_over_launches(ratios)})
+
+
+def slowed(summary: Summary, key: RowKey) -> Summary:
+    """Return the run with the steps of one row 5 % longer."""
+    rows = [
+        row.model_copy(update={"samples": [_slowed(s) for s in row.samples]})
+        if (row.suite, row.case, row.world_size) == key
+        else row
+        for row in summary.rows
+    ]
+    rounds = rounds_of(summary)
+    return with_rounds(summary.model_copy(update={"rows": rows}), rounds, summary.run_id)
+
+
+def _slowed(samples: StepSamples) -> StepSamples:
+    longer = {
+        name: [SLOWER * one for one in getattr(samples, name)] for name in ("step_s", "pace_s")
+    }
+    return samples.model_copy(update=longer)
+
+
+def is_found(found: Sequence[RowVerdict], key: RowKey) -> bool:
+    """Tell whether a row is called slower, or probably so."""
+    return any(row.verdict in WORSE for row in found if row.place == key)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What came of runs of so many rounds.
+
+    Attributes:
+        minutes: What such a run takes, with its start and its checks.
+        num_pairs: Of consecutive runs.
+        false_alarms: Share of pairs with a row that regressed though nothing changed.
+        found: Share of rows made 5 % slower that are called so.
+        step: Median of the smallest change of a step that is found 95 times in 100; a ratio.
+        efficiency: The same of an efficiency.
+    """
+
+    num_rounds: int
+    minutes: float
+    num_pairs: int
+    false_alarms: float
+    found: float
+    step: float
+    efficiency: float
+
+
+Judge = Callable[[Summary, Summary], Sequence[RowVerdict]]
+
+
+def rates(
+    pairs: Sequence[tuple[Summary, Summary]], judge: Judge, num_rounds: int, minutes: float
+) -> Rates:
+    """Ask the gate of pairs of runs between which nothing changed.
+
+    Args:
+        pairs: At least one.
+        judge: Gives the verdicts.
+        num_rounds: Of each run.
+        minutes: What each takes.
+    """
+    rows = pairs[0][1].rows
+    keys = [(r.suite, r.case, r.world_size) for r in rows if r.strategy != "plain"]
+    alarms, found, detected = [], [], {"step_s": list[float](), "efficiency": list[float]()}
+    for base, new in pairs:
+        same = judge(base, new)
+        alarms.append(any(row.decides and row.verdict in WORSE for row in same))
+        for row in same:
+            if row.min_detectable is not None:
+                detected[row.metric].append(row.min_detectable)
+        found += [is_found(judge(base, slowed(new, key)), key) for key in keys]
+    return Rates(
+        num_rounds=num_rounds,
+        minutes=minutes,
+        num_pairs=len(pairs),
+        false_alarms=float(np.mean(alarms)),
+        found=float(np.mean(found)),
+        step=float(np.median(detected["step_s"])),
+        efficiency=float(np.median(detected["efficiency"])),
+    )
+
+
+def text_of(found: Sequence[Rates], measured: str) -> str:
+    """Return the generated part of the documentation.
+
+    Args:
+        found: A row each.
+        measured: The line above.
+    """
+    lines = [
+        measured,
+        "",
+        "| rounds a side | minutes a side | stretches | with a false alarm, % | 5 % found, % | "
+        "step: detects from, % | efficiency: detects from, % |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in found:
+        cells = [
+            str(one.num_rounds),
+            f"{one.minutes:.1f}",
+            str(one.num_pairs),
+            *(f"{100 * share:.0f}" for share in (one.false_alarms, one.found)),
+            *(f"{100 * share:.1f}" for share in (one.step, one.efficiency)),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def measured(folders: Sequence[Path], rounds: int, arguments: Sequence[str]) -> InterleavedRuns:
@@ -96,7 +240,7 @@ def compare_equal(folder: Path, rounds: int, write: Path | None) -> None:
         if (pairs := stretches(base, new, each))
     ]
     told = "Suite `ddp` at N=1 and 2 on two cores, `--no-trace`"
-    text = text_of(found, f"{told}, {rounds} rounds of two equal versions:", "stretches")
+    text = text_of(found, f"{told}, {rounds} rounds of two equal versions:")
     print(text)
     if write:
         write_into(write, text, MARKS)
