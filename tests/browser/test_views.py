@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.browser.test_report_page import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled, wait_for
 
-pytestmark = [pytest.mark.browser, pytest.mark.untimed]
+pytestmark = pytest.mark.browser
 
 CORE = Path(__file__).parents[1] / "golden" / "summaries-0.1" / "core-suites.show.json.gz"
 SCREEN = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}

@@ -5,10 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,8 +12,6 @@ from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, n
 from tests.conftest import PATIENCE_S
 from tests.integration.conftest import SHORT, row_of
 
-pytestmark = pytest.mark.untimed
-
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2,3", "--out", "r")
 
 

@@ -16,8 +16,6 @@ from tests.cluster.slurm import PROGRAMS, Slurm
 from tests.conftest import PATIENCE_S
 from tests.integration.conftest import SHORT, row_of
 
-pytestmark = pytest.mark.untimed
-
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r")
 

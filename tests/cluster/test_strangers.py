@@ -27,8 +27,6 @@ from tests.builders.runs import make_cell
 from tests.cluster.conftest import TROUBLED
 from tests.conftest import Scalebench
 
-pytestmark = pytest.mark.untimed
-
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--quick", "--no-report", "--out", "r")
 PATIENCE = timedelta(seconds=300)
 SCRIPTS = TROUBLED.parent / "scripts"

@@ -11,7 +11,6 @@ import pytest
 from tests.conftest import PATIENCE_S
 from tests.standins.nvml import A, B, library, write_answers
 
-pytestmark = pytest.mark.untimed
 ROOT = Path(__file__).parents[2]
 
 

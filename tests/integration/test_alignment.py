@@ -14,6 +14,9 @@ import pytest
 from scalebench.launch.local import loopback_environment
 from tests.integration.clocks import DRIFT, WINDOW_S
 
+pytestmark = pytest.mark.timed
+
+
 ROOT = Path(__file__).parents[2]
 OTHER_CLOCK = ("unshare", "--user", "--time", "--fork", "--kill-child", "--monotonic", "1000")
 USEFUL_NS = 20_000_000

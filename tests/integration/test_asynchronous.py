@@ -19,8 +19,6 @@ from tests.integration.asynchronous_ranks import (
     STALE_STEPS,
 )
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 NUM_RANKS = 4
 ROUNDING = 1e-5

@@ -10,9 +10,6 @@ import pytest
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT
 
-pytestmark = pytest.mark.untimed
-
-
 PROGRESS = re.compile(r"scalebench: \d+ s: ")
 """A line about every ten seconds."""
 

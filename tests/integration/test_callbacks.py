@@ -6,12 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import PATIENCE_S
 from tests.integration.callback_ranks import NUM_STEPS
-
-pytestmark = pytest.mark.untimed
 
 ROOT = Path(__file__).parents[2]
 

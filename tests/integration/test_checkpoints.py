@@ -23,8 +23,6 @@ from tests.integration.checkpoint_ranks import (
     STEPS_BETWEEN,
 )
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 METHODS = ["full", "sharded", "async"]
 

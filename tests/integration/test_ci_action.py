@@ -13,8 +13,6 @@ from ruamel.yaml import YAML
 from tests.builders.gated import gated_run
 from tests.integration.test_docs import blocks
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
 

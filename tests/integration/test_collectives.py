@@ -13,8 +13,6 @@ from scalebench.launch.local import loopback_environment
 from tests.collective_variants import VARIANTS
 from tests.conftest import PATIENCE_S
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)

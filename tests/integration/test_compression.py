@@ -43,12 +43,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     }
 
 
-@pytest.mark.untimed
 def test_every_method_that_runs_here_is_looked_at() -> None:
     assert {v.split()[0] for v in VARIANTS} == set(METHODS) - {"powersgd-batched"}
 
 
-@pytest.mark.untimed
 @every_world_size
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_rank_agrees_with_the_emulation(
@@ -68,7 +66,6 @@ def test_every_rank_agrees_with_the_emulation(
     assert found[0]["loss_deviation"] <= allowed
 
 
-@pytest.mark.untimed
 @every_world_size
 def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int) -> None:
     error = {v: reports[world_size][0]["inspected"][v]["error"] for v in VARIANTS}
@@ -79,7 +76,6 @@ def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int
     assert error["noop"]["step"] == 0 and error["noop"]["relative_l2"] > 0.1
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("what", "status"), [("rounds elsewhere", "verified"), ("is a third too large", "deviates")]
 )
@@ -90,12 +86,10 @@ def test_a_method_may_enlarge_what_bfloat16_moves(reports: Reports, what: str, s
     assert found["gradient_deviation"] > 0.05 and found["tolerance"] < 0.5
 
 
-@pytest.mark.untimed
 def test_half_precision_has_the_bits_of_torchs_own_hook(reports: Reports) -> None:
     assert all(report["same as torch"] for report in reports[2])
 
 
-@pytest.mark.untimed
 @every_world_size
 def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
     traffic = {v: reports[world_size][0]["traffic"][v] for v in VARIANTS}
@@ -112,13 +106,11 @@ def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
         assert report["traffic"] == traffic | {"threshold": report["traffic"]["threshold"]}
 
 
-@pytest.mark.untimed
 def test_the_buckets_did_change_after_the_first_step(reports: Reports) -> None:
     """Otherwise nothing of the above says that residuals survive it."""
     assert len(reports[2][0]["traffic"]["sign"]["layouts"]) == 2
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> None:
     """On rank 1: no error feedback, other random indices, one bit changed after decoding."""
@@ -224,7 +216,6 @@ def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> N
     assert "batched PowerSGD hook fails: AssertionError" in row["reason"]
 
 
-@pytest.mark.untimed
 def test_sparse_gradients_are_refused_in_one_line(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -236,7 +227,6 @@ def test_sparse_gradients_are_refused_in_one_line(
     assert "run suite ddp" in line
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [

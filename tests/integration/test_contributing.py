@@ -23,8 +23,6 @@ EXAMPLES = {
     title: BLOCK.findall(text)
     for title, _, text in (part.partition("\n") for part in GUIDE.split("\n### ")[1:])
 }
-pytestmark = pytest.mark.untimed
-
 PRIORITY = """
 import os, torch
 from scalebench import Shard, Workload

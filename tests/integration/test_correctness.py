@@ -7,8 +7,6 @@ import pytest
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 
-pytestmark = pytest.mark.untimed
-
 DDP = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
 
 

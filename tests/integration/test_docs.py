@@ -37,7 +37,6 @@ def commands(document: str) -> list[list[str]]:
     return [call[1:] for call in calls if not NEEDS_GPUS.search(" ".join(call))]
 
 
-@pytest.mark.untimed
 def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
     program, layers, attention = blocks("docs/workloads.md", "python")
     told: dict[str, Any] = {}
@@ -57,7 +56,6 @@ def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -
     assert "ddp-loader-inline" in done.stdout
 
 
-@pytest.mark.untimed
 def test_the_example_of_an_own_script(
     scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +86,6 @@ def test_the_example_of_ranks_scheduled_as_those_of_suites(tmp_path: Path) -> No
     assert done.stdout == "True\n", done.stderr
 
 
-@pytest.mark.untimed
 def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> None:
     suite, program = blocks("docs/suites.md", "python")
     (project / "suites").mkdir()
@@ -112,7 +109,6 @@ def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> N
     ]
 
 
-@pytest.mark.untimed
 def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
     (program,) = blocks("docs/traces.md", "python")
     (project / "train.py").write_text(program)
@@ -133,7 +129,6 @@ def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
     assert (project / "overlap.html").exists()
 
 
-@pytest.mark.untimed
 def test_the_table_of_the_traces_is_that_of_the_golden_ones(
     scalebench: Scalebench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +139,6 @@ def test_the_table_of_the_traces_is_that_of_the_golden_ones(
     assert done.stdout.strip() == shown.strip()
 
 
-@pytest.mark.untimed
 def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
     possible = try_lab()
     if possible.network or possible.quota:
@@ -156,7 +150,6 @@ def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
     assert done.stdout.count("verified") == 3
 
 
-@pytest.mark.untimed
 def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> None:
     for arguments in commands("docs/predictions.md"):
         done = scalebench(*arguments)
@@ -177,7 +170,6 @@ def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> N
         assert len(refused.stderr.splitlines()) == 1
 
 
-@pytest.mark.untimed
 def test_the_examples_of_the_search(scalebench: Scalebench, project: Path) -> None:
     first, *elsewhere = commands("docs/search.md")
     # The measurement that it would make takes half a minute: a committed one stands for it.
@@ -196,13 +188,11 @@ def test_the_examples_of_the_search(scalebench: Scalebench, project: Path) -> No
         assert "assumed, not measured" in " ".join(done.stdout.split())
 
 
-@pytest.mark.untimed
 def test_the_published_configurations_are_printed_as_they_come_out() -> None:
     (shown,) = blocks("docs/search.md", "text")
     assert shown.strip() == published.table().strip()
 
 
-@pytest.mark.untimed
 def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> None:
     for name in ("first", "second"):
         shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "reports" / name)
@@ -216,7 +206,6 @@ def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> No
     assert "Of 7 rows in both runs, 7 show no change." in page.read_text()
 
 
-@pytest.mark.untimed
 def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, project: Path) -> None:
     shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "shown" / "ddp-2-cores")
     made = subprocess.run(
@@ -246,7 +235,6 @@ def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) ->
         assert "95 % intervals" in done.stdout
 
 
-@pytest.mark.untimed
 def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
     slurm, job, train_job = (scalebench(*example) for example in commands("docs/clusters.md"))
     assert [done.returncode for done in (slurm, job, train_job)] == [0, 0, 0], train_job.stderr
@@ -255,7 +243,6 @@ def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
     assert '"kind": "TrainJob"' in train_job.stdout
 
 
-@pytest.mark.untimed
 def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
     committed = ROOT / "reports" / "gallery" / "certificate-2-cores.json"
     certificate = Certificate.model_validate_json(committed.read_text())
@@ -263,7 +250,6 @@ def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
     assert render_certificate(certificate, 100).strip() == shown.strip()
 
 
-@pytest.mark.untimed
 def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     (text,) = blocks("docs/virtual-hosts.md", "yaml")
     options = set(re.findall(r"--[a-z-]+", text.partition("run ddp")[2].partition("- name")[0]))
@@ -272,7 +258,6 @@ def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     assert all(option in known for option in options)
 
 
-@pytest.mark.untimed
 def test_commands_of_getting_started(scalebench: Scalebench) -> None:
     calls = commands("docs/getting-started.md")
     assert len(calls) >= 13
@@ -285,7 +270,6 @@ def test_commands_of_getting_started(scalebench: Scalebench) -> None:
         assert done.returncode == 0, (arguments, done.stderr)
 
 
-@pytest.mark.untimed
 def test_the_readme_names_commands_that_the_documents_run() -> None:
     (gpus,) = re.findall(r"^\$ scalebench (.*)$", "\n".join(blocks("README.md", "console")), re.M)
     assert NEEDS_GPUS.search(gpus)
@@ -301,7 +285,6 @@ def test_the_readme_names_commands_that_the_documents_run() -> None:
         assert any(words <= set(shlex.split(call)) for call in executed), command
 
 
-@pytest.mark.untimed
 def test_make_targets_of_the_readme() -> None:
     lines = "\n".join(
         body
@@ -315,7 +298,6 @@ def test_make_targets_of_the_readme() -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.untimed
 def test_the_tables_of_the_readme_and_of_getting_started_are_those_of_the_committed_run(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -333,7 +315,6 @@ def test_the_tables_of_the_readme_and_of_getting_started_are_those_of_the_commit
     assert "what the cost model says" in cut and "verdict on suite ddp" in cut
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     "document",
     [

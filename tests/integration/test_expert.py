@@ -15,8 +15,6 @@ from scalebench.records.rows.experts import ExpertFigures
 from tests.conftest import PATIENCE_S
 from tests.integration.expert_ranks import BUSY_EXPERT, SAMPLES, SLOW_EXPERT, SLOW_S, TOP_2, cases
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 SIZES = (1, 2, 4)
 Reports = dict[int, list[dict[str, Any]]]

@@ -17,8 +17,6 @@ from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import FaultKind, FaultPlan, Recovery, Restarter
 from tests.builders.runs import make_cell
 
-pytestmark = pytest.mark.untimed
-
 SLOW_START_S, SLOW_LOAD_S = 0.6, 1.0
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 

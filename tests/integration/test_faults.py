@@ -24,7 +24,6 @@ ONE = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("workload", "reason", "in_log"),
     [
@@ -51,6 +50,7 @@ def test_a_failing_rank_is_named_and_the_next_cell_runs(
     assert scalebench("show", "r").returncode == 0
 
 
+@pytest.mark.timed
 def test_a_dead_rank_is_noticed_at_once(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -61,7 +61,6 @@ def test_a_dead_rank_is_noticed_at_once(
     assert 0 < stored_s - died_s < GRACE_S + 3
 
 
-@pytest.mark.untimed
 def test_out_of_memory_is_its_own_status(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -179,7 +178,6 @@ def test_two_runs_at_once_do_not_meet(
         assert any(stamp.startswith("foreign load") for stamp in stamps), stamps
 
 
-@pytest.mark.untimed
 def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -192,7 +190,6 @@ def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(
     assert row_of(project / "r", "ddp-static-graph", 2)["step_s"] is not None
 
 
-@pytest.mark.untimed
 def test_a_run_that_is_being_worked_on_cannot_be_resumed(
     start_scalebench: Start, scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -214,7 +211,6 @@ def test_sigterm_before_anything_was_launched(start_scalebench: Start, project: 
     assert "Traceback" not in stderr
 
 
-@pytest.mark.untimed
 def test_a_reader_that_stops_reading_loses_nothing(project: Path, troubled: None) -> None:
     flags = [flag for flag in ONE if flag != "--no-report"]
     command = [sys.executable, "-m", "scalebench", *flags, "--workload", "troubled:healthy"]
@@ -245,7 +241,6 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
     again.communicate(timeout=30)
 
 
-@pytest.mark.untimed
 def test_a_budget_ends_the_run_and_says_so(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -279,7 +274,6 @@ def test_only_loopback_is_listened_on(
     assert listening <= {"127.0.0.1", "::1"}
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("workload", "reason"),
     [
@@ -321,7 +315,6 @@ def test_a_hang_after_the_clean_window_ends_at_the_limit_and_loses_nothing(
     assert "was lost while steps were traced" in row["unavailable"]["budget"]
 
 
-@pytest.mark.untimed
 def test_without_traces_there_is_no_budget_and_the_reason_is_said(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:

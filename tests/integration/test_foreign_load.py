@@ -10,6 +10,9 @@ import pytest
 from scalebench.launch.monitor.node import HostWatch
 from scalebench.records.telemetry import HostLoad
 
+pytestmark = pytest.mark.timed
+
+
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 SECONDS = 2.0
 

@@ -11,7 +11,6 @@ import pytest
 from tests.conftest import PATIENCE_S
 from tests.standins import HERE, built
 
-pytestmark = pytest.mark.untimed
 ROOT = Path(__file__).parents[2]
 
 LAUNCHES = """

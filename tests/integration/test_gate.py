@@ -8,8 +8,6 @@ import pytest
 
 from tests.conftest import Scalebench
 
-pytestmark = pytest.mark.untimed
-
 SUITE = Path(__file__).parent / "gated_suite.py"
 RUN = ("run", "./gated_suite.py", "--gpus", "1,2", "--batch-size", "8", "--no-report")
 

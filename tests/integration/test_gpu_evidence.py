@@ -14,8 +14,6 @@ from click.testing import CliRunner
 from benchmarks import gpu_claims, gpu_evidence, gpu_probes
 from tests.conftest import PATIENCE_S, Scalebench
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -87,7 +87,6 @@ def _name(cell: dict[str, object]) -> tuple[object, ...]:
     return cell["suite"], cell["case"], f"n{cell['world_size']}", tail
 
 
-@pytest.mark.untimed
 def test_a_disk_that_is_read_only_is_told_before_training(
     scalebench: Scalebench, tmp_path: Path
 ) -> None:
@@ -147,7 +146,6 @@ def one_core() -> Iterator[list[str]]:
         group.rmdir()
 
 
-@pytest.mark.untimed
 def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> None:
     script = "from scalebench.machine import num_cores; print(num_cores())"
     done = subprocess.run(
@@ -156,6 +154,7 @@ def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> N
     assert done.stdout == "1\n"
 
 
+@pytest.mark.timed
 def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
     project: Path, troubled: None, tmp_path: Path, one_core: list[str]
 ) -> None:
@@ -240,7 +239,6 @@ def little_memory() -> Iterator[list[str]]:
         group.rmdir()
 
 
-@pytest.mark.untimed
 def test_a_script_that_the_cgroup_kills_is_out_of_memory(
     start_scalebench: Start, project: Path, little_memory: list[str]
 ) -> None:
@@ -268,7 +266,6 @@ finally:
 """
 
 
-@pytest.mark.untimed
 def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(
     project: Path, little_memory: list[str]
 ) -> None:
@@ -280,7 +277,6 @@ def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(
     assert "import torch" not in done.stdout
 
 
-@pytest.mark.untimed
 def test_no_pickle_is_read_from_a_run() -> None:
     """Checkpoints alone are read by torch, and that as tensors only; dumps without any name."""
     package = Path(__file__).parents[2] / "scalebench"
@@ -295,7 +291,6 @@ def test_no_pickle_is_read_from_a_run() -> None:
         assert "shell=True" not in text and "os.system" not in text, path
 
 
-@pytest.mark.untimed
 def test_no_module_of_the_current_folder_is_executed_unasked(tmp_path: Path) -> None:
     """As the installed command runs: without this folder on its path, and so are its ranks."""
     for name in ("json", "torch", "numpy", "socket"):

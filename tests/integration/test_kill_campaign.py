@@ -4,14 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.untimed
 def test_a_few_random_kills_lose_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.faults", "--kills", "4", "--seed", "2"],

@@ -9,8 +9,6 @@ import pytest
 
 from tests.conftest import PATIENCE_S
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -23,8 +23,6 @@ FLAGS = ("run", "--quick", "--no-report", "--no-trace", "--out", "r")
 LIMIT_S = 300.0
 Start = Callable[..., "subprocess.Popen[str]"]
 
-pytestmark = pytest.mark.untimed
-
 
 @pytest.fixture(autouse=True)
 def script(project: Path) -> Iterator[None]:

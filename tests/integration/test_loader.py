@@ -24,8 +24,6 @@ from tests.integration.conftest import SHORT, row_of
 from tests.integration.troubled import BATCH_S
 from tests.processes import has_ended
 
-pytestmark = pytest.mark.untimed
-
 WORKERS = 2
 PERSISTENT = sb.Loader(num_workers=WORKERS, persistent_workers=True, pin_memory=True)
 

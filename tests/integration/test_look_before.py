@@ -12,7 +12,6 @@ from tests.conftest import Scalebench
 GPUS = (Path(__file__).parents[2] / "docs" / "gpus.md").read_text()
 
 
-@pytest.mark.untimed
 def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, project: Path) -> None:
     done = scalebench("run", "ddp", "--gpus", "2,4", "--dry-run", "--workload", "gpt-124m")
     assert done.returncode == 0, done.stderr
@@ -27,7 +26,6 @@ def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, pro
     assert not (project / "reports").exists()
 
 
-@pytest.mark.untimed
 def test_a_dry_run_says_where_the_ranks_will_be(
     scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +104,6 @@ def test_the_doctor_measures_this_machine(scalebench: Scalebench) -> None:
     assert all(word in shown.stdout for word in ("processor", "links", "clock", "/dev/shm"))
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(scalebench: Scalebench, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "_SCALEBENCH_COMPLETE", f"{shell}_source")

@@ -12,8 +12,6 @@ from scalebench.report import render_table
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import SHORT, row_of, summary_of
 
-pytestmark = pytest.mark.untimed
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:

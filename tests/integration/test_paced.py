@@ -7,6 +7,8 @@ import torch
 
 from tests.unit.worker.workloads.test_paced import build, gradients_of
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_smaller_batch_takes_proportionally_less_time(world_size):

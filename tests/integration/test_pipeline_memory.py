@@ -7,8 +7,6 @@ import pytest
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 
-pytestmark = pytest.mark.untimed
-
 
 def test_a_pipelines_memory_is_predicted(scalebench: Scalebench, project: Path) -> None:
     cases = "plain or gpipe or 1f1b"

@@ -16,8 +16,6 @@ from scalebench.launch.local import loopback_environment
 from tests.conftest import PATIENCE_S
 from tests.integration.pipeline_cases import cases
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 WORLD_SIZES = (1, 2, 4)
 CASES = [(size, name) for size in WORLD_SIZES for name in cases(size)]

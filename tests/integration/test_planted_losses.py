@@ -23,6 +23,9 @@ from scalebench.trace.intervals import intersect, intervals, length_s, subtract
 from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
 
+pytestmark = pytest.mark.timed
+
+
 Planted = Callable[..., "Found"]
 
 TOLERANCE = 0.05

@@ -50,7 +50,6 @@ def sweep(num_ranks: int, **settings) -> Sweep:
     return Sweep(**job | {"transfers": transfers, "repeats": 2} | settings)
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize("num_ranks", [2, 3, 5])
 def test_results_are_right_and_looked_at(
     launcher: LocalLauncher, tmp_path: Path, num_ranks: int
@@ -87,7 +86,6 @@ def looked_at(one: TimedTransfer, num_ranks: int) -> int:
     return 4 * results[one.transfer.operation]
 
 
-@pytest.mark.untimed
 def test_a_sweep_without_time_times_what_a_fit_needs(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
@@ -105,7 +103,6 @@ def test_a_sweep_without_time_times_what_a_fit_needs(
     assert all(len(one.time_s) == 1 and one.num_wrong == 0 for one in found)
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(("rank", "count"), [(0, 1), (2, 13)])
 def test_wrong_elements_are_counted(
     launcher: LocalLauncher, tmp_path: Path, rank: int, count: int
@@ -119,6 +116,7 @@ def test_wrong_elements_are_counted(
     assert [(one.transfer.operation, one.num_wrong) for one in wrong] == [("all_reduce", count)]
 
 
+@pytest.mark.timed
 def test_a_false_clock_is_found_within_its_bound(launcher: LocalLauncher, tmp_path: Path) -> None:
     launcher.inject(InjectedFault(kind="false_clock", rank=1, seconds=1.25))
     plan = ClockCheck(world_size=2, device="cpu", backend="gloo", threads=1)
@@ -137,7 +135,6 @@ def test_a_probe_that_cannot_be_done_says_why(launcher: LocalLauncher, tmp_path:
         launcher.probe(sweep(2, transfers=(to_nobody,), collective_timeout_s=2.0), tmp_path)
 
 
-@pytest.mark.untimed
 def test_ranks_play_steps_without_their_models(launcher: LocalLauncher, tmp_path: Path) -> None:
     """A step is at least as long as the passes that a rank does one after the other."""
     stage = RehearsedStage(forward_s=0.002, backward_s=0.004, output_bytes=1000)

@@ -13,8 +13,6 @@ import pytest
 
 from tests.integration.test_docs import ROOT, blocks
 
-pytestmark = pytest.mark.untimed
-
 DOOR = (
     () if entry_points(group="pytest11", name="scalebench") else ("-p", "scalebench.pytest_plugin")
 )

@@ -27,7 +27,6 @@ def model(shard):
 """
 
 
-@pytest.mark.untimed
 def test_the_race_of_the_documents(scalebench: Scalebench, project: Path) -> None:
     (suite,) = blocks("docs/time-to-loss.md", "python")
     (project / "race.py").write_text(suite)
@@ -95,7 +94,6 @@ SUITE = Suite(
 """
 
 
-@pytest.mark.untimed
 def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
     (project / "apart.py").write_text(WITHOUT_LOCKSTEP)
     done = scalebench("run", "apart.py", "--gpus", "2", "--out", "r", "--no-report")
@@ -198,7 +196,6 @@ SUITE = Suite(
 """
 
 
-@pytest.mark.untimed
 def test_a_worker_that_is_killed_takes_nothing_from_the_others(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -259,7 +256,6 @@ def test_a_worker_that_is_killed_takes_nothing_from_the_others(
     assert lost.rank == 2 and told in lost.message
 
 
-@pytest.mark.untimed
 def test_a_workload_without_held_out_samples_is_told_how_to_give_them(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -273,7 +269,6 @@ def test_a_workload_without_held_out_samples_is_told_how_to_give_them(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -290,7 +285,6 @@ def test_options_that_contradict_a_race(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.untimed
 def test_a_target_loss_is_for_races_only(scalebench: Scalebench) -> None:
     done = scalebench("run", "ddp", "--gpus", "1,2", "--target-loss", "2")
     assert done.returncode == 2

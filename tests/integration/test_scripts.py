@@ -84,6 +84,7 @@ def is_planted(found_s: NDArray[np.float64], planted_s: NDArray[np.float64], wha
     pytest.fail(told)
 
 
+@pytest.mark.timed
 def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: Scalebench) -> None:
     """Its own clock, next to the optimizer's call, must say what the hook's marks say."""
     for name in ("plain_ddp.py", "delayed_loading.py"):
@@ -189,6 +190,7 @@ def test_two_optimizers_make_a_step_together(run: Run) -> None:
     assert parts_sum_to_the_step(row_of(out, CASE, 2))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["loader", "rollouts"])
 def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(
     run: Run, project: Path, kind: str
@@ -209,6 +211,7 @@ def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(
     )
 
 
+@pytest.mark.timed
 def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
     out = run("evaluates.py", "--into", "{run_dir}", options=("--steps", "50", "--no-report"))
     stored = record(out, "evaluates", 2)
@@ -252,7 +255,6 @@ def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(
     assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
 
 
-@pytest.mark.untimed
 def test_a_rank_that_fails_is_named_with_its_own_traceback(
     scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +271,6 @@ def test_a_rank_that_fails_is_named_with_its_own_traceback(
     assert "runpy" not in told and "attach" not in told
 
 
-@pytest.mark.untimed
 def test_a_script_that_ends_early_is_measured_and_marked(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -285,7 +286,6 @@ def test_a_script_that_ends_early_is_measured_and_marked(
     assert "every launch writes rank0.txt: what one" in " ".join(done.stdout.split())
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("trouble", "code", "told"),
     [
@@ -315,7 +315,6 @@ def test_a_trouble_is_told_in_one_line(
         assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.untimed
 def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measured(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -331,7 +330,6 @@ def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measure
     assert table and not any("/" in line for line in table if "│" not in line and "," not in line)
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("trouble", "remedy"),
     [
@@ -351,7 +349,6 @@ def test_processes_that_train_separately_are_no_scaling(
     assert trouble == "alone" or "Sequential is not wrapped" in done.stderr
 
 
-@pytest.mark.untimed
 def test_two_versions_of_a_script_are_compared_in_turns(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -502,7 +499,6 @@ def test_the_oldest_interpreter_that_is_supported(run: Run) -> None:
     assert row["wrappers"][0]["unused_bytes"] == 0
 
 
-@pytest.mark.untimed
 def test_a_script_whose_name_and_argument_are_no_utf_8(
     scalebench: Scalebench, project: Path
 ) -> None:

@@ -18,8 +18,6 @@ from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.sharded_ranks import CASES, MEMORY
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 FLAT = ("fsdp1", "fsdp1-shard-grad-op")
 """Cases that pad whole groups, by a few elements that the law leaves out."""

@@ -9,8 +9,6 @@ from scalebench.records.files import with_checksum
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 
-pytestmark = pytest.mark.untimed
-
 
 def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(
     scalebench: Scalebench, project: Path

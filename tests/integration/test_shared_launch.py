@@ -4,8 +4,6 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from scalebench.analysis.run import StoredRun, load_run
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
@@ -26,7 +24,6 @@ def measured_in(run: StoredRun) -> list[tuple[int, int, str]]:
     )
 
 
-@pytest.mark.untimed
 def test_only_one_row_works_at_a_time_and_all_had_their_turns(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -52,7 +49,6 @@ def test_only_one_row_works_at_a_time_and_all_had_their_turns(
     assert set(clean) == {0, 4}  # inspections have none; 8 steps are 4 turns of 2
 
 
-@pytest.mark.untimed
 def test_isolated_rows_have_launches_of_their_own(scalebench: Scalebench, project: Path) -> None:
     done = scalebench(*ONE, "--isolated", "--no-report")
     assert done.returncode == 0, done.stderr
@@ -60,7 +56,6 @@ def test_isolated_rows_have_launches_of_their_own(scalebench: Scalebench, projec
     assert all(r.shared_with == [] and r.launch_s for r in results if r.cell.purpose == "measure")
 
 
-@pytest.mark.untimed
 def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -77,7 +72,6 @@ def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(
     assert not any("by turns" in notice for notice in notices)  # it failed by itself, too
 
 
-@pytest.mark.untimed
 def test_batches_made_in_advance_keep_a_workload_from_sharing(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:

@@ -11,8 +11,6 @@ import pytest
 from scalebench.session import survey
 from tests.builders.runs import make_stored_run
 
-pytestmark = pytest.mark.untimed
-
 SCRIPT = """
 import sys
 from scalebench.cli import main

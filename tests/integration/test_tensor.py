@@ -16,8 +16,6 @@ from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES, cases
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 WITHOUT_LAW = ("checkpointing", "bf16")
 

@@ -11,8 +11,6 @@ import pytest
 
 from tests.conftest import PATIENCE_S, Scalebench
 
-pytestmark = pytest.mark.untimed
-
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 TRACES = sorted(str(path) for path in GOLDEN.glob("nccl*.json.gz"))
 GLOO = str(GOLDEN / "gloo_2ranks_rank0.json.gz")

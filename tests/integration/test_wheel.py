@@ -11,8 +11,6 @@ import pytest
 
 from tests.integration.conftest import SHORT, row_of
 
-pytestmark = pytest.mark.untimed
-
 ROOT = Path(__file__).parents[2]
 
 _OF_THESE_TESTS = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")

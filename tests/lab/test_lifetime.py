@@ -19,6 +19,9 @@ from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measured
 from tests.processes import left_after
 
+pytestmark = pytest.mark.timed
+
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 RUN = (

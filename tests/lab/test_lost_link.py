@@ -11,8 +11,6 @@ from scalebench.spec.recovery import HANG_TIMEOUT_S, Recovery
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.runs import make_cell
 
-pytestmark = pytest.mark.untimed
-
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 HOSTS = VirtualHosts(link_bit_per_s=(1_000_000_000,))
 

@@ -9,8 +9,6 @@ import pytest
 from scalebench.errors import ExitCode
 from tests.conftest import PATIENCE_S
 
-pytestmark = pytest.mark.untimed
-
 
 @pytest.mark.parametrize("command", ["run ddp -k static --quick --gpus 1,2", "calibrate --gpus 2"])
 def test_ranks_that_could_not_connect_are_not_started(

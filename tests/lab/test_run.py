@@ -18,6 +18,7 @@ def rows_of(project: Path) -> dict[tuple[str, int], dict]:
     return {(row["case"], row["world_size"]): row for row in rows}
 
 
+@pytest.mark.timed
 def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -63,7 +64,6 @@ def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
     assert resumed.returncode == 0, resumed.stderr
 
 
-@pytest.mark.untimed
 def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(
     scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +82,7 @@ def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(
     assert (project / "r" / "run.json").read_text() == before
 
 
+@pytest.mark.timed
 def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_is_stamped(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -100,7 +101,6 @@ def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_i
     assert not any("link not held" in stamp for stamp in rows_of(project)["plain", 1]["stamps"])
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

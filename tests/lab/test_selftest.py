@@ -10,6 +10,9 @@ import pytest
 from scalebench.errors import ExitCode
 from tests.conftest import PATIENCE_S, Scalebench
 
+pytestmark = pytest.mark.timed
+
+
 IN_EVERY_FORM = {
     *("timer resolution", "results of collectives", "wrong elements planted"),
     *("link rate, send to recv", "link rate, all-reduce", "slower link to one host"),

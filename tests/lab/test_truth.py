@@ -9,6 +9,8 @@ from scalebench.launch.lab.quota import quota_us
 from scalebench.spec.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measure
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_an_all_reduce_has_the_bandwidth_of_the_link(measure: Measure, num_ranks: int) -> None:
