@@ -19,9 +19,6 @@ from scalebench.records.outcome import launched_result
 from scalebench.records.scratch import Scratch
 from scalebench.spec import Cell, Mesh
 
-MEASURABLE = ("ddp", "zero1", "fsdp", "fsdp1", "tensor", "mesh", "context", "expert")
-"""Strategies whose ranks do the same work whatever the others answer."""
-
 OnProgress = Callable[[str, object], None]
 
 
@@ -66,7 +63,7 @@ def _measured(
     if isinstance(cell.strategy, Mesh) and cell.strategy.pipeline > 1:
         reason = "the shard of a stage of a pipeline depends on what the other stages send"
         return shard.model_copy(update={"reason": reason})
-    if cell.strategy.kind not in MEASURABLE:
+    if not cell.strategy.works_alone:
         reason = f"the shard of a rank under {cell.strategy.kind} depends on what the others send"
         return shard.model_copy(update={"reason": reason})
     on_progress(f"a shard of {cell.case} at N={world_size}", None)

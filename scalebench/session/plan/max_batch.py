@@ -146,10 +146,6 @@ def _with_batch(cell: Cell, largest: LargestBatch | None) -> Cell:
     return _of_batch(cell, largest.fits)
 
 
-REPLICATED = frozenset({"plain", "ddp", "compressed"})
-"""Strategies of which every rank holds the whole model, however many ranks there are."""
-
-
 def why_too_large(cell: Cell, results: Iterable[CellResult]) -> str | None:
     """Say why a cell need not be tried, or None: it may fit.
 
@@ -161,7 +157,7 @@ def why_too_large(cell: Cell, results: Iterable[CellResult]) -> str | None:
         cell: What would be launched.
         results: What has been launched so far.
     """
-    if cell.strategy.kind not in REPLICATED:
+    if not cell.strategy.keeps_whole_model:
         return None
     for result in results:
         smaller = result.cell

@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from scalebench.errors import UsageError
 from scalebench.records.run import RunSpec
 from scalebench.session.plan.request import Request
-from scalebench.spec import Cell, Ddp, Fsdp, Plain, Suite, Tensor, Zero1
+from scalebench.spec import STRATEGIES, Cell, Plain, Suite
 from scalebench.spec.recovery import Recovery
-
-RESTORED = (Ddp, Fsdp, Zero1, Tensor)
-"""Strategies whose state has names that do not depend on the number of ranks."""
 
 
 def check_recovery(request: Request, suites: Sequence[Suite]) -> None:
@@ -73,8 +70,8 @@ def _saving(row: Cell, plan: Recovery) -> Cell:
     Raises:
         UsageError: The state of its strategy cannot be saved.
     """
-    if not isinstance(row.strategy, RESTORED):
-        names = ", ".join(kind.__name__ for kind in RESTORED)
+    if not row.strategy.can_be_saved:
+        names = ", ".join(one.__name__ for one in STRATEGIES.values() if one.can_be_saved)
         raise UsageError(
             f"Case {row.case} of suite {row.suite}: checkpoints of {row.strategy.kind} are not "
             f"supported. Give a strategy among {names}, or leave recovery out of the suite."

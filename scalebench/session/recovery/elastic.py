@@ -10,22 +10,19 @@ from scalebench.records.fault_events import Event, FaultFolder, fault_folder
 from scalebench.records.recovery import ElasticRun, ElasticStretch
 from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline
-from scalebench.spec import Cell, Ddp, Fsdp, Zero1
+from scalebench.spec import Cell, Ddp
 from scalebench.spec.recovery import FaultPlan
 
 SAVE_EVERY = 4
 STRETCH_STEPS = 14
 """Steps with fewer ranks, and with all again; the failure comes after about as many."""
 
-SHRINKABLE = (Ddp, Fsdp, Zero1)
-"""Strategies that train with any number of ranks."""
-
 
 def goes_on_with_fewer(cell: Cell) -> bool:
     """Tell whether a cell's job is to lose a rank and go on."""
     plan = cell.recovery
     wanted = plan is not None and plan.elastic
-    return wanted and cell.world_size > 1 and isinstance(cell.strategy, SHRINKABLE)
+    return wanted and cell.world_size > 1 and cell.strategy.takes_any_size
 
 
 def with_fewer_ranks(cell: Cell) -> Cell:

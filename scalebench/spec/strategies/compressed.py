@@ -35,6 +35,7 @@ class Compressed(Execution):
 
     kind: Literal["compressed"] = "compressed"
     about = f"DDP with compressed gradients: {', '.join(METHODS)}"
+    keeps_whole_model = True
     operations = ("all_reduce", "all_gather")
     method: str
     bucket_mb: float = Field(25.0, gt=0)

@@ -24,6 +24,10 @@ class Ddp(Execution):
 
     kind: Literal["ddp"] = "ddp"
     about = "DistributedDataParallel: replicas, gradients all-reduced in buckets"
+    keeps_whole_model = True
+    works_alone = True
+    can_be_saved = True
+    takes_any_size = True
     operations = ("all_reduce",)
     bucket_mb: float = Field(25.0, gt=0)
     accumulate: int = Field(1, ge=1)
@@ -61,6 +65,9 @@ class Fsdp(Execution):
 
     kind: Literal["fsdp"] = "fsdp"
     about = "FSDP2, fully_shard: parameters, gradients and optimizer state divided"
+    works_alone = True
+    can_be_saved = True
+    takes_any_size = True
     operations = ("all_gather", "reduce_scatter", "all_reduce")
     reshard_after_forward: bool = True
     shard_size: int | None = Field(None, ge=1)
@@ -113,6 +120,7 @@ class Fsdp1(Execution):
 
     kind: Literal["fsdp1"] = "fsdp1"
     about = "FullyShardedDataParallel: the first FSDP, for comparison"
+    works_alone = True
     operations = ("all_gather", "reduce_scatter", "all_reduce")
     reshard_after_forward: bool = True
 
@@ -131,6 +139,9 @@ class Zero1(Execution):
 
     kind: Literal["zero1"] = "zero1"
     about = "DDP with ZeroRedundancyOptimizer: optimizer state divided"
+    works_alone = True
+    can_be_saved = True
+    takes_any_size = True
     operations = ("all_reduce", "broadcast")
 
     @property

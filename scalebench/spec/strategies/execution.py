@@ -20,12 +20,21 @@ class Execution(Spec):
         operations: Collectives that its steps ask for; the run calibrates these to predict steps.
             Empty: its steps are not predicted.
         has_reference: Whether its results are compared with those of a single process.
+        keeps_whole_model: Whether every rank holds all of the model, however many ranks there are.
+        works_alone: Whether a rank's work is the same whatever the others answer: then one rank's
+            share can be measured by itself.
+        can_be_saved: Whether checkpoints of its state can be written and read.
+        takes_any_size: Whether it goes on with any number of ranks.
         untraced_because: Why a few traced steps do not stand for all of them; None: they do.
     """
 
     about: ClassVar[str] = ""
     operations: ClassVar[tuple[CollectiveName, ...]] = ()
     has_reference: ClassVar[bool] = True
+    keeps_whole_model: ClassVar[bool] = False
+    works_alone: ClassVar[bool] = False
+    can_be_saved: ClassVar[bool] = False
+    takes_any_size: ClassVar[bool] = False
     untraced_because: ClassVar[str | None] = None
     autocast: bool = False
     compile: bool = False
@@ -95,3 +104,4 @@ class Plain(Execution):
 
     kind: Literal["plain"] = "plain"
     about = "the bare model in one process: the baseline"
+    keeps_whole_model = True

@@ -25,6 +25,8 @@ class Tensor(Execution):
 
     kind: Literal["tensor"] = "tensor"
     about = "tensor parallel: the matrices of every layer divided, one batch for all"
+    works_alone = True
+    can_be_saved = True
     operations = ("all_reduce", "all_gather", "reduce_scatter")
     size: int | None = Field(None, ge=1)
     sequence: bool = False
@@ -94,6 +96,7 @@ class Context(Execution):
 
     kind: Literal["context"] = "context"
     about = "context parallel: the tokens of every sample divided, attention across the ranks"
+    works_alone = True
     operations = ("all_reduce", "all_to_all", "send_recv_ring")
     size: int | None = Field(None, ge=1)
     method: Literal["ulysses", "ring"] = "ulysses"
@@ -159,6 +162,7 @@ class Expert(Execution):
 
     kind: Literal["expert"] = "expert"
     about = "expert parallel: the experts of a mixture divided, tokens sent to them"
+    works_alone = True
     operations = ("all_to_all", "all_reduce")
     size: int | None = Field(None, ge=1)
     experts: int | None = None
