@@ -46,9 +46,19 @@ def seconds(value: float, uncertainty: float | None = None) -> str:
     return _scaled(value, uncertainty, _TIME_STEPS)
 
 
+def seconds_or_zero(value: float) -> str:
+    """Write a duration given in seconds, one that is nothing as ``"0"``."""
+    return seconds(value) if value else "0"
+
+
 def bytes_(value: float) -> str:
     """Write a size given in bytes with decimal prefixes, for example ``"1.05 MB"``."""
     return _scaled(value, None, _BYTE_STEPS)
+
+
+def bytes_or_zero(value: float) -> str:
+    """Write a size given in bytes, one that is nothing as ``"0"``."""
+    return bytes_(value) if value else "0"
 
 
 def bit_rate(value: float, uncertainty: float | None = None) -> str:

@@ -3,18 +3,22 @@
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from scalebench.analysis.prediction_scores import predicted_rows
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
 from scalebench.report.findings.next_steps import next_steps
-from scalebench.report.tables import budget_table, predictions, races, recovery
+from scalebench.report.tables import budget_table
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import Column, cells, names
+from scalebench.report.tables.listing import Table, told
+from scalebench.report.tables.predictions import PREDICTIONS
+from scalebench.report.tables.races import RACES
+from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
 from scalebench.report.words import frameworks, racing, recovering, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.attributed import budgeted
+from scalebench.report.words.wording import capital
 
 S = TypeVar("S")
 
@@ -85,7 +89,7 @@ def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
         blocks.append(f"**{escape(verdict.ranking)}**")
     blocks.append("\n".join(_finding(finding) for finding in verdict.findings))
     blocks.append(table(present(rows), rows))
-    notes = [escape(note[0].upper() + note[1:], 400) for note in above_ideal(rows)]
+    notes = [escape(capital(note), 400) for note in above_ideal(rows)]
     if notes:
         blocks.append("<br>\n".join(notes))
     said = frameworks.sentence(rows)
@@ -99,36 +103,27 @@ def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _tables(rows: Sequence[Row], *declared: Table[Any]) -> list[str]:
+    found = ((one, one.lines(rows)) for one in declared)
+    return [table(one.columns_of(lines), lines) for one, lines in found if lines]
+
+
 def _race_blocks(rows: Sequence[Row]) -> list[str]:
-    raced = races.raced(rows)
-    said = [text for text in (racing.headline(raced), racing.target_line(raced)) if text]
-    return [*(escape(text, 400) for text in said), table(races.COLUMNS, raced)] if raced else []
+    said = [text for text in (racing.headline(rows), racing.target_line(rows)) if text]
+    return [*(escape(text, 400) for text in said), *_tables(rows, RACES)]
 
 
 def _recovery_blocks(rows: Sequence[Row]) -> list[str]:
     said = recovering.headline(rows)
-    if said is None:
-        return []
-    saved = table(recovery.SAVE_COLUMNS, recovery.saved_rows(rows))
-    loaded, failures = recovery.loaded_rows(rows), recovery.failed_rows(rows)
-    lost, stretches = recovery.lost_rows(rows), recovery.elastic_rows(rows)
-    return [
-        escape(said, 600),
-        saved,
-        *([table(recovery.RESTORE_COLUMNS, loaded)] if loaded else []),
-        *([table(recovery.FAILURE_COLUMNS, failures)] if failures else []),
-        *([table(recovery.LOST_COLUMNS, lost)] if lost else []),
-        *([table(recovery.ELASTIC_COLUMNS, stretches)] if stretches else []),
-    ]
+    shown = (SAVES, RESTORES, FAILURES, LOST, ELASTIC)
+    return [escape(said, 600), *_tables(rows, *shown)] if said else []
 
 
 def _prediction_blocks(rows: Sequence[Row]) -> list[str]:
-    told = predicted_rows(rows)
-    if not told:
-        return []
-    notes = [escape(note[0].upper() + note[1:], 400) for note in predictions.footnotes(rows)]
-    title = f"**{predictions.TITLE.capitalize()}** ({predictions.unit(told)})"
-    return [title, table(predictions.columns_of(told), told), "<br>\n".join(notes)]
+    title = f"**{capital(PREDICTIONS.title)}** ({told(PREDICTIONS.remark, rows)})"
+    notes = [escape(capital(note), 400) for note in told(PREDICTIONS.notes, rows)]
+    drawn = _tables(rows, PREDICTIONS)
+    return [title, *drawn, "<br>\n".join(notes)] if drawn else []
 
 
 def _budget_blocks(rows: Sequence[Row]) -> list[str]:
@@ -137,9 +132,7 @@ def _budget_blocks(rows: Sequence[Row]) -> list[str]:
     if not columns:
         return []
     title, unit = budget_table.TITLE.capitalize(), budget_table.UNIT
-    notes = [
-        escape(note[0].upper() + note[1:], 300) for note in budget_table.footnotes(rows, accounted)
-    ]
+    notes = [escape(capital(note), 300) for note in budget_table.footnotes(rows, accounted)]
     return [f"**{title}** ({unit})", table(columns, accounted), "<br>\n".join(notes)]
 
 

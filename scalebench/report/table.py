@@ -1,6 +1,7 @@
 """The terminal's tables: in brief what an engineer needs in ten seconds, or all there is."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -11,29 +12,38 @@ from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import judge
 from scalebench.report.tables import certificate
-from scalebench.report.tables.axis_budget import axis_budget_parts
+from scalebench.report.tables.axis_budget import AXIS_BUDGET
 from scalebench.report.tables.brief_verdict import brief_parts, first_step_parts
 from scalebench.report.tables.budget_table import budget_parts
 from scalebench.report.tables.calibration import fit_parts
 from scalebench.report.tables.columns import lettered, present
-from scalebench.report.tables.communication import axis_parts
-from scalebench.report.tables.compression import compression_parts
-from scalebench.report.tables.experts import expert_parts
-from scalebench.report.tables.frameworks import framework_parts
+from scalebench.report.tables.communication import AXES
+from scalebench.report.tables.compression import COMPRESSION
+from scalebench.report.tables.experts import EXPERTS
 from scalebench.report.tables.layout import FOLDED, fit, names, table, without
-from scalebench.report.tables.lockstep import lockstep_parts
-from scalebench.report.tables.predictions import prediction_parts
-from scalebench.report.tables.races import race_parts
-from scalebench.report.tables.recovery import recovery_parts
+from scalebench.report.tables.listing import Table, shown
+from scalebench.report.tables.lockstep import LOCKSTEP
+from scalebench.report.tables.predictions import PREDICTIONS
+from scalebench.report.tables.races import RACES
+from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.tables.wires import findings_of
-from scalebench.report.words import outside, script_remarks, step_kinds, wording
+from scalebench.report.words import (
+    frameworks,
+    lockstep,
+    outside,
+    script_remarks,
+    step_kinds,
+    wording,
+)
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import explain, marks, said
 
 LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")
 """The columns that go at narrow widths, in this order."""
+
+RECOVERY: tuple[Table[Any], ...] = (SAVES, RESTORES, FAILURES, ELASTIC, LOST)
 
 NARROWING = (*without(*LEAST[:2]), lettered, *without(*LEAST[2:]), *FOLDED)
 
@@ -74,10 +84,12 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
     parts += [line(disturbed, ascii_only, "bold yellow")] if disturbed else []
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
-        parts += race_parts(rows, width, ascii_only)
-        parts += lockstep_parts(rows, width, ascii_only)
-        parts += recovery_parts(rows, width, ascii_only)
-        parts += framework_parts(rows, ascii_only)
+        untraced = any(not figures.traced for _, figures in lockstep.looked_at(rows))
+        declared: list[Table[Any]] = [RACES, *([LOCKSTEP] if untraced else []), *RECOVERY]
+        for one in declared:
+            parts += shown(one, rows, width, ascii_only)
+        said_of = frameworks.sentence(rows)
+        parts += [Text(""), line(said_of, ascii_only, "bold")] if said_of else []
         parts += _details(rows, width, ascii_only) if verbose else []
     wide = precision_note(summary)
     parts += [line(wide, ascii_only, "dim")] if wide else []
@@ -156,14 +168,14 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
 
 
 def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    def of(*declared: Table[Any]) -> list[RenderableType]:
+        return [part for one in declared for part in shown(one, rows, width, ascii_only)]
+
     return [
         *budget_parts(rows, width, ascii_only),
-        *axis_parts(rows, width, ascii_only),
-        *axis_budget_parts(rows, width, ascii_only),
+        *of(AXES, AXIS_BUDGET),
         *(line(text, ascii_only) for text in findings_of(rows)),
-        *expert_parts(rows, width, ascii_only),
-        *compression_parts(rows, width, ascii_only),
-        *prediction_parts(rows, width, ascii_only),
+        *of(EXPERTS, COMPRESSION, PREDICTIONS),
         *(line(text, ascii_only) for text in script_remarks.in_full(rows)),
     ]
 

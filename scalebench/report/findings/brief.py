@@ -158,7 +158,7 @@ def losses(row: Row) -> tuple[str, ...]:
     if sure is None:
         return (told, f"{name}: {size} % (uncertain)")
     lost = f"certain: {causes.points(budget.share(sure))} % lost to {causes.name(sure, budget)}"
-    return (f"{lost}. {told[0].upper()}{told[1:]}", lost)
+    return (f"{lost}. {wording.capital(told)}", lost)
 
 
 def _why_open(budget: Budget) -> str:

@@ -115,7 +115,7 @@ def general(summary: Summary) -> tuple[str, ...]:
     disturbed = disturbance(summary)
     said += [disturbed] if disturbed else []
     wide = precision_note(summary)
-    said += [f"{wide[0].upper()}{wide[1:]}."] if wide else []
+    said += [wording.as_sentence(wide)] if wide else []
     measured = [row for row in summary.rows if row.status == "ok"]
     if not measured and summary.collectives is None:
         said.append("Nothing was measured; the reasons are listed below.")
@@ -195,12 +195,12 @@ def _outside(headline: Row | None) -> list[str]:
 
 
 def _as_note(said: str) -> list[str]:
-    return [f"{said[0].upper()}{said[1:]}."] if said else []
+    return [wording.as_sentence(said)] if said else []
 
 
 def _seen_of_script(headline: Row | None) -> list[str]:
     told = script_remarks.remarks(headline) if headline else []
-    return [f"{said[0].upper()}{said[1:]}." for said in told]
+    return [wording.as_sentence(said) for said in told]
 
 
 def _because(headline: Row) -> tuple[str, ...]:

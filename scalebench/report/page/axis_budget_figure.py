@@ -105,7 +105,7 @@ def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 AXIS_BUDGET = ChartKind(
     "axis-budget",
-    axis_budget.TITLE,
+    axis_budget.AXIS_BUDGET.title,
     "",
     axis_budget_figure,
     lambda rows: axis_budget.sentence(rows) or "",

@@ -117,7 +117,7 @@ def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 MEMORY_AXES = ChartKind(
     "memory-axes",
-    memory_axes.TITLE,
+    memory_axes.MEMORY_AXES.title,
     "",
     memory_axes_figure,
     lambda rows: memory_axes.sentence(rows) or "",

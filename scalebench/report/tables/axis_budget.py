@@ -2,20 +2,14 @@
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.records.rows.budget import AxisLoss
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import titled
+from scalebench.report.tables.layout import PLACE, Column, value
+from scalebench.report.tables.listing import Table
 from scalebench.report.words import causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE
 
-TITLE = "Efficiency by axis"
-UNIT = "exposed communication per step; percent of the measured step"
 NO_AXIS = "other groups"
 """Operations of a group that is no dimension of the mesh."""
 DOUBT = "?"
@@ -56,41 +50,29 @@ def points(of: Loss) -> str:
     return causes.points(share_of(of)) + DOUBT * (share_of(of) >= NEGLIGIBLE and not sure)
 
 
-def _time(seconds: float) -> str:
-    return units.seconds(seconds) if seconds else "0"
-
-
 COLUMNS: tuple[Column[Loss], ...] = (
     *PLACE,
     Column("axis", lambda of: name_of(of[1]), numeric=False),
-    Column("transfer", lambda of: _time(of[1].exposed_transfer_s)),
-    value("waiting", lambda of: of[1].wait_s, _time),
+    Column("transfer", lambda of: units.seconds_or_zero(of[1].exposed_transfer_s)),
+    value("waiting", lambda of: of[1].wait_s, units.seconds_or_zero),
     Column("% of step", points),
     value("efficiency", lambda of: efficiency(of[0]), units.percent),
     value("without it", lambda of: of[1].efficiency_without, units.percent),
 )
 
 
-def axis_budget_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows below the communication of a suite; nothing without a mesh."""
-    found = losses(rows)
-    if not found:
-        return []
-    columns = fit(COLUMNS, found, width, ascii_only, folded(*CASE_WIDTHS[1:]))
-    return [Text(""), titled(TITLE, UNIT, ascii_only), table(columns, found, ascii_only)]
-
-
-def axis_budget_table(rows: Sequence[Row]) -> PlainTable:
-    """Return the same as a table of the page."""
-    return PlainTable.of(
-        TITLE,
+AXIS_BUDGET = Table(
+    "Efficiency by axis",
+    COLUMNS,
+    losses,
+    remark="exposed communication per step; percent of the measured step",
+    about=(
         "Exposed communication along each dimension of the mesh, scaled to clean steps: the parts "
         "of all dimensions sum to the row's transfer and waiting. Without it: the efficiency if "
         "these operations took no time that computation does not hide, and all else were the same."
-        f" {DOUBT}: uncertain, may be zero, or the parts of the row do not add up.",
-        COLUMNS,
-        losses(rows),
-    )
+        f" {DOUBT}: uncertain, may be zero, or the parts of the row do not add up."
+    ),
+)
 
 
 def sentence(rows: Sequence[Row]) -> str | None:

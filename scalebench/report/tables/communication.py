@@ -3,53 +3,20 @@
 Every number is per step of the rank that waits most, as the traced steps have it.
 """
 
-from collections.abc import Callable, Sequence
-
-from rich.console import RenderableType
-from rich.text import Text
+from collections.abc import Sequence
 
 from scalebench import units
 from scalebench.records.rows.budget import WAIT, RankTimes
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.axis_budget import axis_budget_table
-from scalebench.report.tables.layout import (
-    CASE,
-    CASE_WIDTHS,
-    PLACE,
-    RANKS,
-    Column,
-    fit,
-    folded,
-    table,
-    value,
-)
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import titled
+from scalebench.report.tables.axis_budget import AXIS_BUDGET
+from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
+from scalebench.report.tables.listing import PlainTable, Table, ending, pages
 from scalebench.report.words import axes, wording
 from scalebench.report.words.attributed import arrivals, disagreements
 
 NOTHING = wording.DASH
-
-
-Makers = tuple[Callable[[Sequence[Row]], PlainTable], ...]
-
-
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite about what was sent, those that have a line."""
-    return _made(rows, (_kinds, _axes, axis_budget_table, _buckets, _exposed, _cost))
-
-
-def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite about its ranks, those that have a line."""
-    return _made(rows, (_arrivals, _ranks))
-
-
-def _made(rows: Sequence[Row], makers: Makers) -> tuple[PlainTable, ...]:
-    talking = [row for row in rows if row.communication]
-    made = (make(talking) for make in makers)
-    return tuple(table for table in made if table.lines)
 
 
 def sentence(rows: Sequence[Row]) -> str | None:
@@ -73,10 +40,6 @@ def sentence(rows: Sequence[Row]) -> str | None:
     )
 
 
-def _time(seconds: float) -> str:
-    return units.seconds(seconds) if seconds else "0"
-
-
 Found = tuple[Row, OperationFigures]
 
 
@@ -86,20 +49,19 @@ OPERATION: tuple[Column[Found], ...] = (
     Column("asked for in", lambda of: wording.plain(of[1].phase, 40), numeric=False),
     Column("count", lambda of: f"{of[1].count:.4g}"),
     value("bytes", lambda of: of[1].num_bytes, units.bytes_),
-    Column("total", lambda of: _time(of[1].total_s)),
-    Column("exposed", lambda of: _time(of[1].exposed_s)),
-    Column("hidden", lambda of: _time(of[1].hidden_s)),
+    Column("total", lambda of: units.seconds_or_zero(of[1].total_s)),
+    Column("exposed", lambda of: units.seconds_or_zero(of[1].exposed_s)),
+    Column("hidden", lambda of: units.seconds_or_zero(of[1].hidden_s)),
 )
 
 
-def _kinds(rows: Sequence[Row]) -> PlainTable:
-    return PlainTable.of(
-        "Operations",
-        "Per traced step, tracing's own cost included. Exposed: while the rank computed nothing;"
-        " hidden: the rest.",
-        (*PLACE, KIND, *OPERATION),
-        [(row, one) for row in rows for one in row.communication or () if one.ordinal is None],
-    )
+def _operations(rows: Sequence[Row], by_bucket: bool) -> list[Found]:
+    return [
+        (row, one)
+        for row in rows
+        for one in row.communication or ()
+        if (one.ordinal is not None) == by_bucket
+    ]
 
 
 Axis = tuple[Row, AxisFigures]
@@ -111,93 +73,72 @@ AXIS: tuple[Column[Axis], ...] = (
     value("bytes", lambda of: of[1].num_bytes, units.bytes_),
     value("wire", lambda of: of[1].wire_bytes, units.bytes_),
     value("predicted", lambda of: of[1].predicted_wire_bytes, units.bytes_),
-    Column("total", lambda of: _time(of[1].total_s)),
-    Column("exposed", lambda of: _time(of[1].exposed_s)),
-    value("waiting", lambda of: of[1].wait_s, _time),
+    Column("total", lambda of: units.seconds_or_zero(of[1].total_s)),
+    Column("exposed", lambda of: units.seconds_or_zero(of[1].exposed_s)),
+    value("waiting", lambda of: of[1].wait_s, units.seconds_or_zero),
 )
-
-
-BY_AXIS = "Communication by axis"
-
-
-def axis_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows below the budget of a suite; nothing where no row has a mesh."""
-    found = _of_axes(rows)
-    if not found:
-        return []
-    columns = fit(AXIS, found, width, ascii_only, folded(*CASE_WIDTHS[1:]))
-    title = titled(BY_AXIS, "per step, of the rank that waits most", ascii_only)
-    said = axes.sentences(rows)
-    last = [Text(said)] if said else []
-    return [Text(""), title, table(columns, found, ascii_only), *last]
 
 
 def _of_axes(rows: Sequence[Row]) -> list[Axis]:
     return [(row, one) for row in rows for one in row.axes or ()]
 
 
-def _axes(rows: Sequence[Row]) -> PlainTable:
-    return PlainTable.of(
-        BY_AXIS,
+AXES = Table(
+    "Communication by axis",
+    AXIS,
+    _of_axes,
+    remark="per step, of the rank that waits most",
+    about=(
         "Per traced step, by the dimension of the mesh whose group carried it. Wire: bytes that a "
         "rank sends by the ring's law; predicted: the same from the strategy's own law. Wait: the "
-        "part of the exposed time in which the rank waited for others.",
-        AXIS,
-        _of_axes(rows),
-    )
-
-
-def _buckets(rows: Sequence[Row]) -> PlainTable:
-    return PlainTable.of(
-        "Every bucket",
-        "",
-        (*PLACE, KIND, BUCKET, *OPERATION),
-        [(row, one) for row in rows for one in row.communication or () if one.ordinal is not None],
-        folded=True,
-    )
-
-
-_OF_GPUS: tuple[Column[tuple[Row, RankTimes]], ...] = (
-    value("during copies", lambda of: of[1].comm_beside_copies_s, _time),
-    value("copies alone", lambda of: of[1].copies_alone_s, _time),
+        "part of the exposed time in which the rank waited for others."
+    ),
+    below=ending(axes.sentences),
 )
 
-RANK_STEP: tuple[Column[tuple[Row, RankTimes]], ...] = (
+
+OfRank = tuple[Row, RankTimes]
+_OF_GPUS: tuple[Column[OfRank], ...] = (
+    value("during copies", lambda of: of[1].comm_beside_copies_s, units.seconds_or_zero),
+    value("copies alone", lambda of: of[1].copies_alone_s, units.seconds_or_zero),
+)
+
+RANK_STEP: tuple[Column[OfRank], ...] = (
     *PLACE,
     Column("rank", lambda of: f"rank {of[1].rank}", numeric=False),
-    Column("step", lambda of: _time(of[1].step_s)),
-    Column("compute", lambda of: _time(of[1].compute_s)),
-    Column("communication", lambda of: _time(of[1].comm_s)),
-    Column("exposed", lambda of: _time(of[1].exposed_comm_s)),
-    Column("waiting", lambda of: NOTHING if _unknown_wait(of[0]) else _time(of[1].wait_s)),
+    Column("step", lambda of: units.seconds_or_zero(of[1].step_s)),
+    Column("compute", lambda of: units.seconds_or_zero(of[1].compute_s)),
+    Column("communication", lambda of: units.seconds_or_zero(of[1].comm_s)),
+    Column("exposed", lambda of: units.seconds_or_zero(of[1].exposed_comm_s)),
+    value("waiting", lambda of: _wait(*of), units.seconds_or_zero),
     *_OF_GPUS,
-    Column("data", lambda of: _time(of[1].data_stall_s)),
-    Column("idle", lambda of: _time(of[1].other_idle_s)),
+    Column("data", lambda of: units.seconds_or_zero(of[1].data_stall_s)),
+    Column("idle", lambda of: units.seconds_or_zero(of[1].other_idle_s)),
 )
 
 
-def _ranks(rows: Sequence[Row]) -> PlainTable:
-    on_gpu = any(row.device == "cuda" for row in rows)
+def _wait(row: Row, rank: RankTimes) -> float | None:
+    """Return a rank's waiting; None where the row's waits could not be told from transfer."""
+    merged = row.budget is not None and not row.budget.knows(WAIT)
+    return None if merged or "wait_s" in row.unavailable else rank.wait_s
+
+
+def _rank_columns(lines: Sequence[OfRank]) -> list[Column[OfRank]]:
+    on_gpu = any(row.device == "cuda" for row, _ in lines)
+    return [column for column in RANK_STEP if on_gpu or column not in _OF_GPUS]
+
+
+def _about_ranks(rows: Sequence[Row]) -> str:
     copies = (
         " During copies: the part of exposed communication during which GPU memory was copied."
-        if on_gpu
+        if any(row.device == "cuda" for row in rows)
         else ""
     )
-    return PlainTable.of(
-        "Every rank",
+    return (
         "Traced steps as they are, tracing's own cost included; means over the launches. Exposed"
         f" communication is transfer, waiting and the bubble of a pipeline.{copies} The budget is"
-        " that of the rank that waits most, or the mean of all ranks of a pipeline.",
-        [column for column in RANK_STEP if on_gpu or column not in _OF_GPUS],
-        [(row, rank) for row in rows if row.budget for rank in row.budget.ranks or ()],
-        folded=True,
+        " that of the rank that waits most, or the mean of all ranks of a pipeline."
     )
-
-
-def _unknown_wait(row: Row) -> bool:
-    """Whether the row's waits could not be told from transfer."""
-    merged = row.budget is not None and not row.budget.knows(WAIT)
-    return merged or "wait_s" in row.unavailable
 
 
 def _with_interval(estimate: Estimate) -> str:
@@ -221,15 +162,9 @@ EXPOSED: tuple[Column[tuple[Row, ExposedEstimates]], ...] = (
 )
 
 
-def _exposed(rows: Sequence[Row]) -> PlainTable:
+def _estimates(rows: Sequence[Row]) -> list[tuple[Row, ExposedEstimates]]:
     found = [(row, row.exposed_comm_estimates or ExposedEstimates()) for row in rows]
-    return PlainTable.of(
-        "Exposed communication, three ways",
-        "Per step. Trace: intervals in traced steps; difference: a step with synchronisation minus"
-        " one without; DDP's logger: its own account. In brackets: 95 % intervals.",
-        EXPOSED,
-        [(row, of) for row, of in found if of.trace or of.differential or of.ddp_logger],
-    )
+    return [(row, of) for row, of in found if of.trace or of.differential or of.ddp_logger]
 
 
 def _verdict(row: Row, found: ExposedEstimates) -> str:
@@ -244,20 +179,9 @@ ARRIVALS: tuple[Column[tuple[Row, Straggler]], ...] = (
     *PLACE,
     Column("rank", lambda of: f"rank {of[1].rank}", numeric=False),
     Column("last in", lambda of: f"{100 * of[1].share:.0f} %"),
-    Column("by (median)", lambda of: _time(of[1].median_late_s)),
+    Column("by (median)", lambda of: units.seconds_or_zero(of[1].median_late_s)),
     Column("in a row", lambda of: str(of[1].longest_run)),
 )
-
-
-def _arrivals(rows: Sequence[Row]) -> PlainTable:
-    return PlainTable.of(
-        "Who arrives last",
-        "Share of the matched operations to which a rank came last; how long after the first; most"
-        " such operations in a row. At most four ranks of each row. In a pipeline one stage waits"
-        " for another by the schedule.",
-        ARRIVALS,
-        [(row, late) for row in rows for late in arrivals(row)[:4]],
-    )
 
 
 def _ratio(estimate: Estimate) -> str:
@@ -280,13 +204,71 @@ COST: tuple[Column[Row], ...] = (
 )
 
 
-def _cost(rows: Sequence[Row]) -> PlainTable:
-    return PlainTable.of(
+def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite about what was sent, those that have a line."""
+    return _SENT([row for row in rows if row.communication])
+
+
+def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite about its ranks, those that have a line."""
+    return _RANKS([row for row in rows if row.communication])
+
+
+_SENT = pages(
+    Table(
+        "Operations",
+        (*PLACE, KIND, *OPERATION),
+        lambda rows: _operations(rows, by_bucket=False),
+        about=(
+            "Per traced step, tracing's own cost included. Exposed: while the rank computed"
+            " nothing; hidden: the rest."
+        ),
+    ),
+    AXES,
+    AXIS_BUDGET,
+    Table(
+        "Every bucket",
+        (*PLACE, KIND, BUCKET, *OPERATION),
+        lambda rows: _operations(rows, by_bucket=True),
+        folded=True,
+    ),
+    Table(
+        "Exposed communication, three ways",
+        EXPOSED,
+        _estimates,
+        about=(
+            "Per step. Trace: intervals in traced steps; difference: a step with synchronisation"
+            " minus one without; DDP's logger: its own account. In brackets: 95 % intervals."
+        ),
+    ),
+    Table(
         "Volume, overlap, and what looking cost",
-        "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the ring's "
-        "law; predicted: the same from the strategy's own law. Tracing: how much longer traced "
-        "steps took than clean ones; probes: how much longer clean ones, the headline's, took "
-        "than bare ones. ?: uncertain, may be zero.",
         COST,
-        rows,
-    )
+        lambda rows: rows,
+        about=(
+            "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the "
+            "ring's law; predicted: the same from the strategy's own law. Tracing: how much longer "
+            "traced steps took than clean ones; probes: how much longer clean ones, the "
+            "headline's, took than bare ones. ?: uncertain, may be zero."
+        ),
+    ),
+)
+_RANKS = pages(
+    Table(
+        "Who arrives last",
+        ARRIVALS,
+        lambda rows: [(row, late) for row in rows for late in arrivals(row)[:4]],
+        about=(
+            "Share of the matched operations to which a rank came last; how long after the first; "
+            "most such operations in a row. At most four ranks of each row. In a pipeline one "
+            "stage waits for another by the schedule."
+        ),
+    ),
+    Table(
+        "Every rank",
+        _rank_columns,
+        lambda rows: [(row, rank) for row in rows if row.budget for rank in row.budget.ranks or ()],
+        about=_about_ranks,
+        folded=True,
+    ),
+)

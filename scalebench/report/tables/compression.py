@@ -3,34 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.costmodel.break_even import pays
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import (
-    FOLDED,
-    RANKS,
-    SHRINKING_CASE,
-    Column,
-    fit,
-    table,
-    value,
-    without,
-)
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import line
+from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, value, without
+from scalebench.report.tables.listing import Table, pages
 from scalebench.report.words import wording
 
-TITLE = "what compression sends and costs"
-NOTE = (
-    "per rank and step; encode and decode of clean steps, communication of traced ones; error of "
-    "the mean gradient (relative L2)"
-)
-PAYS = "pays below: on slower links than this the step is predicted to be the shorter one"
-SERIAL = "≤: if nothing overlapped (serial limit); no replay tells it"
 NEVER = "never"
 BITS = 8
 
@@ -279,47 +259,29 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("loss", _loss_after),
     Column("pays below", _pays_below),
 )
-NARROWING = (
-    *without("wire", "comm", "of float32", "error", "decode", "encode", "loss", "sends"),
-    *FOLDED,
+NOTE = (
+    "per rank and step; encode and decode of clean steps, communication of traced ones; error of "
+    "the mean gradient (relative L2)"
 )
 
 
-def _footnotes(rows: Sequence[Row]) -> list[str]:
+def _footnotes(of_suite: Sequence[Row]) -> list[str]:
+    rows = compressed(of_suite)
     steps = {row.world_size: losses.equal_steps for row in rows if (losses := told(row).losses)}
     counts = wording.joined([f"{count} steps at N={size}" for size, count in steps.items()])
     after = f"loss: after {counts}, the same for every case" if steps else ""
     serial = any(break_even_of(row) and not is_replayed(row) for row in rows)
-    return [text for text in (after, PAYS, SERIAL if serial else "") if text]
-
-
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the table for the page; nothing where no row compresses."""
-    known = compressed(rows)
-    if not known:
-        return ()
-    note = ". ".join(text[0].upper() + text[1:] for text in [NOTE, *_footnotes(known)])
-    return (PlainTable.of(TITLE.capitalize(), f"{note}.", COLUMNS, known),)
-
-
-def compression_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return the table and its sentence for a terminal; nothing where no row compresses."""
-    known = compressed(rows)
-    if not known:
-        return []
-    columns = fit(COLUMNS, known, width, ascii_only, NARROWING)
-    said = verdict(rows)
-    headlines = _largest_of_each(known)
-    lines = [text for row in headlines for text in _pays(row, rows)]
     return [
-        Text(""),
-        line(TITLE, ascii_only, "bold"),
-        line(NOTE, ascii_only, "dim"),
-        table(columns, known, ascii_only),
-        *(line(text, ascii_only, "dim") for text in _footnotes(known)),
-        *(line(text, ascii_only) for text in lines),
-        *([line(said, ascii_only, "bold")] if said else []),
+        *([after] if after else []),
+        "pays below: on slower links than this the step is predicted to be the shorter one",
+        *(["≤: if nothing overlapped (serial limit); no replay tells it"] if serial else []),
     ]
+
+
+def _below(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    said = verdict(rows)
+    paid = [(text, "") for row in _largest_of_each(compressed(rows)) for text in _pays(row, rows)]
+    return [*paid, *([(said, "bold")] if said else [])]
 
 
 def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
@@ -332,3 +294,19 @@ def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
         fitting = [row for row in of_case if not row.oversubscribed] or of_case
         chosen.append(max(fitting, key=lambda row: row.world_size))
     return chosen
+
+
+COMPRESSION = Table(
+    "what compression sends and costs",
+    COLUMNS,
+    compressed,
+    lead=(NOTE,),
+    about=NOTE,
+    notes=_footnotes,
+    below=_below,
+    narrowing=(
+        *without("wire", "comm", "of float32", "error", "decode", "encode", "loss", "sends"),
+        *FOLDED,
+    ),
+)
+tables = pages(COMPRESSION)

@@ -2,26 +2,15 @@
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.records.rows.experts import ExpertFigures, ExpertRank
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import line, titled
+from scalebench.report.tables.layout import PLACE, Column, value
+from scalebench.report.tables.listing import Table, ending, pages
 from scalebench.report.words import wording
 
 BUSY = 1.5
 """Times the even share; from there on an expert is called busy."""
-
-TITLE = "Experts"
-ABOUT = (
-    "Imbalance: most tokens of an expert, or of a rank, over the mean; 1 is even. Dropped: choices"
-    " of the router that found the expert full. All-to-all: part of the traced step in which tokens"
-    " were on their way, waiting included; the communication by axis has the waiting separately."
-)
 
 Found = tuple[Row, ExpertFigures]
 OfRank = tuple[Row, ExpertRank]
@@ -31,10 +20,6 @@ def busiest(figures: ExpertFigures) -> str:
     """Name the expert with the most tokens: ``"3 of layer 1, 2.10×"``."""
     one = figures.busiest
     return f"{one.expert} of layer {one.layer}, {one.times_mean:.2f}×"
-
-
-def _seconds(seconds: float) -> str:
-    return units.seconds(seconds) if seconds else "0"
 
 
 FIGURES: tuple[Column[Found], ...] = (
@@ -53,37 +38,9 @@ OF_RANK: tuple[Column[OfRank], ...] = (
     Column("rank", lambda of: str(of[1].rank)),
     Column("experts", lambda of: _numbers(of[1])),
     Column("tokens", lambda of: f"{of[1].tokens:.4g}"),
-    value("forward", lambda of: of[1].experts_s, _seconds),
-    value("per token", lambda of: of[1].token_s, _seconds),
+    value("forward", lambda of: of[1].experts_s, units.seconds_or_zero),
+    value("per token", lambda of: of[1].token_s, units.seconds_or_zero),
 )
-
-
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite; none where no row divides experts."""
-    found = _of_rows(rows)
-    if not found:
-        return ()
-    return (
-        PlainTable.of(TITLE, ABOUT, FIGURES, found),
-        PlainTable.of(
-            "Experts of every rank",
-            "Per step, all layers together. Forward: what the rank's experts computed.",
-            OF_RANK,
-            [(row, rank) for row, figures in found for rank in figures.ranks],
-        ),
-    )
-
-
-def expert_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows of a suite's experts; nothing where no row divides any."""
-    found = _of_rows(rows)
-    if not found:
-        return []
-    columns = fit(FIGURES, found, width, ascii_only, folded(*CASE_WIDTHS[1:]))
-    title = titled(TITLE, "mean over the clean steps", ascii_only)
-    said = sentence(rows)
-    told = [line(said, ascii_only)] if said else []
-    return [Text(""), title, table(columns, found, ascii_only), *told]
 
 
 def sentence(rows: Sequence[Row]) -> str | None:
@@ -100,8 +57,8 @@ def sentence(rows: Sequence[Row]) -> str | None:
         return f"No expert has more than {BUSY:g} times the even share of the tokens."
     waits = ": the other ranks wait for the one that has it" if row.world_size > 1 else ""
     return (
-        f"In {_place(row)}, expert {one.expert} of layer {one.layer} has {one.times_mean:.2g} times"
-        f" the even share of the tokens{waits}."
+        f"In {wording.place(row)}, expert {one.expert} of layer {one.layer} has"
+        f" {one.times_mean:.2g} times the even share of the tokens{waits}."
     )
 
 
@@ -112,13 +69,9 @@ def slow_sentence(rows: Sequence[Row]) -> str | None:
         return None
     row, rank, times = max(slow, key=lambda one: one[2])
     return (
-        f"In {_place(row)}, the experts of rank {rank.rank} ({_numbers(rank)}) take {times:.2g}"
-        " times as long for a token as those of the other ranks, which wait for them."
+        f"In {wording.place(row)}, the experts of rank {rank.rank} ({_numbers(rank)}) take"
+        f" {times:.2g} times as long for a token as those of the other ranks, which wait for them."
     )
-
-
-def _place(row: Row) -> str:
-    return wording.place_name(row.case, row.world_size)
 
 
 def _numbers(rank: ExpertRank) -> str:
@@ -128,3 +81,27 @@ def _numbers(rank: ExpertRank) -> str:
 
 def _of_rows(rows: Sequence[Row]) -> list[Found]:
     return [(row, row.experts) for row in rows if row.experts is not None]
+
+
+EXPERTS = Table(
+    "Experts",
+    FIGURES,
+    _of_rows,
+    remark="mean over the clean steps",
+    about=(
+        "Imbalance: most tokens of an expert, or of a rank, over the mean; 1 is even. Dropped: "
+        "choices of the router that found the expert full. All-to-all: part of the traced step in "
+        "which tokens were on their way, waiting included; the communication by axis has the "
+        "waiting separately."
+    ),
+    below=ending(sentence),
+)
+tables = pages(
+    EXPERTS,
+    Table(
+        "Experts of every rank",
+        OF_RANK,
+        lambda rows: [(row, rank) for row, figures in _of_rows(rows) for rank in figures.ranks],
+        about=("Per step, all layers together. Forward: what the rank's experts computed."),
+    ),
+)

@@ -1,20 +1,83 @@
-"""A table of texts on the page: what it shows, what has to be known to read it, its lines."""
+"""A table, declared once: what a terminal and a page show of it.
 
-from collections.abc import Sequence
+`Table` says what a table of a suite has: columns, lines, and what has to be known to read it.
+`shown` makes text for a terminal of it, `pages` tables of the page, `scalebench.report.markdown` a
+table of Markdown.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from scalebench.report.tables.layout import Column, cells, names
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench.records.summary import Row
+from scalebench.report.tables.layout import FOLDED, Column, Narrowing, cells, fit, names, table
+from scalebench.report.tables.terminal import line, titled
+from scalebench.report.words.wording import as_sentence, capital
 
 S = TypeVar("S")
+
+Columns = Sequence[Column[S]]
+Said = str | Callable[[Sequence[Row]], str]
+Notes = Sequence[str] | Callable[[Sequence[Row]], Sequence[str]]
+V = TypeVar("V")
 
 MOST_LINES = 200
 """Of one table; what is left out stands in summary.json."""
 
 
+def told(what: V | Callable[[Sequence[Row]], V], rows: Sequence[Row]) -> V:
+    """Return what is said of these rows: always the same, or as it follows from them."""
+    return what(rows) if callable(what) else what
+
+
+def ending(
+    sentence: Callable[[Sequence[Row]], str | None], style: str = ""
+) -> Callable[[Sequence[Row]], Sequence[tuple[str, str]]]:
+    """Return a last line that is a sentence on the rows; none where it is None."""
+    return lambda rows: [(said, style)] if (said := sentence(rows)) else []
+
+
+@dataclass(frozen=True)
+class Table(Generic[S]):
+    """A table of one suite. Without lines it is not shown.
+
+    Attributes:
+        title: What it shows.
+        columns: Or how they follow from the lines.
+        lines: What of a suite's rows stands in a line each.
+        heading: The title on the page, where it is another one.
+        remark: Beside the title on a terminal.
+        lead: Lines between title and table on a terminal.
+        about: What the page says above the table before the notes, as a sentence.
+        notes: What has to be known to read it: above the table on the page, below elsewhere.
+        below: Further lines below the table on a terminal, with their styles.
+        narrowing: What gives way on a narrow terminal.
+        folded: Shown on the page on demand only.
+    """
+
+    title: str
+    columns: Columns[S] | Callable[[Sequence[S]], Columns[S]]
+    lines: Callable[[Sequence[Row]], Sequence[S]]
+    heading: Said = ""
+    remark: Said = ""
+    lead: Notes = ()
+    about: Said = ""
+    notes: Notes = ()
+    below: Callable[[Sequence[Row]], Sequence[tuple[str, str]]] = lambda rows: ()
+    narrowing: Sequence[Narrowing] = FOLDED
+    folded: bool = False
+
+    def columns_of(self, lines: Sequence[S]) -> Columns[S]:
+        """Return the columns of a table of these lines."""
+        return self.columns(lines) if callable(self.columns) else self.columns
+
+
 @dataclass(frozen=True)
 class PlainTable:
-    """A table of texts.
+    """A table of texts on the page.
 
     Attributes:
         title: What it shows.
@@ -32,12 +95,7 @@ class PlainTable:
 
     @classmethod
     def of(
-        cls,
-        title: str,
-        note: str,
-        columns: Sequence[Column[S]],
-        rows: Sequence[S],
-        folded: bool = False,
+        cls, title: str, note: str, columns: Columns[S], rows: Sequence[S], folded: bool = False
     ) -> "PlainTable":
         """Return the table of these rows, at most `MOST_LINES`; the note says how many miss."""
         missing = len(rows) - MOST_LINES
@@ -49,3 +107,35 @@ class PlainTable:
             frozenset(i for i, column in enumerate(columns) if not column.numeric),
             folded,
         )
+
+
+def pages(*declared: Table[Any]) -> Callable[[Sequence[Row]], tuple[PlainTable, ...]]:
+    """Return what makes tables of the page of a suite's rows: those that have a line."""
+    return lambda rows: tuple(
+        _page(one, lines, rows) for one in declared if (lines := one.lines(rows))
+    )
+
+
+def _page(one: Table[S], lines: Sequence[S], rows: Sequence[Row]) -> PlainTable:
+    title = told(one.heading, rows) or capital(one.title)
+    said = (told(one.about, rows), *told(one.notes, rows))
+    note = " ".join(as_sentence(text) for text in said if text)
+    return PlainTable.of(title, note, one.columns_of(lines), lines, one.folded)
+
+
+def shown(
+    one: Table[Any], rows: Sequence[Row], width: int, ascii_only: bool
+) -> list[RenderableType]:
+    """Return what a terminal shows of a suite's rows; nothing where the table has no lines."""
+    lines = one.lines(rows)
+    columns = one.columns_of(lines)
+    if not lines or not columns:
+        return []
+    return [
+        Text(""),
+        titled(one.title, told(one.remark, rows), ascii_only),
+        *(line(text, ascii_only, "dim") for text in told(one.lead, rows)),
+        table(fit(columns, lines, width, ascii_only, one.narrowing), lines, ascii_only),
+        *(line(text, ascii_only, "dim") for text in told(one.notes, rows)),
+        *(line(text, ascii_only, style) for text, style in one.below(rows)),
+    ]

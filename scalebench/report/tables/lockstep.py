@@ -1,24 +1,10 @@
 """Lockstep as a table: where each rank's time went, and how stale gradients were."""
 
-from collections.abc import Sequence
-
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench.records.rows.lockstep import LockstepFigures
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
-from scalebench.report.tables.layout import without as leave_out
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import line, titled
+from scalebench.report.tables.layout import FOLDED, PLACE, Column, value, without
+from scalebench.report.tables.listing import Table, ending, pages
 from scalebench.report.words import lockstep
-
-TITLE = "Lockstep"
-ABOUT = (
-    "Of each rank's time: computing, exchanging (with waiting for an answer; of traced steps the"
-    " transfer alone), waiting for slower ranks. Staleness: steps that the servers made while a"
-    " gradient was computed."
-)
 
 Found = tuple[Row, LockstepFigures]
 
@@ -44,24 +30,17 @@ COLUMNS: tuple[Column[Found], ...] = (
 )
 
 
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the table for the page; none where no time is known."""
-    found = lockstep.looked_at(rows)
-    return (PlainTable.of(TITLE, ABOUT, COLUMNS, found),) if found else ()
-
-
-def lockstep_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows; nothing where all train in lockstep."""
-    found = lockstep.looked_at(rows)
-    if all(figures.traced for _, figures in found):
-        return []
-    narrower = (*leave_out("dropped", "batches", "of gradients"), *folded(*CASE_WIDTHS[1:]))
-    columns = fit(COLUMNS, found, width, ascii_only, narrower)
-    said = lockstep.sentence(rows)
-    return [
-        Text(""),
-        titled(TITLE, "where each rank's time went", ascii_only),
-        table(columns, found, ascii_only),
-        line(ABOUT, ascii_only, "dim"),
-        *([line(said, ascii_only)] if said else []),
-    ]
+LOCKSTEP = Table(
+    "Lockstep",
+    COLUMNS,
+    lockstep.looked_at,
+    remark="where each rank's time went",
+    notes=(
+        "Of each rank's time: computing, exchanging (with waiting for an answer; of traced steps "
+        "the transfer alone), waiting for slower ranks. Staleness: steps that the servers made "
+        "while a gradient was computed.",
+    ),
+    below=ending(lockstep.sentence),
+    narrowing=(*without("dropped", "batches", "of gradients"), *FOLDED),
+)
+tables = pages(LOCKSTEP)

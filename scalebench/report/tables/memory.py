@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.memory_axes import memory_axes_table
+from scalebench.report.tables.listing import Table, pages
+from scalebench.report.tables.memory_axes import MEMORY_AXES
 from scalebench.report.words import wording
 
 NOTHING = wording.DASH
@@ -47,9 +47,12 @@ CATEGORIES = (
 """In the order of the bars; at one moment, so that they sum to the peak."""
 
 OTHER_KINDS = {
-    "rss_bytes": "resident",
-    "reserved_bytes": "reserved",
-    "device_bytes": "device used",
+    "rss_bytes": (
+        "resident",
+        "Resident: the whole process, the interpreter and its libraries included.",
+    ),
+    "reserved_bytes": ("reserved", "Reserved: what the caching allocator held."),
+    "device_bytes": ("device used", "Device used: by everyone on the device."),
 }
 """Memory that is counted otherwise: of the process, of the allocator, of the device."""
 
@@ -140,32 +143,25 @@ def _where(found: Peak) -> str:
     return f"{wording.plain(found.row.case, 64)} on {wording.ranks(found.row)}"
 
 
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite that have a line."""
-    made = (_table(rows), memory_axes_table(rows), _reasons(rows))
-    return tuple(table for table in made if table.lines)
-
-
-def _table(rows: Sequence[Row]) -> PlainTable:
-    counted = peaks(rows)
+def _columns(counted: Sequence[Peak]) -> list[Column[Peak]]:
     apart = any(found.parts for found in counted)
-    others = [
-        kind for kind in OTHER_KINDS if any(f.row.memory.get(kind) is not None for f in counted)
+    return [
+        CASE.of(_row),
+        RANKS.of(_row),
+        *(_part_column(i) for i in range(len(CATEGORIES) if apart else 0)),
+        Column("peak", lambda found: units.bytes_(found.total)),
+        value("predicted", lambda found: found.predicted, units.bytes_or_zero),
+        Column("error", error),
+        *(_other_column(kind, name) for kind, (name, _) in _others(counted).items()),
     ]
-    return PlainTable.of(
-        "Peak of the fullest rank, and its prediction",
-        _note(apart, others),
-        (
-            CASE.of(_row),
-            RANKS.of(_row),
-            *(_part_column(i) for i in range(len(CATEGORIES) if apart else 0)),
-            Column("peak", lambda found: units.bytes_(found.total)),
-            value("predicted", lambda found: found.predicted, _bytes),
-            Column("error", error),
-            *(_other_column(kind) for kind in others),
-        ),
-        counted,
-    )
+
+
+def _others(counted: Sequence[Peak]) -> dict[str, tuple[str, str]]:
+    return {
+        kind: told
+        for kind, told in OTHER_KINDS.items()
+        if any(found.row.memory.get(kind) is not None for found in counted)
+    }
 
 
 def _row(found: Peak) -> Row:
@@ -173,51 +169,41 @@ def _row(found: Peak) -> Row:
 
 
 def _part_column(place: int) -> Column[Peak]:
-    return value(
-        CATEGORIES[place].name, lambda found: found.parts[place] if found.parts else None, _bytes
-    )
+    def read(found: Peak) -> int | None:
+        return found.parts[place] if found.parts else None
+
+    return value(CATEGORIES[place].name, read, units.bytes_or_zero)
 
 
-def _other_column(kind: str) -> Column[Peak]:
-    return value(OTHER_KINDS[kind], lambda found: found.row.memory.get(kind), _bytes)
+def _other_column(kind: str, name: str) -> Column[Peak]:
+    return value(name, lambda found: found.row.memory.get(kind), units.bytes_or_zero)
 
 
-def _note(apart: bool, others: Sequence[str]) -> str:
-    meanings = {
-        "rss_bytes": "Resident: the whole process, the interpreter and its libraries included.",
-        "reserved_bytes": "Reserved: what the caching allocator held.",
-        "device_bytes": "Device used: by everyone on the device.",
-    }
-    sums = ["The categories are of one moment and sum to the peak of live tensors."] * apart
-    said = (
-        *sums,
+def _notes(rows: Sequence[Row]) -> list[str]:
+    counted = peaks(rows)
+    sums = "The categories are of one moment and sum to the peak of live tensors."
+    return [
+        *([sums] if any(found.parts for found in counted) else []),
         "Predicted by the strategy's law from the plain baseline's activations, so the baseline's"
         " own prediction is no test.",
-        *(meanings[kind] for kind in others),
-    )
-    return " ".join(said)
+        *(meaning for _, meaning in _others(counted).values()),
+    ]
 
 
-def _bytes(value: int) -> str:
-    return units.bytes_(value) if value else "0"
-
-
-def _reasons(rows: Sequence[Row]) -> PlainTable:
-    return PlainTable.of(
-        "What is not known, and why",
-        "",
-        (
-            *PLACE,
-            Column("what", lambda of: FIELDS[of[1]], numeric=False),
-            Column(
-                "reason", lambda of: wording.plain(of[0].unavailable[of[1]], 300), numeric=False
-            ),
-        ),
-        [
-            (row, field)
-            for row in rows
-            if row.status == "ok"
-            for field in FIELDS
-            if getattr(row, field) is None and field in row.unavailable
-        ],
-    )
+PEAKS = Table("Peak of the fullest rank, and its prediction", _columns, peaks, notes=_notes)
+REASONS: Table[tuple[Row, str]] = Table(
+    "What is not known, and why",
+    (
+        *PLACE,
+        Column("what", lambda of: FIELDS[of[1]], numeric=False),
+        Column("reason", lambda of: wording.plain(of[0].unavailable[of[1]], 300), numeric=False),
+    ),
+    lambda rows: [
+        (row, field)
+        for row in rows
+        if row.status == "ok"
+        for field in FIELDS
+        if getattr(row, field) is None and field in row.unavailable
+    ],
+)
+tables = pages(PEAKS, MEMORY_AXES, REASONS)

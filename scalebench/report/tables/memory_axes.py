@@ -6,10 +6,8 @@ from scalebench import units
 from scalebench.records.rows.memory import MemoryByAxis
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import PLACE, Column, value
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.listing import Table
 from scalebench.report.words import wording
-
-TITLE = "Memory by axis"
 
 Divided = tuple[Row, MemoryByAxis]
 
@@ -51,17 +49,17 @@ COLUMNS: tuple[Column[Divided], ...] = (
 )
 
 
-def memory_axes_table(rows: Sequence[Row]) -> PlainTable:
-    """Return the table of the page."""
-    return PlainTable.of(
-        TITLE,
+MEMORY_AXES = Table(
+    "Memory by axis",
+    COLUMNS,
+    divided,
+    about=(
         "Of the fullest rank. One process: its predicted peak on the whole batch. Each axis takes "
         "something off what those before it leave, by its law. Left: by these laws alone, without "
         "what is gathered for the moment and buffers of messages; predicted: the peak of the "
-        "shard, measured alone.",
-        COLUMNS,
-        divided(rows),
-    )
+        "shard, measured alone."
+    ),
+)
 
 
 def sentence(rows: Sequence[Row]) -> str | None:

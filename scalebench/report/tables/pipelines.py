@@ -6,7 +6,7 @@ from scalebench import units
 from scalebench.records.rows.pipeline import PipelineFigures, StageTimes
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import PLACE, Column, value
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.listing import Table, pages
 from scalebench.report.words import wording
 
 MOST_RANKS = 8
@@ -17,31 +17,8 @@ Pair = tuple[Row, PipelineFigures]
 Stage = tuple[Row, StageTimes]
 
 
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of those rows that are pipelines; none where there is none."""
-    found = [(row, row.pipeline) for row in rows if row.pipeline]
-    if not found:
-        return ()
-    stages = [(row, stage) for row, pipeline in found for stage in pipeline.stages]
-    return (
-        PlainTable.of(
-            "Pipelines",
-            "Idle part of all ranks' time. Bubble: a dry run of what the ranks did, with the"
-            " measured times of the stages, nothing for transfer. By the law, equal stages:"
-            " predicted. No pass: the part of the traced steps in which no pass ran, for whatever"
-            " reason. In flight: the most microbatches that each rank keeps for their backward"
-            " pass, for each of its stages.",
-            BUBBLES,
-            found,
-        ),
-        PlainTable.of(
-            "Every stage",
-            "One microbatch in traced steps, medians; tracing's own cost included.",
-            STAGES,
-            stages,
-            folded=True,
-        ),
-    )
+def _pipelines(rows: Sequence[Row]) -> list[Pair]:
+    return [(row, row.pipeline) for row in rows if row.pipeline]
 
 
 def _schedule(of: Pair) -> str:
@@ -84,4 +61,26 @@ STAGES: tuple[Column[Stage], ...] = (
     value("backward", lambda of: of[1].backward_s, units.seconds),
     value("for the inputs", lambda of: of[1].backward_input_s, units.seconds),
     value("for the weights", lambda of: of[1].backward_weight_s, units.seconds),
+)
+
+tables = pages(
+    Table(
+        "Pipelines",
+        BUBBLES,
+        _pipelines,
+        about=(
+            "Idle part of all ranks' time. Bubble: a dry run of what the ranks did, with the"
+            " measured times of the stages, nothing for transfer. By the law, equal stages:"
+            " predicted. No pass: the part of the traced steps in which no pass ran, for whatever"
+            " reason. In flight: the most microbatches that each rank keeps for their backward"
+            " pass, for each of its stages."
+        ),
+    ),
+    Table(
+        "Every stage",
+        STAGES,
+        lambda rows: [(row, stage) for row, found in _pipelines(rows) for stage in found.stages],
+        about="One microbatch in traced steps, medians; tracing's own cost included.",
+        folded=True,
+    ),
 )

@@ -3,27 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.analysis.prediction_scores import predicted_rows, score
+from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import (
-    FOLDED,
-    PLACE,
-    RANKS,
-    SHRINKING_CASE,
-    Column,
-    fit,
-    table,
-    value,
-)
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import line, titled
+from scalebench.report.tables.layout import PLACE, RANKS, SHRINKING_CASE, Column, value
+from scalebench.report.tables.listing import Table, pages
 from scalebench.report.words import wording
 
-TITLE = "what the cost model says"
 NOTHING = wording.DASH
 
 
@@ -139,32 +126,42 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %" if ratio < 0.1 else f"{100 * ratio:.0f} %"
 
 
-def prediction_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows below the budget of a suite; without predictions nothing."""
+def _operations(rows: Sequence[Row]) -> list[tuple[Row, PredictedOperation]]:
     told = predicted_rows(rows)
-    if not told:
-        return []
-    columns = fit(columns_of(told), told, width, ascii_only, FOLDED)
-    notes = [line(note, ascii_only, "dim") for note in footnotes(rows)]
-    title = titled(TITLE, unit(told), ascii_only)
-    return [Text(""), title, table(columns, told, ascii_only), *notes]
+    return [(row, op) for row in told if row.prediction for op in row.prediction.operations]
 
 
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite for the page; none without predictions."""
-    told = predicted_rows(rows)
-    if not told:
-        return ()
-    notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in footnotes(rows))
-    steps = PlainTable.of(f"Predicted steps: {unit(told)}", notes, columns_of(told), told)
-    return tuple(t for t in (steps, _operations(told), _laws(rows)) if t.lines)
+def _left_out(rows: Sequence[Row]) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = (score(rows) or {}).get("left_out", [])
+    return found if predicted_rows(rows) else []
 
 
-def _operations(rows: Sequence[Row]) -> PlainTable:
-    return PlainTable.of(
+def _law_columns(lines: Sequence[Mapping[str, Any]]) -> list[Column[Mapping[str, Any]]]:
+    laws = dict.fromkeys(law for found in lines for law in found["errors"])
+    return [
+        Column("case", lambda found: wording.plain(found["case"], 64), numeric=False),
+        Column("N", lambda found: str(found["world_size"])),
+        Column("fitted on N", lambda found: ", ".join(map(str, found["fitted_on"]))),
+        *(_error_of(law) for law in laws),
+    ]
+
+
+def _error_of(law: str) -> Column[Mapping[str, Any]]:
+    return Column(law, lambda found: signed_percent(found["errors"].get(law)))
+
+
+PREDICTIONS = Table(
+    "what the cost model says",
+    columns_of,
+    predicted_rows,
+    heading=lambda rows: f"Predicted steps: {unit(predicted_rows(rows))}",
+    remark=lambda rows: unit(predicted_rows(rows)),
+    notes=footnotes,
+)
+tables = pages(
+    PREDICTIONS,
+    Table(
         "Operations of a step, predicted and measured",
-        "Measured: from the last rank's arrival to the end, median over the traced steps. Two "
-        "operations in flight at once share the link, and each lasts as long as both.",
         (
             *PLACE,
             Column("operation", lambda of: wording.plain(of[1].op, 40), numeric=False),
@@ -173,27 +170,18 @@ def _operations(rows: Sequence[Row]) -> PlainTable:
             Column("predicted", lambda of: units.seconds(of[1].predicted_s)),
             value("measured", lambda of: of[1].measured_s, units.seconds),
         ),
-        [(row, op) for row in rows if row.prediction for op in row.prediction.operations],
-        folded=True,
-    )
-
-
-def _laws(rows: Sequence[Row]) -> PlainTable:
-    left_out = (score(rows) or {}).get("left_out", [])
-    laws = dict.fromkeys(law for found in left_out for law in found["errors"])
-    return PlainTable.of(
-        "The largest N from smaller ones, by several laws",
-        "Error of the predicted step. Every law was fitted without the N that it predicts.",
-        (
-            Column("case", lambda found: wording.plain(found["case"], 64), numeric=False),
-            Column("N", lambda found: str(found["world_size"])),
-            Column("fitted on N", lambda found: ", ".join(map(str, found["fitted_on"]))),
-            *(_error_of(law) for law in laws),
+        _operations,
+        about=(
+            "Measured: from the last rank's arrival to the end, median over the traced steps. Two "
+            "operations in flight at once share the link, and each lasts as long as both."
         ),
-        left_out,
         folded=True,
-    )
-
-
-def _error_of(law: str) -> Column[Mapping[str, Any]]:
-    return Column(law, lambda found: signed_percent(found["errors"].get(law)))
+    ),
+    Table(
+        "The largest N from smaller ones, by several laws",
+        _law_columns,
+        _left_out,
+        about=("Error of the predicted step. Every law was fitted without the N that it predicts."),
+        folded=True,
+    ),
+)

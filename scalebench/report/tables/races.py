@@ -2,31 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import (
-    FOLDED,
-    RANKS,
-    SHRINKING_CASE,
-    Column,
-    fit,
-    table,
-    value,
-    without,
-)
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import line
+from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, value, without
+from scalebench.report.tables.listing import Table, pages
 from scalebench.report.words import racing, wording
-
-TITLE = "time to loss"
-NOTE = (
-    "samples and time until the target; statistical: samples of the baseline over samples; "
-    "hardware: samples per second over N times the baseline's"
-)
 
 FEW = 3
 """So many rows that did not reach the target share one line."""
@@ -75,32 +56,11 @@ COLUMNS: tuple[Column[Row], ...] = (
     value("loss at\nequal time", lambda row: _race(row).loss_at_equal_time, _loss),
     value("final\nloss", lambda row: _race(row).final_loss, _loss),
 )
-NARROWING = (
-    *without(
-        "final loss", "noise scale predicts", "samples", "batch", "loss at equal time", "reached"
-    ),
-    *FOLDED,
-)
 
 
 def raced(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of races."""
     return [row for row, _ in racing.racing(rows)]
-
-
-def race_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return the table for a terminal; nothing where nobody races."""
-    known = raced(rows)
-    if not known:
-        return []
-    return [
-        Text(""),
-        line(TITLE, ascii_only, "bold"),
-        line(racing.target_line(known) or "", ascii_only, "dim"),
-        table(fit(COLUMNS, known, width, ascii_only, NARROWING), known, ascii_only),
-        line(NOTE, ascii_only, "dim"),
-        *(line(text, ascii_only, "dim") for text in (*_noise(known), *_missed(known))),
-    ]
 
 
 def _noise(rows: Sequence[Row]) -> list[str]:
@@ -153,10 +113,23 @@ def _lowest(race: RaceFigures) -> str:
     return wording.DASH if race.lowest_loss is None else f"{race.lowest_loss:.4g}"
 
 
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the table for the page; nothing where nobody races."""
-    known = raced(rows)
-    if not known:
-        return ()
-    note = f"{(racing.target_line(known) or '').capitalize()}. {NOTE[0].upper()}{NOTE[1:]}."
-    return (PlainTable.of(TITLE.capitalize(), note, COLUMNS, known),)
+RACES = Table(
+    "time to loss",
+    COLUMNS,
+    raced,
+    lead=lambda rows: (racing.target_line(rows) or "",),
+    about=lambda rows: racing.target_line(rows) or "",
+    notes=(
+        "samples and time until the target; statistical: samples of the baseline over samples; "
+        "hardware: samples per second over N times the baseline's",
+    ),
+    below=lambda rows: [(text, "dim") for text in (*_noise(raced(rows)), *_missed(rows))],
+    narrowing=(
+        *without(
+            *("final loss", "noise scale predicts", "samples", "batch", "loss at equal time"),
+            "reached",
+        ),
+        *FOLDED,
+    ),
+)
+tables = pages(RACES)

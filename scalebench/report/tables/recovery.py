@@ -3,9 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.records.rows.recovery import (
     ElasticStretchFigures,
@@ -14,24 +11,11 @@ from scalebench.records.rows.recovery import (
     SaveFigures,
 )
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
-from scalebench.report.tables.layout import without as leave_out
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import line, titled
+from scalebench.report.tables.layout import FOLDED, PLACE, Column, value, without
+from scalebench.report.tables.listing import Table, pages
 from scalebench.report.words import recovering, wording
 from scalebench.report.words.recovering import seconds
 from scalebench.spec.recovery import BADPUT
-
-SAVES = "Checkpoints"
-SAVES_NOTE = (
-    "blocks: no rank trains; on disk: from the start until fsync has returned; slower: how much "
-    "longer the steps take until then; cost: what a save costs training, blocked and slower"
-)
-RESTORES = "Restores"
-RESTORES_NOTE = (
-    "in fresh processes; every tensor is equal, bit for bit, to the one that was saved; goes on: "
-    "whether later steps are equal, too, to those of a run that never stopped"
-)
 
 Saved = tuple[Row, SaveFigures]
 Loaded = tuple[Row, RestoreFigures]
@@ -65,11 +49,6 @@ RESTORE_COLUMNS: tuple[Column[Loaded], ...] = (
     Column("tensors\nequal", lambda of: str(of[1].num_tensors)),
     Column("goes on", _goes_on, numeric=False),
 )
-FAILURES = "Failures"
-FAILURES_NOTE = (
-    "from the failure on: noticed by the launcher, all ranks stopped, processes started, "
-    "connected, model built, state loaded, first step, lost steps done again; mean over failures"
-)
 
 
 def _phase(name: str) -> Callable[[Failed], str]:
@@ -100,12 +79,6 @@ FAILURE_COLUMNS: tuple[Column[Failed], ...] = (
     ),
     Column("total", lambda of: seconds(of[1].total_s)),
     Column("lost\nsteps", lambda of: f"{of[1].lost_steps:.3g}"),
-)
-ELASTIC = "With fewer ranks"
-ELASTIC_NOTE = (
-    "a rank is lost, the job goes on with fewer on the same global batch, later with all again; "
-    "begins after: from the failure, or from the last step before, to the first step; steps: the "
-    "numbers of the steps; loss: of the last one"
 )
 
 
@@ -155,14 +128,6 @@ def _step_numbers(part: ElasticStretchFigures) -> str:
     return f"{part.first_step} to {part.first_step + part.num_steps - 1}"
 
 
-LOST = "Lost time"
-LOST_NOTE = (
-    "the same failures by the field's names of lost time: infrastructure: noticed and stopped; "
-    "initialisation: started, connected, built; restore and data: loaded; lost progress: steps "
-    "done again; mean over failures"
-)
-
-
 def _lost(name: str) -> Callable[[Failed], str]:
     return lambda of: seconds_or_none(of[1].badput_s.get(name))
 
@@ -174,38 +139,6 @@ LOST_COLUMNS: tuple[Column[Failed], ...] = (
     *(Column(name.replace("_", "\n"), _lost(name)) for name in BADPUT),
     Column("total", lambda of: seconds(of[1].total_s)),
 )
-FAILURES_NARROWING = leave_out("lost steps", "first step", "connected", "built", "stopped")
-NARROWING = (*leave_out("memory on top", "rate", "size"), *folded(*CASE_WIDTHS[1:]))
-
-
-def recovery_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows of a suite's checkpoints; nothing where none was saved."""
-    saved, loaded = saved_rows(rows), loaded_rows(rows)
-    parts: list[RenderableType] = []
-    if saved:
-        columns = fit(SAVE_COLUMNS, saved, width, ascii_only, NARROWING)
-        parts += [Text(""), titled(SAVES, where(rows), ascii_only)]
-        parts += [table(columns, saved, ascii_only), line(SAVES_NOTE, ascii_only, "dim")]
-    if loaded:
-        fitting = fit(RESTORE_COLUMNS, loaded, width, ascii_only, folded(*CASE_WIDTHS[1:]))
-        parts += [Text(""), titled(RESTORES, "", ascii_only), table(fitting, loaded, ascii_only)]
-        parts += [line(RESTORES_NOTE, ascii_only, "dim")]
-    if failures := failed_rows(rows):
-        shown = fit(FAILURE_COLUMNS, failures, width, ascii_only, FAILURES_NARROWING)
-        parts += [Text(""), titled(FAILURES, "", ascii_only), table(shown, failures, ascii_only)]
-        parts += [line(FAILURES_NOTE, ascii_only, "dim")]
-    if stretches := elastic_rows(rows):
-        parts += [Text(""), titled(ELASTIC, "", ascii_only)]
-        parts += [table(fit(ELASTIC_COLUMNS, stretches, width, ascii_only), stretches, ascii_only)]
-        parts += [line(ELASTIC_NOTE, ascii_only, "dim")]
-        parts += [line(text, ascii_only, "dim") for text in recovering.over_the_seam(rows)]
-    if lost := lost_rows(rows):
-        shown = fit(LOST_COLUMNS, lost, width, ascii_only, folded(*CASE_WIDTHS[1:]))
-        parts += [Text(""), titled(LOST, "", ascii_only), table(shown, lost, ascii_only)]
-        parts += [line(LOST_NOTE, ascii_only, "dim")]
-    return parts
-
-
 IN_MEMORY = dict.fromkeys(("tmpfs", "ramfs"), " (memory: gone when the machine stops)")
 """What is added to the name of a file system whose ``fsync`` keeps nothing."""
 
@@ -219,27 +152,6 @@ def where(rows: Sequence[Row]) -> str:
     names = [wording.plain(kind, 32) + IN_MEMORY.get(kind, "") for kind in kinds]
     return ", ".join(
         text for text in (saves, f"on {wording.joined(names)}" if names else "") if text
-    )
-
-
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite for the page; none where nothing was saved."""
-    saved, loaded = saved_rows(rows), loaded_rows(rows)
-    about = f"{where(rows).capitalize()}. {SAVES_NOTE[0].upper()}{SAVES_NOTE[1:]}."
-    failures = failed_rows(rows)
-    why = f"{FAILURES_NOTE[0].upper()}{FAILURES_NOTE[1:]}."
-    stretches = elastic_rows(rows)
-    seam = " ".join(
-        [f"{ELASTIC_NOTE[0].upper()}{ELASTIC_NOTE[1:]}.", *recovering.over_the_seam(rows)]
-    )
-    lost, names = lost_rows(rows), f"{LOST_NOTE[0].upper()}{LOST_NOTE[1:]}."
-    told = f"{RESTORES_NOTE[0].upper()}{RESTORES_NOTE[1:]}."
-    return (
-        *((PlainTable.of(SAVES, about, SAVE_COLUMNS, saved),) if saved else ()),
-        *((PlainTable.of(FAILURES, why, FAILURE_COLUMNS, failures),) if failures else ()),
-        *((PlainTable.of(ELASTIC, seam, ELASTIC_COLUMNS, stretches),) if stretches else ()),
-        *((PlainTable.of(LOST, names, LOST_COLUMNS, lost),) if lost else ()),
-        *((PlainTable.of(RESTORES, told, RESTORE_COLUMNS, loaded),) if loaded else ()),
     )
 
 
@@ -272,3 +184,61 @@ def elastic_rows(rows: Sequence[Row]) -> list[Stretch]:
 def loaded_rows(rows: Sequence[Row]) -> list[Loaded]:
     """Return every restore of every row."""
     return [(row, one) for row, figures in recovering.recovering(rows) for one in figures.restores]
+
+
+SAVES = Table(
+    "Checkpoints",
+    SAVE_COLUMNS,
+    saved_rows,
+    remark=where,
+    about=where,
+    notes=(
+        "blocks: no rank trains; on disk: from the start until fsync has returned; slower: how "
+        "much longer the steps take until then; cost: what a save costs training, blocked and "
+        "slower",
+    ),
+    narrowing=(*without("memory on top", "rate", "size"), *FOLDED),
+)
+RESTORES = Table(
+    "Restores",
+    RESTORE_COLUMNS,
+    loaded_rows,
+    notes=(
+        "in fresh processes; every tensor is equal, bit for bit, to the one that was saved; goes "
+        "on: whether later steps are equal, too, to those of a run that never stopped",
+    ),
+)
+FAILURES = Table(
+    "Failures",
+    FAILURE_COLUMNS,
+    failed_rows,
+    notes=(
+        "from the failure on: noticed by the launcher, all ranks stopped, processes started, "
+        "connected, model built, state loaded, first step, lost steps done again; mean over "
+        "failures",
+    ),
+    narrowing=without("lost steps", "first step", "connected", "built", "stopped"),
+)
+ELASTIC = Table(
+    "With fewer ranks",
+    ELASTIC_COLUMNS,
+    elastic_rows,
+    notes=lambda rows: (
+        "a rank is lost, the job goes on with fewer on the same global batch, later with all "
+        "again; begins after: from the failure, or from the last step before, to the first step; "
+        "steps: the numbers of the steps; loss: of the last one",
+        *recovering.over_the_seam(rows),
+    ),
+    narrowing=(),
+)
+LOST = Table(
+    "Lost time",
+    LOST_COLUMNS,
+    lost_rows,
+    notes=(
+        "the same failures by the field's names of lost time: infrastructure: noticed and "
+        "stopped; initialisation: started, connected, built; restore and data: loaded; lost "
+        "progress: steps done again; mean over failures",
+    ),
+)
+tables = pages(SAVES, FAILURES, ELASTIC, LOST, RESTORES)

@@ -29,7 +29,9 @@ def line(content: str, ascii_only: bool, style: str = "") -> Text:
 
 
 def titled(title: str, remark: str, ascii_only: bool) -> Text:
-    """Return a title with a remark beside it."""
+    """Return a title with a remark beside it; an empty one is none."""
+    if not remark:
+        return line(title, ascii_only, "bold")
     return Text.assemble(line(title, ascii_only, "bold"), line(f"  {remark}", ascii_only, "dim"))
 
 

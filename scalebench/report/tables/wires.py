@@ -8,15 +8,10 @@ from rich.text import Text
 from scalebench.records.summary import Row
 from scalebench.records.wires import NcclWires, Pair, Transport
 from scalebench.report.tables.layout import PLACE, Column, table, value
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.listing import Table, pages
 from scalebench.report.tables.terminal import line, printed
 from scalebench.report.words import wording
 
-TITLE = "Wires"
-ABOUT = (
-    "From NCCL's own log of the inspection launch, whose times do not count. P2P alone: nothing"
-    " says whether it is NVLink or PCIe. GPUDirect: the adapter accesses GPU memory itself."
-)
 MOST_PAIRS = 8
 
 Found = tuple[Row, Transport]
@@ -44,13 +39,23 @@ def _transport(found: Found) -> Transport:
     return found[1]
 
 
-COLUMNS: tuple[Column[Found], ...] = (*PLACE, *(one.of(_transport) for one in OF_TRANSPORT))
+COLUMNS: tuple[Column[Found], ...] = (
+    *PLACE,
+    *(one.of(_transport) for one in OF_TRANSPORT),
+)
 
 
-def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the table of one suite; none where no log was read."""
-    found = [(row, one) for row in rows if row.wires is not None for one in row.wires.transports]
-    return (PlainTable.of(TITLE, ABOUT, COLUMNS, found),) if found else ()
+WIRES = Table(
+    "Wires",
+    COLUMNS,
+    lambda rows: [(row, one) for row in rows if row.wires for one in row.wires.transports],
+    about=(
+        "From NCCL's own log of the inspection launch, whose times do not count. P2P alone: "
+        "nothing says whether it is NVLink or PCIe. GPUDirect: the adapter accesses GPU memory "
+        "itself."
+    ),
+)
+tables = pages(WIRES)
 
 
 def findings(wires: NcclWires | None) -> list[str]:

@@ -186,7 +186,7 @@ def doubts(row: Row) -> list[str]:
     for first, a, second, b in disagreements(row):
         names = f"{ESTIMATE_NAMES[first]} and {ESTIMATE_NAMES[second]}"
         said.append(
-            f"{names[0].upper()}{names[1:]} disagree about exposed communication:"
+            f"{wording.capital(names)} disagree about exposed communication:"
             f" {units.seconds(a.value)} against {units.seconds(b.value)}."
         )
     if row.exposed_comm_s is not None and row.wait_s is None and "wait_s" in row.unavailable:

@@ -301,6 +301,16 @@ def joined(items: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
+def capital(text: str) -> str:
+    """Write a text with a large first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def as_sentence(text: str) -> str:
+    """Return a text that ends in a full stop as it is, any other as a sentence."""
+    return text if text.endswith(".") else f"{capital(text)}."
+
+
 def signed(value: float, places: int = 1) -> str:
     """Write a number that may be negative, with a true minus sign and without a negative zero."""
     text = f"{value:.{places}f}"

@@ -6,6 +6,7 @@ from scalebench.records.rows.budget import AxisLoss
 from scalebench.report import render_table
 from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
 from scalebench.report.tables import axis_budget, communication
+from scalebench.report.tables.listing import pages
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_budget, make_row, make_summary
 
@@ -34,12 +35,12 @@ TENSOR, DATA = loss("tensor", 0.006, 0.004), loss("data", 0.006, 0.0, low=-0.001
 
 def test_every_dimension_has_a_line_with_its_time_its_points_and_the_efficiency_without_it():
     text = render_table(make_summary([row(TENSOR, DATA)]), 120, verbose=True)
-    table = text.split(axis_budget.TITLE)[1].split("\n\n")[0].splitlines()
+    table = text.split(axis_budget.AXIS_BUDGET.title)[1].split("\n\n")[0].splitlines()
     (tensor,) = [line for line in table if " tensor " in line]
     assert tensor.split()[-9:] == ["6.00", "ms", "4.00", "ms", "10.0", "80.0", "%", "88.9", "%"]
     (data,) = [line for line in table if " data " in line]
     assert "6.0?" in data and "85.1 %" in data
-    assert axis_budget.TITLE not in render_table(make_summary([row(TENSOR, DATA)]), 120)
+    assert axis_budget.AXIS_BUDGET.title not in render_table(make_summary([row(TENSOR, DATA)]), 120)
 
 
 def test_points_of_a_budget_that_is_open_are_in_doubt():
@@ -50,7 +51,8 @@ def test_points_of_a_budget_that_is_open_are_in_doubt():
 
 
 def test_where_waits_are_not_known_there_is_a_dash():
-    (line,) = axis_budget.axis_budget_table([row(loss("tensor", 0.01, None))]).lines
+    (table,) = pages(axis_budget.AXIS_BUDGET)([row(loss("tensor", 0.01, None))])
+    (line,) = table.lines
     assert line[3:5] == ("10.0 ms", "\N{EN DASH}")
 
 
@@ -80,4 +82,6 @@ def test_the_bars_of_a_row_fill_its_step():
 def test_a_row_without_a_mesh_has_no_bar_and_no_table():
     without = make_row(budget=make_budget(0.8, 0.1), world_size=4)
     assert AXIS_BUDGET.draw([without], {}) is None
-    assert axis_budget.TITLE not in [one.title for one in communication.tables([without])]
+    assert axis_budget.AXIS_BUDGET.title not in [
+        one.title for one in communication.tables([without])
+    ]

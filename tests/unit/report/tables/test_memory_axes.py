@@ -23,7 +23,7 @@ ROW = make_row(
 
 
 def test_a_line_says_what_each_axis_takes_off_and_what_is_left():
-    (table,) = [one for one in memory.tables([ROW]) if one.title == memory_axes.TITLE]
+    (table,) = [one for one in memory.tables([ROW]) if one.title == memory_axes.MEMORY_AXES.title]
     minus = "\N{MINUS SIGN}"
     assert table.lines == (
         (
@@ -51,4 +51,4 @@ def test_the_bars_add_up_to_one_process():
 
 def test_rows_without_a_mesh_have_neither():
     assert MEMORY_AXES.draw([make_row()], {}) is None
-    assert memory_axes.TITLE not in [one.title for one in memory.tables([make_row()])]
+    assert memory_axes.MEMORY_AXES.title not in [one.title for one in memory.tables([make_row()])]
