@@ -33,6 +33,7 @@ _ON_DEVICE = CATEGORIES.index("kernel")
 """The first category of the device; the host's come before."""
 
 
+_NUM_COLUMNS = 7
 _LARGEST = 2**62
 """Whatever is larger is no time stamp and no number of anything."""
 _MOST_DIGITS = 19
@@ -58,7 +59,7 @@ def read_kineto(path: str | Path) -> Events:
     for event in file.events():
         if isinstance(event, dict):
             columns.add(event)
-    if not columns.start:
+    if not columns.rows:
         raise UsageError(
             f"{path} contains no event with a duration. Record the trace with torch.profiler "
             "around whole training steps."
@@ -77,14 +78,8 @@ class _Columns:
     def __init__(self) -> None:
         self.codes: dict[str, int] = {}
         self.detailed: list[bool] = []
-        self.name = array("i")
-        self.category = array("b")
-        self.start = array("q")
-        self.end = array("q")
-        self.thread = array("q")
-        self.correlation = array("q")
+        self.rows = array("q")
         self.details: dict[int, dict[str, Any]] = {}
-        self.owner = array("i")
         self.owners: dict[tuple[Any, Any, Any], int] = {}
         self.shapes: dict[int, Any] = {}
         self.num_left_out = 0
@@ -121,7 +116,7 @@ class _Columns:
         ):
             self.num_left_out += event.get("ts") is not None
             return
-        index = len(self.start)
+        index = len(self.rows) // _NUM_COLUMNS
         code = self._code(event.get("name", ""))
         arguments = event.get("args")
         if not isinstance(arguments, dict):
@@ -130,21 +125,18 @@ class _Columns:
             self.details[index] = arguments
         if "Input Dims" in arguments:
             self.shapes[index] = arguments["Input Dims"]
-        self.name.append(code)
-        self.category.append(self._category(event.get("cat", "")))
-        self.start.append(start)
-        self.end.append(start + lasts)
-        self.thread.append(self._thread(event.get("tid")))
-        self.correlation.append(_whole(arguments.get("correlation")))
         told = (event.get("pid"), arguments.get("device"), arguments.get("rank"))
         try:
-            self.owner.append(self.owners[told])
+            owner = self.owners[told]
         except (KeyError, TypeError):  # new, or a list
             process, device, rank = (
                 one if isinstance(one, (int, str, type(None))) else str(one) for one in told
             )
             owner = self.owners.setdefault((process, device, rank), len(self.owners))
-            self.owner.append(owner)
+        category = self._category(event.get("cat", ""))
+        thread = self._thread(event.get("tid"))
+        correlation = _whole(arguments.get("correlation", -1))
+        self.rows.extend((code, category, start, start + lasts, thread, correlation, owner))
 
     def _code(self, name: object) -> int:
         text = name if isinstance(name, str) else str(name)
@@ -173,21 +165,19 @@ class _Columns:
             return number
         return self._threads.setdefault(str(given), -2 - len(self._threads))
 
-    def _categories_told(self) -> NDArray[np.int8]:
-        category = np.array(self.category, dtype=np.int8)
+    def _correct_mtia(self, name: NDArray[np.int64], category: NDArray[np.int64]) -> None:
+        """Correct the categories of what MTIA's device did."""
         if not any(name.lower() == "mtia_ccp_events" for name in self._categories):
-            return category
-        name = np.array(self.name, dtype=np.int32)
+            return
         for begins, told in _NO_KERNEL:
             codes = [code for text, code in self.codes.items() if begins.match(text)]
             category[np.isin(name, codes) & (category >= _ON_DEVICE)] = CATEGORIES.index(told)
-        return category
 
     def events(self, about: Mapping[str, Any]) -> Events:
         """Return the columns, with time counted from the first event."""
-        start = np.array(self.start, dtype=np.int64)
-        end = np.array(self.end, dtype=np.int64)
-        category = self._categories_told()
+        columns = np.frombuffer(self.rows, dtype=np.int64).reshape(-1, _NUM_COLUMNS).T.copy()
+        name, category, start, end, thread, correlation, owner = columns
+        self._correct_mtia(name, category)
         kept = _possible(start, end, category)
         first = int(start[kept].min()) if kept.any() else 0
         job = about.get("distributedInfo")
@@ -195,17 +185,17 @@ class _Columns:
         rank, world_size = _whole(job.get("rank")), _whole(job.get("world_size"))
         events = Events(
             names=list(self.codes),
-            name=np.array(self.name, dtype=np.int32),
-            category=category,
+            name=name.astype(np.int32),
+            category=category.astype(np.int8),
             start_ns=start - first,
             end_ns=end - first,
-            thread=np.array(self.thread, dtype=np.int64),
-            correlation=np.array(self.correlation, dtype=np.int64),
+            thread=thread,
+            correlation=correlation,
             details=self.details,
             shapes=self.shapes,
             num_left_out=self.num_left_out + int(np.sum(~kept)),
             owners=list(self.owners),
-            owner=np.array(self.owner, dtype=np.int32),
+            owner=owner.astype(np.int32),
             rank=rank if rank >= 0 else None,
             world_size=world_size if world_size > 0 else None,
             groups=_groups(job),
@@ -215,7 +205,7 @@ class _Columns:
 
 
 def _possible(
-    start: NDArray[np.int64], end: NDArray[np.int64], category: NDArray[np.int8]
+    start: NDArray[np.int64], end: NDArray[np.int64], category: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Return which events can be where the file has them.
 
