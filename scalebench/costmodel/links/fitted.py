@@ -96,8 +96,7 @@ class LinkFit(Record):
         world_size: Ranks.
         algorithm: What was asked of the backend.
         in_place: Whether the result overwrote the input.
-        law: Algorithm whose law divides the line into α and B; it is assumed, not found
-            (`scalebench.costmodel.links.law_naming` looks for it).
+        law: Algorithm whose law divides the line into α and B; it is assumed, not found.
         regimes: By size, ascending.
         num_points: Points given.
         error_ratio: Median of |measured/fitted − 1| over the sizes of all regimes.

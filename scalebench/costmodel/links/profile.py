@@ -10,7 +10,6 @@ from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting.fit import fit_link, fit_links
 from scalebench.costmodel.links.fitting.sweeps import group_points
-from scalebench.costmodel.links.law_naming import LawNaming, name_law
 from scalebench.costmodel.links.laws import usual_laws
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError
@@ -44,7 +43,6 @@ class LinkProfile(Record):
     Attributes:
         machine: What has to agree for the profile to hold; empty: it was read from logs.
         refused: Why sweeps were not fitted.
-        namings: Which algorithm's law the backend follows, for each operation and dtype.
         notices: What a reader has to know.
         cut_short: What the time limit of the calibration left out.
         rehearsals: Pipelines that were played without their models.
@@ -61,7 +59,6 @@ class LinkProfile(Record):
     points: tuple[CalibratedPoint, ...]
     fits: tuple[LinkFit, ...]
     refused: tuple[str, ...] = ()
-    namings: tuple[LawNaming, ...] = ()
     notices: tuple[str, ...] = ()
     cut_short: tuple[str, ...] = ()
     rehearsals: tuple[RehearsedPipeline, ...] = ()
@@ -106,29 +103,9 @@ def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoin
     )
 
 
-def namings_of(points: Sequence[LinkPoint], num_devices: int | None) -> tuple[LawNaming, ...]:
-    """Return what each operation's growth with N says of the backend's algorithm.
-
-    Ranks that share a device grow slower with N for reasons of their own: they are left out.
-    """
-    groups: dict[tuple[str, ...], list[LinkPoint]] = {}
-    for point in points:
-        fits_on_devices = num_devices is None or point.world_size <= num_devices
-        if point.algorithm == BACKEND and point.size_bytes and fits_on_devices:
-            key = (point.op, point.dtype, point.link, str(point.in_place))
-            groups.setdefault(key, []).append(point)
-    fitted = [
-        members
-        for members in groups.values()
-        if len({fit.world_size for fit in fit_links(members).fits}) > 1
-    ]
-    return tuple(name_law(members) for members in fitted)
-
-
 def profile_of(
     points: Sequence[CalibratedPoint],
     notices: Sequence[str],
-    num_devices: int | None = None,
     **origin: Any,
 ) -> LinkProfile:
     """Fit points and return their profile.
@@ -136,7 +113,6 @@ def profile_of(
     Args:
         points: Measured or read.
         notices: What a reader has to know.
-        num_devices: More ranks than this shared a device; None: every rank had its own.
         origin: ``created``, ``version``, ``machine``, ``device``, ``backend`` and ``link``.
     """
     usable = [p for p in points if p.algorithm == BACKEND and p.size_bytes]
@@ -147,7 +123,6 @@ def profile_of(
         points=tuple(points),
         fits=(*found.fits, *own),
         refused=(*(one.reason for one in found.refused), *refused),
-        namings=namings_of(points, num_devices),
         notices=tuple(notices),
         **origin,
     )

@@ -49,15 +49,12 @@ def render_calibration(
 
 
 def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
-    """Return what a calibration's points come to: fits, laws, which algorithm wins where."""
+    """Return what a calibration's points come to: fits, and which algorithm wins where."""
     parts: list[RenderableType] = []
     if profile.fits:
         parts += _fits(profile, ascii_only)
     parts += [line(_poor(profile, fit), ascii_only, "yellow") for fit in profile.fits if fit.poor]
     parts += [line(_text(f"not fitted: {why}"), ascii_only) for why in profile.refused]
-    for naming in profile.namings:
-        told = f"{naming.op}: {naming.name or 'no law named'}: {naming.reason}"
-        parts.append(line(_text(told), ascii_only))
     winners = crossovers(profile.points, profile.fits)
     if winners:
         parts.append(_title("all-reduce: which algorithm is fastest", ascii_only))

@@ -174,7 +174,6 @@ def measured_profile(
     profile = profile_of(
         points,
         _notices(device, sweeps, shared),
-        shared,
         created=_now(),
         version=__version__,
         machine=identity(environment),

@@ -10,7 +10,6 @@ on 2 / 4 / 8 node p3dn.24xlarge + EFA", July 2019, gist.github.com/jacobkahn
 import pytest
 
 from scalebench.costmodel.links.fitting.fit import fit_links
-from scalebench.costmodel.links.law_naming import name_law
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.costmodel.links.times import LinkModel
 
@@ -58,9 +57,3 @@ def test_the_hop_latency_is_that_of_a_ring():
     assert set(latencies) == {16, 32, 64}
     for latency_s in latencies.values():
         assert latency_s == pytest.approx(5.2e-6, rel=0.06)
-
-
-def test_times_that_grow_with_the_ranks_are_not_taken_for_a_tree():
-    named = name_law(points(16, 32, 64))
-    assert named.name is None or "ring" in named.name
-    assert "tree" not in (named.name or "")
