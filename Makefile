@@ -108,8 +108,8 @@ bench-predict: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.prediction
 
 bench-gate: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.gate_power --write docs/gate.md
-	$(BIN)/python -m benchmarks.gate_hosts --write docs/gate.md
+	$(BIN)/python -m benchmarks.gate_power --write benchmarks/evidence.md
+	$(BIN)/python -m benchmarks.gate_hosts --write benchmarks/evidence.md
 
 bench-gate-real: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_real
@@ -124,7 +124,7 @@ gpu-evidence: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gpu_evidence $(if $(SHORT),--short)
 
 bench-coverage: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.coverage --write docs/definitions.md
+	$(BIN)/python -m benchmarks.coverage --write benchmarks/evidence.md
 
 bench-scale: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.at_scale

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.gate_power import BEGIN, END
+from benchmarks.gate_power import write_into
 from scalebench.analysis.round_noise import RoundNoise
 from scalebench.gate.bootstrap import median_variance
 
@@ -30,6 +30,7 @@ SCATTER = {False: 0.02, True: 0.06}
 """Of the steps of a row, by whether it has several ranks."""
 DRIFT = 0.02
 EFFECTS = (0.0, 0.01, 0.03, 0.1)
+MARKS = "<!-- generated: intervals begin -->", "<!-- generated: intervals end -->"
 LAUNCHES = (2, 3, 5)
 HOLDS = (0.94, 0.97)
 SEED = 20261122
@@ -243,10 +244,7 @@ def main() -> None:
         return
     text = tables(asked.runs)
     if asked.write:
-        whole = asked.write.read_text(encoding="utf-8")
-        before, _, rest = whole.partition(BEGIN)
-        after = rest.partition(END)[2]
-        asked.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        write_into(asked.write, text, MARKS)
 
 
 if __name__ == "__main__":

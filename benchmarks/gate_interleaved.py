@@ -5,7 +5,7 @@ new version are made 5 % longer, row after row, and the gate has to find that. E
 consecutive rounds is judged by the whole gate with its own settings; such stretches overlap.
 
 ``python -m benchmarks.gate_interleaved`` measures 34 rounds of suite ``ddp`` on two quiet cores
-(14 minutes), prints, and with ``--write docs/gate.md`` puts the table into the documentation.
+(14 minutes), prints, and with ``--write benchmarks/evidence.md`` stores the table.
 ``--slower`` measures a real change instead: the new version's model is busy for 5 % of its time
 more.
 """

@@ -20,7 +20,7 @@ from benchmarks.gate_rules import OTHERS, gate_alarms, gate_pairs, medians_of
 EFFECTS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.10)
 GATE = "scalebench gate"
 SEED = 1729
-BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+MARKS = "<!-- generated: gate begin -->", "<!-- generated: gate end -->"
 MOST_FALSE, LEAST_FOUND = 0.01, 0.95
 
 
@@ -136,7 +136,7 @@ def text_of(results: Sequence[tuple[Noise, dict[str, Counts]]]) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def write_into(path: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
+def write_into(path: Path, text: str, marks: tuple[str, str]) -> None:
     """Replace what stands between two marks in a document."""
     begin, end = marks
     before, _, rest = path.read_text(encoding="utf-8").partition(begin)
@@ -162,7 +162,7 @@ def main() -> None:
     text = text_of(results)
     print(text)
     if options.write:
-        write_into(options.write, text)
+        write_into(options.write, text, MARKS)
 
 
 if __name__ == "__main__":

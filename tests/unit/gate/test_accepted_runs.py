@@ -26,7 +26,7 @@ from tests.builders.gated import gated, gated_run, verdict_of, with_row
 
 pytestmark = pytest.mark.slow
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "gate.md"
+DOCUMENT = Path(__file__).parents[3] / "benchmarks" / "evidence.md"
 ALL = [("plain", 1), *((case, n) for case in ("ddp", "ddp-small") for n in (2, 4))]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gate_noise import LEVELS, Noise
-from benchmarks.gate_power import BEGIN, END, GATE, MOST_FALSE, simulate, upper_bound
+from benchmarks.gate_power import GATE, MARKS, MOST_FALSE, simulate, upper_bound
 from benchmarks.gate_rules import gate_alarms, gate_pairs
 from scalebench.gate.result import GateResult
 
@@ -59,8 +59,8 @@ def test_beside_the_rules_of_others_on_the_same_steps():
 
 
 def test_the_documented_rates_are_generated_and_keep_the_promise():
-    text = (Path(__file__).parents[3] / "docs" / "gate.md").read_text()
-    generated = text.partition(BEGIN)[2].partition(END)[0]
+    text = (Path(__file__).parents[3] / "benchmarks" / "evidence.md").read_text()
+    generated = text.partition(MARKS[0])[2].partition(MARKS[1])[0]
     lines = re.findall(r"^\| ([^|]+) \| (\d+) \| scalebench gate \| (\d+) \| ([\d.]+) \| [\d.]+ "
                        r"\| ([\d.]+) \|$", generated, re.M)  # fmt: skip
     assert {line[0] for line in lines} == set(LEVELS)

@@ -90,5 +90,5 @@ def test_the_recorded_experiment_has_the_regret_that_the_documents_state() -> No
     found = experiment(result([]), chosen, run({r["case"]: r["measured_s"] for r in told}))
     assert found.regret == pytest.approx(1.74, abs=0.005)
     assert found.rank_correlation == pytest.approx(-0.4)
-    document = (Path(__file__).parents[4] / "docs" / "search.md").read_text()
+    document = (Path(__file__).parents[4] / "benchmarks" / "evidence.md").read_text()
     assert f"Regret {found.regret:.2f}" in document and "rank correlation −0.4" in document
