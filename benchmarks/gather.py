@@ -16,7 +16,7 @@ from datetime import timedelta
 from scalebench.launch.external.environment import port_of
 from scalebench.records.rank import Block, RankRecord
 from scalebench.spec.world import Rendezvous
-from scalebench.worker.agent.relay import serve_store
+from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import join_session, open_session, open_store
 
 LIMIT = timedelta(seconds=120)

@@ -8,7 +8,7 @@ from scalebench.launch.launchers import LAUNCHERS
 from scalebench.records.secret import TRUST, TRUSTED, given_secret
 
 if TYPE_CHECKING:
-    from scalebench.launch.forking import ForkingLauncher
+    from scalebench.launch.base import Launcher
     from scalebench.spec.world import WorldMember
 
 
@@ -40,7 +40,7 @@ def place_in_world(flags: dict[str, Any]) -> "WorldMember | None":
     return member
 
 
-def launcher_for(flags: dict[str, Any], member: "WorldMember | None") -> "ForkingLauncher | None":
+def launcher_for(flags: dict[str, Any], member: "WorldMember | None") -> "Launcher | None":
     """Return the launcher of a world, or the one that was asked for; None: the default one."""
     if member is not None:
         from scalebench.launch.external import ExternalLauncher

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scalebench.launch.forking import ForkingLauncher
+    from scalebench.launch.base import Launcher
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Offer:
     """
 
     about: str
-    start: Callable[[], "ForkingLauncher"]
+    start: Callable[[], "Launcher"]
     why_not: Callable[[], str | None] = lambda: None
 
 
-def _start_local() -> "ForkingLauncher":
+def _start_local() -> "Launcher":
     from scalebench.launch.local import LocalLauncher
 
     return LocalLauncher()

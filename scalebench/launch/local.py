@@ -3,19 +3,26 @@
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from scalebench.launch.first_failure import log_tail
-from scalebench.launch.forking import ASK_LIMIT_S, ForkingLauncher, cannot_answer, fresh_logs
+from scalebench.launch.base import (
+    ASK_LIMIT_S,
+    Launched,
+    Launcher,
+    R,
+    SharingFailed,
+    cannot_answer,
+    fresh_logs,
+    until_first_step,
+)
+from scalebench.launch.failures import log_tail, ranks_lost, what_went_wrong, why_not_shared
 from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import remove_abandoned_groups
-from scalebench.launch.loopback import check_loopback
-from scalebench.launch.ranks import Ended, R, Ranks, ranks_lost, what_went_wrong
-from scalebench.launch.sharing import SharingFailed, why_not_shared
+from scalebench.launch.loopback import check_loopback, loopback_environment
+from scalebench.launch.ranks import Ranks
 from scalebench.launch.zygote_client import ZygoteClient
 from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
@@ -52,14 +59,7 @@ class ThisMachine:
         """Remove nothing."""
 
 
-def loopback_environment() -> dict[str, str]:
-    """Return the variables that keep a single-machine job on the loopback interface."""
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    wanted = {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
-    return {name: value for name, value in wanted.items() if name not in os.environ}
-
-
-class LocalLauncher(ForkingLauncher):
+class LocalLauncher(Launcher):
     """One process per rank, a fresh FileStore per launch; on this machine as it is, or in a lab.
 
     Attributes:
@@ -91,15 +91,7 @@ class LocalLauncher(ForkingLauncher):
             super().close()
 
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
-        """Put ranks on virtual hosts from the next launch on.
-
-        Args:
-            hosts: What they are to be like.
-            num_ranks: The largest number of ranks of a launch.
-
-        Raises:
-            EnvironmentUnfit: They cannot be made here.
-        """
+        """Put ranks on virtual hosts from the next launch on; see `Launcher.move_to`."""
         self.placement.close()
         self.placement = ThisMachine()
         self.placement = Lab(hosts, num_ranks)
@@ -128,7 +120,7 @@ class LocalLauncher(ForkingLauncher):
         folder.mkdir()
         return folder
 
-    def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
+    def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Launched[R]:
         """Run a job to its end, or to the end of its time."""
         self._check([job])
         decided_ns = time.monotonic_ns()
@@ -156,9 +148,11 @@ class LocalLauncher(ForkingLauncher):
         lost = ranks_lost(ranks, records, rank_logs) if failure is None else []
         gone = {one.rank for one in lost}
         left = [record for record in records if record.rank not in gone]
-        return Ended(left, failure, decided_ns, wall_s, lost, ranks.noticed_ns, stopped_ns)
+        launch_s = until_first_step(left, decided_ns)
+        told_ns = ranks.noticed_ns, stopped_ns
+        return Launched(left, failure, launch_s, wall_s, None, lost, *told_ns)
 
-    def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Ended[RankRecord]]:
+    def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Launched[RankRecord]]:
         """Run cells that take turns to the end of all of them."""
         self._check(shared.cells)
         decided_ns = time.monotonic_ns()
@@ -182,7 +176,7 @@ class LocalLauncher(ForkingLauncher):
         reason = why_not_shared(shared, ranks.exits, records, in_time)
         if reason is not None:
             raise SharingFailed(reason)
-        return [Ended(of_cell, None, decided_ns, wall_s) for of_cell in records]
+        return [Launched(of_cell, None, None, wall_s) for of_cell in records]
 
     def _check(self, jobs: Sequence[Job]) -> None:
         """Check that the ranks of jobs will find one another; virtual hosts have own interfaces.

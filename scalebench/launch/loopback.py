@@ -1,11 +1,21 @@
-"""Whether processes of this machine can connect to one another at all."""
+"""Whether processes of this machine can connect to one another at all, and over what."""
 
+import os
 import socket
+import sys
 
 from scalebench.errors import EnvironmentUnfit
 
 ADDRESS = "127.0.0.1"
 LIMIT_S = 3.0
+VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""By which gloo and NCCL are told the interface to talk on."""
+
+
+def loopback_environment() -> dict[str, str]:
+    """Return the variables that keep a single-machine job on the loopback interface."""
+    interface = "lo0" if sys.platform == "darwin" else "lo"
+    return {name: interface for name in VARIABLES if name not in os.environ}
 
 
 def why_no_loopback() -> str | None:

@@ -1,21 +1,12 @@
-"""The processes of one launch: waits for them, ends them, and works out what became of it."""
+"""The processes of one launch: waits for them, and ends them."""
 
-import re
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
-from scalebench.launch.first_failure import RankExit, first_failure, log_tail, where_it_hangs
-from scalebench.records.probes import ProbeRecord
-from scalebench.records.rank import RankRecord
-from scalebench.records.run import Failure
-from scalebench.records.telemetry import NodeTrack
-from scalebench.spec import Job
-
-R = TypeVar("R", RankRecord, ProbeRecord)
+from scalebench.launch.zygote_client import ZygoteClient
 
 GRACE_S = 1.0
 """Time for the other ranks to leave their own account after the first one failed."""
@@ -25,49 +16,22 @@ are killed. One that takes longer would be called the one that the others wait f
 TERM_GRACE_S = 2.0
 """From SIGTERM to SIGKILL."""
 END_LIMIT_S = 5.0
-MOST_PLACES = 4
-
-_KILLED = re.compile(r"SIGKILL|signal: Killed|exited unexpectedly")
-"""In the message of a failure: a process was killed, or torch's DataLoader lost a worker."""
-
-
-class RankProcesses(Protocol):
-    """What holds the processes of the launches: one zygote here, or many elsewhere."""
-
-    def next_message(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the next word of a process, or None when the time is over."""
-        ...
-
-    def signal(self, launch: int, number: int) -> None:
-        """Send a signal to every process of a launch that has not ended."""
-        ...
 
 
 @dataclass(frozen=True)
-class Ended(Generic[R]):
-    """A launch that is over.
+class RankExit:
+    """How a rank's process ended.
 
     Attributes:
-        records: What its ranks left; those that were lost leave none.
-        failure: The first thing that went wrong.
-        decided_ns: When it was begun.
-        wall_s: How long it took.
-        lost: Ranks without which the others came to their end, and why they are gone.
-        noticed_ns: When the launcher heard of the first rank that failed; None: none did, or this
-            launcher does not tell.
-        stopped_ns: When no rank was left; None: this launcher does not tell.
-        watched: What the processes that forked the ranks saw of their GPUs; None: they did not
-            watch any.
+        code: Exit code; negative: minus the signal that killed it.
+        time_ns: When, on the machine's monotonic clock.
+        killed_by_us: The launcher had asked for it by then.
     """
 
-    records: list[R]
-    failure: Failure | None
-    decided_ns: int
-    wall_s: float
-    lost: list[Failure] = field(default_factory=list)
-    noticed_ns: int | None = None
-    stopped_ns: int | None = None
-    watched: Sequence[NodeTrack] | None = None
+    rank: int
+    code: int
+    time_ns: int
+    killed_by_us: bool
 
 
 @dataclass
@@ -78,7 +42,7 @@ class Ranks:
     that of this one's.
 
     Attributes:
-        processes: What holds them.
+        processes: The way to what holds them: one zygote here, or many elsewhere.
         launch: Number of the launch.
         num_ranks: How many there are.
         deadline: When their time is over, on the monotonic clock.
@@ -92,7 +56,7 @@ class Ranks:
         out_of_memory: What the kernel's out-of-memory killer did meanwhile; None: nothing.
     """
 
-    processes: RankProcesses
+    processes: ZygoteClient
     launch: int
     num_ranks: int
     deadline: float
@@ -167,115 +131,3 @@ class Ranks:
             while len(self.exits) < self.num_ranks and time.monotonic() < deadline:
                 self.processes.signal(self.launch, signal.SIGKILL)
                 self._wait_for_end(time.monotonic() + 0.2, stop_at_failure=False)
-
-
-def what_went_wrong(
-    job: Job,
-    ranks: Ranks,
-    in_time: bool,
-    records: Sequence[RankRecord | ProbeRecord],
-    logs: Mapping[int, Path],
-    positions: Mapping[int, str],
-) -> Failure | None:
-    """Return the first failure of a launch that is over, or None: it succeeded.
-
-    Args:
-        job: What was launched.
-        ranks: Its processes, which have ended.
-        in_time: Whether they did so before their time was over.
-        records: What they left.
-        logs: Rank → its log.
-        positions: Rank → the collectives that it had called when its time was over, as it told.
-    """
-    records = [record for record in records if not _came_of_the_end(record, ranks)]
-    essential = [record for record in records if record.rank not in ranks.dispensable]
-    failure = first_failure(essential, ranks.essential_exits, dict(logs))
-    if failure is not None and failure.kind == "peer":  # follows from what a lost rank did
-        failure = first_failure(records, ranks.exits, dict(logs))
-    if failure is None and not in_time and len(records) < job.num_processes:
-        called = {rank: int(text) for rank, text in positions.items() if text.isdigit()}
-        failure = _out_of_time(job, sorted(ranks.late), logs, called)
-    return None if failure is None else _explained(failure, ranks)
-
-
-def ranks_lost(
-    ranks: Ranks,
-    records: Sequence[RankRecord | ProbeRecord],
-    logs: Mapping[int, Path],
-) -> list[Failure]:
-    """Return what became of the ranks that failed in a launch that went on without them."""
-    found = (
-        first_failure(
-            [record for record in records if record.rank == rank],
-            [end for end in ranks.exits if end.rank == rank],
-            dict(logs),
-        )
-        for rank in sorted(ranks.dispensable)
-    )
-    return [_explained(failure, ranks) for failure in found if failure is not None]
-
-
-def _came_of_the_end(record: RankRecord | ProbeRecord, ranks: Ranks) -> bool:
-    """Tell whether a rank's error is only what it made of being told to end."""
-    told_ns = ranks.ending_ns
-    return record.error is not None and told_ns is not None and record.error.time_ns > told_ns
-
-
-def _explained(failure: Failure, ranks: Ranks) -> Failure:
-    """Return a failure with what caused it, where the machine knows more than the ranks do."""
-    if ranks.stopped and failure.kind in ("peer", "limit"):
-        first = min(ranks.stopped)
-        names = (
-            f"rank {rank} was stopped (process {pid}: by SIGSTOP or a debugger)"
-            for rank, pid in sorted(ranks.stopped.items())
-        )
-        message = "; ".join([failure.message, *names])
-        return failure.model_copy(update={"rank": first, "message": message})
-    if ranks.out_of_memory is None or not _KILLED.search(failure.message):
-        return failure
-    message = f"{failure.message}: {ranks.out_of_memory}"
-    return failure.model_copy(update={"kind": "oom", "message": message})
-
-
-def _out_of_time(
-    job: Job, late: Sequence[int], logs: Mapping[int, Path], called: Mapping[int, int]
-) -> Failure:
-    """Return the failure of ranks that hang, the one that the others wait for first."""
-    message = (
-        f"still running after the time limit of {job.limit_s:g} s: rank "
-        f"{', '.join(map(str, late))} of {job.world_size}"
-    )
-    missing = who_is_missing(late, called)
-    if missing:
-        furthest = max(called.values())
-        names = ", ".join(map(str, missing))
-        message += f"; rank {names} never reached collective {furthest}, where the others wait"
-    message += _where(late, logs)
-    first = (missing or late)[0]
-    return Failure(rank=first, kind="limit", message=message, log_tail=log_tail(logs[first]))
-
-
-def _where(late: Sequence[int], logs: Mapping[int, Path]) -> str:
-    """Say where ranks hang, by the stacks that they have written; those in one place together."""
-    places: dict[str, list[str]] = {}
-    for rank in late:
-        place = where_it_hangs(logs[rank])
-        if place is not None:
-            places.setdefault(place, []).append(str(rank))
-    told = [f"; rank {', '.join(ranks)} at {place}" for place, ranks in places.items()]
-    return "".join(told[:MOST_PLACES])
-
-
-def who_is_missing(late: Sequence[int], called: Mapping[int, int]) -> list[int]:
-    """Return the ranks that others wait for; none: not known.
-
-    Args:
-        late: The ranks that were still running.
-        called: Rank → collectives that it has called. One that does not say is held up where not
-            even its other threads run, and has not called the next one.
-    """
-    if not called:
-        return []
-    furthest = max(called.values())
-    behind = [rank for rank in late if called.get(rank, -1) < furthest]
-    return behind if len(behind) < len(late) else []

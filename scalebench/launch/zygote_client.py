@@ -1,6 +1,5 @@
 """The launcher's end of the zygote: the process that has torch imported and forks the ranks."""
 
-import json
 import os
 import selectors
 import signal
@@ -19,9 +18,11 @@ import psutil
 
 from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.interpreter import interpreter
+from scalebench.launch.processes import end_process, interpreter
+from scalebench.records.channel import Channel
 
 START_LIMIT_S = 300.0
+END_LIMIT_S = 5.0
 WORKER = "scalebench.worker.zygote"
 MARK = "_SCALEBENCH_RANKS_OF"
 """Variable that tells whose processes these are, those too that have left their parents."""
@@ -47,11 +48,11 @@ class ZygoteClient:
     ) -> None:
         self.log = log
         self.ready = False
-        self.pending = b""
         self.memory = OutOfMemoryWatch()
         self.mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self.messages: deque[dict[str, Any]] = deque()
-        self.connection, theirs = socket.socketpair()
+        own, theirs = socket.socketpair()
+        self.channel = Channel(own)
         in_main_thread = threading.current_thread() is threading.main_thread()
         with theirs, log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -68,7 +69,7 @@ class ZygoteClient:
                 start_new_session=True,  # Ctrl-C is for the launcher; it decides about the ranks
             )
         self.selector = selectors.DefaultSelector()
-        self.selector.register(self.connection, selectors.EVENT_READ)
+        self.selector.register(self.channel, selectors.EVENT_READ)
 
     def wait_until_ready(self) -> None:
         """Return when torch is imported.
@@ -94,7 +95,7 @@ class ZygoteClient:
             EnvironmentUnfit: The zygote is gone.
         """
         try:
-            self.connection.sendall(json.dumps(message).encode() + b"\n")
+            self.channel.send(message)
         except OSError:
             raise self._gone() from None
 
@@ -113,13 +114,12 @@ class ZygoteClient:
             if not self.selector.select(max(0.0, deadline - time.monotonic())):
                 return None
             try:
-                data = self.connection.recv(1 << 16)
+                arrived = self.channel.receive()
             except OSError:
-                data = b""
-            if not data:
+                arrived = None
+            if arrived is None:
                 raise self._gone()
-            *lines, self.pending = (self.pending + data).split(b"\n")
-            self.messages.extend(json.loads(line) for line in lines)
+            self.messages.extend(arrived)
         return self.messages.popleft()
 
     def _gone(self) -> EnvironmentUnfit:
@@ -155,12 +155,8 @@ class ZygoteClient:
     def close(self) -> None:
         """Hang up; the zygote kills what is left and ends."""
         self.selector.close()
-        self.connection.close()
+        self.channel.close()
         if not self.ready:
             self.process.kill()  # still importing torch: it has no children, and no process waits
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if not end_process(self.process, END_LIMIT_S):
             self._end_survivors()

@@ -7,8 +7,7 @@ from math import inf
 from pathlib import Path
 
 from scalebench.errors import UsageError
-from scalebench.launch.base import Launcher
-from scalebench.launch.sharing import SharingFailed
+from scalebench.launch.base import Launcher, SharingFailed
 from scalebench.records.outcome import launched_result, skipped_result
 from scalebench.records.run import CellResult
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts

@@ -17,7 +17,6 @@ the second line of defence. What the ranks have started, and left behind, is ado
 """
 
 import gc
-import json
 import os
 import selectors
 import signal
@@ -30,6 +29,7 @@ from contextlib import suppress
 from typing import Any
 
 from scalebench.cgroups import OutOfMemoryWatch
+from scalebench.records.channel import Channel
 from scalebench.worker import jobs
 from scalebench.worker.process import family
 from scalebench.worker.process.setup import die_with_parent
@@ -44,11 +44,10 @@ class Zygote:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+        self.channel = Channel(connection)
         self.alive: dict[int, list[int]] = {}
         self.own: set[int] = set()
         self.memory = OutOfMemoryWatch()
-        self.pending = b""
 
     def serve(self) -> None:
         """Answer requests until the launcher hangs up; then end what is left."""
@@ -68,7 +67,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.tell(self.greeting())
         with selectors.DefaultSelector() as selector:
-            selector.register(self.connection, selectors.EVENT_READ)
+            selector.register(self.channel, selectors.EVENT_READ)
             selector.register(child_ended, selectors.EVENT_READ)
             while True:
                 for key, _ in selector.select():
@@ -84,13 +83,12 @@ class Zygote:
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send one message to the launcher."""
-        self.connection.sendall(json.dumps(message).encode() + b"\n")
+        self.channel.send(message)
 
     def receive(self) -> bool:
         """Act on what has arrived; return False when the launcher has hung up."""
-        data = self.connection.recv(1 << 16)
-        *lines, self.pending = (self.pending + data).split(b"\n")
-        return all([self.act(json.loads(line)) for line in lines]) and bool(data)
+        requests = self.channel.receive()
+        return requests is not None and all([self.act(request) for request in requests])
 
     def act(self, request: dict[str, Any]) -> bool:
         """Do what one request asks for; return False when it was the last one."""
@@ -117,7 +115,7 @@ class Zygote:
                 signal.set_wakeup_fd(-1)
                 for number in (signal.SIGCHLD, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
-                self.connection.close()
+                self.channel.close()
                 die_with_parent(zygote)
                 code = jobs.run(request)
             except BaseException:

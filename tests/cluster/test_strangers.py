@@ -21,7 +21,7 @@ from scalebench.records.secret import new_secret
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.world import Rendezvous
-from scalebench.worker.agent.relay import serve_store
+from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import StoreQueue, open_session, open_store
 from tests.builders.runs import make_cell
 from tests.cluster.conftest import TROUBLED

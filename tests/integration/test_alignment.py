@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from tests.integration.clocks import DRIFT, WINDOW_S
 
 pytestmark = pytest.mark.timed

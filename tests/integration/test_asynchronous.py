@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from tests.conftest import PATIENCE_S
 from tests.integration.asynchronous_ranks import (
     FAST_S,

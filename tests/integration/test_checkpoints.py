@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from scalebench.records.recovery import RecoveryRecord
 from tests.conftest import PATIENCE_S
 from tests.integration.checkpoint_ranks import (

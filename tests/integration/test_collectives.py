@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from tests.collective_variants import VARIANTS
 from tests.conftest import PATIENCE_S
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scalebench.analysis.run import load_run
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from scalebench.spec.compression import METHODS
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scalebench.costmodel.expert_layers import ExpertModel
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from scalebench.records.rows.experts import ExpertFigures
 from tests.conftest import PATIENCE_S
 from tests.integration.expert_ranks import BUSY_EXPERT, SAMPLES, SLOW_EXPERT, SLOW_S, TOP_2, cases

@@ -27,7 +27,7 @@ with LocalLauncher() as launcher:
 PRELOADS = """
 import json, os
 from scalebench.worker import jobs
-from scalebench.worker.agent import agent, relay
+from scalebench.worker.agent import agent, bridge
 jobs.preload()
 import triton
 print(json.dumps([os.getpid(), None if "stand" in triton.__doc__.lower() else "not the stand-in"]))

@@ -12,7 +12,7 @@ import pytest
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import FROM_TORCH, STYLES, plan_schedule, why_not
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from tests.conftest import PATIENCE_S
 from tests.integration.pipeline_cases import cases
 

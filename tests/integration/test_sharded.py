@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.sharded_ranks import CASES, MEMORY

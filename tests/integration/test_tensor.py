@@ -11,7 +11,7 @@ import pytest
 
 from scalebench.costmodel.context_layers import AttendingModel
 from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.loopback import loopback_environment
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES, cases

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scalebench.launch.external.worker_group import CONNECT_LIMIT_S
+from scalebench.launch.external.launcher import CONNECT_LIMIT_S
 from scalebench.launch.lab.network import Network
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.integration.conftest import SHORT, row_of

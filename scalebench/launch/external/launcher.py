@@ -1,25 +1,49 @@
 """Launches in a world that somebody else has started: each on the first of its processes."""
 
+import json
 import os
 import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.external.nodes import rank_devices, world_of
-from scalebench.launch.external.relay_client import RelayClient
-from scalebench.launch.external.worker_group import WorkerGroup
-from scalebench.launch.forking import ForkingLauncher
-from scalebench.launch.interpreter import interpreter
+from scalebench.launch.base import (
+    ASK_LIMIT_S,
+    Launched,
+    Launcher,
+    R,
+    cannot_answer,
+    fresh_logs,
+    until_first_step,
+)
+from scalebench.launch.external.bridge_client import BridgeClient
+from scalebench.launch.external.nodes import (
+    Registration,
+    rank_devices,
+    record_here,
+    track_here,
+    watched_places,
+    world_of,
+)
+from scalebench.launch.failures import what_went_wrong
 from scalebench.launch.loopback import check_loopback
-from scalebench.launch.monitor.node import NodeWatch
-from scalebench.launch.ranks import Ended, R
+from scalebench.launch.monitor.node import NodeWatch, of_gpus
+from scalebench.launch.processes import interpreter
+from scalebench.launch.ranks import Ranks
+from scalebench.records.rank import RankRecord
 from scalebench.records.secret import WorldSecret
+from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Device, Job
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import WorldMember
 
 WORKER = "scalebench.worker.agent.agent"
+CONNECT_LIMIT_S = 330.0
+ANSWER_LIMIT_S = 30.0
+DISCONNECT_LIMIT_S = 1.0
 
 
 def run_agent(member: WorldMember) -> NoReturn:
@@ -31,7 +55,7 @@ def run_agent(member: WorldMember) -> NoReturn:
     os.execv(sys.executable, [*interpreter(), "-m", WORKER, member.model_dump_json()])
 
 
-class ExternalLauncher(ForkingLauncher):
+class ExternalLauncher(Launcher):
     """Tells the processes of a world what to start; their results come over the world's store.
 
     Each process forks a fresh rank for every launch that it takes part in, so that a rank that
@@ -39,25 +63,34 @@ class ExternalLauncher(ForkingLauncher):
 
     Args:
         member: This process's place in the world; it has to be the first.
+
+    Attributes:
+        everyone: The numbers of the world's processes.
+        registrations: Process → what it told of itself; empty until all have met.
     """
 
     def __init__(self, member: WorldMember) -> None:
         super().__init__()
         self.member = member
+        self.everyone = range(member.world_size)
+        self.registrations: dict[int, Registration] = {}
         self.rank_devices: dict[tuple[str, int], str] = {}
         if member.rendezvous.one_node:
             check_loopback()
         self.secret = WorldSecret(member.rendezvous, os.environ)
-        relay = RelayClient(member.rendezvous, member, self.scratch, self.secret.value)
-        self.group = WorkerGroup(relay, member.launcher, range(member.world_size))
+        self.bridge = BridgeClient(member, self.scratch, self.secret.value)
 
     def close(self) -> None:
         """Tell every process of the world that this was all."""
         try:
-            self.group.disconnect()
+            with suppress(EnvironmentUnfit):
+                self.bridge.wait_until_ready()
+                self.bridge.write(self.everyone, {"end": True})
+                limit_s = DISCONNECT_LIMIT_S if self.registrations else ASK_LIMIT_S
+                self.bridge.collect("bye", self.everyone, limit_s)
         finally:
             self.secret.remove_files()
-            self.group.relay.close()
+            self.bridge.close()
             super().close()
 
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
@@ -66,19 +99,36 @@ class ExternalLauncher(ForkingLauncher):
             f"{self.member.launcher} has placed the ranks; they cannot be put on virtual hosts."
         )
 
+    def connect(self) -> None:
+        """Wait until every process is there; raises EnvironmentUnfit: one does not come."""
+        if self.registrations:
+            return
+        self.bridge.wait_until_ready()
+        told = self.bridge.collect("hello", self.everyone, CONNECT_LIMIT_S)
+        missing = sorted(set(self.everyone) - told.keys())
+        if missing:
+            where = self.member.rendezvous
+            raise EnvironmentUnfit(
+                f"Of {len(self.everyone)} ranks that {self.member.launcher} should have started, "
+                f"{', '.join(map(str, missing))} did not connect within {CONNECT_LIMIT_S:.0f} s. "
+                f"Check their output, and whether they can reach {where.host}:{where.port}."
+            )
+        self.registrations = {
+            rank: Registration.model_validate(hello) for rank, hello in told.items()
+        }
+
     def survey(self, rates: bool = False) -> dict[str, Any]:
         """Wait for the whole world; return what torch says of the first machine.
 
         Raises:
             EnvironmentUnfit: A process does not come.
         """
-        request = {"job": "survey", "rates": rates}
-        answers = self.group.ask(self._next_launch(), self.group.everyone, request)
+        answers = self._ask(self.everyone, {"job": "survey", "rates": rates})
         self.secret.remove_files()  # every process has answered: it has the secret
-        self.world = world_of(self.member.launcher, self.group.registrations, answers)
+        self.world = world_of(self.member.launcher, self.registrations, answers)
         self.rank_devices = rank_devices(self.world, answers)
         unusable = (
-            told | {"devices": f"{self.group.registrations[process].host}: {told['devices']}"}
+            told | {"devices": f"{self.registrations[process].host}: {told['devices']}"}
             for process, answer in answers.items()
             if (told := answer.get("unusable")) is not None
         )
@@ -86,38 +136,103 @@ class ExternalLauncher(ForkingLauncher):
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first process answer a question."""
-        return self.group.ask(self._next_launch(), [0], request)[0]
+        return self._ask([0], request)[0]
+
+    def ask_everywhere(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Have every process answer a question: their machines need not be alike."""
+        return list(self._ask(self.everyone, request).values())
+
+    def _ask(self, processes: Sequence[int], request: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the answers of processes; raises EnvironmentUnfit: one could not answer."""
+        self.connect()
+        asked = self._start(processes, request, ASK_LIMIT_S, {})
+        asked.wait()
+        answers = {}
+        for index, process in enumerate(processes):
+            message = asked.messages.get(index, {})
+            if "answer" not in message:
+                raise cannot_answer(request, str(message.get("log", "")).strip()[-2000:])
+            answers[process] = dict(json.loads(message["answer"]))
+        return answers
 
     def watch(self, device: Device) -> NodeWatch:
         """Watch the processors; each process of the world watches the GPU of its rank."""
         return NodeWatch("cpu", None, self.parents())
 
-    def ask_everywhere(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Have every process answer a question: their machines need not be alike."""
-        return list(self.group.ask(self._next_launch(), self.group.everyone, request).values())
-
     def parents(self) -> list[int]:
         """Return the world's processes on the first machine."""
-        self.group.connect()
-        registrations = self.group.registrations
-        return [
-            hello.pid for hello in registrations.values() if hello.host == registrations[0].host
-        ]
+        self.connect()
+        everybody = self.registrations.values()
+        return [hello.pid for hello in everybody if hello.host == self.registrations[0].host]
 
-    def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
+    def _start(
+        self,
+        processes: Sequence[int],
+        request: dict[str, Any],
+        limit_s: float,
+        places: Mapping[int, Mapping[str, Any]],
+    ) -> Ranks:
+        """Have processes start a rank each, numbered from 0 in their order.
+
+        Args:
+            processes: Who starts one.
+            request: What they are told, all alike.
+            limit_s: How long the ranks have.
+            places: Process → what it alone is told.
+
+        Raises:
+            EnvironmentUnfit: One of them is no longer there.
+        """
+        launch = self._next_launch()
+        self.bridge.members = processes
+        self._prove_presence(launch, processes)
+        for rank, process in enumerate(processes):
+            seat = {"rank": rank, "tag": [launch, rank], **places.get(process, {})}
+            self.bridge.write([process], {"start": {**request, **seat}})
+        return Ranks(self.bridge, launch, len(processes), time.monotonic() + limit_s)
+
+    def _prove_presence(self, launch: int, processes: Sequence[int]) -> None:
+        """Have processes answer, before any rank of theirs waits for the others."""
+        self.bridge.write(processes, {"ping": launch})
+        answered = self.bridge.collect("pong", processes, ANSWER_LIMIT_S)
+        gone = sorted(set(processes) - answered.keys())
+        if gone:
+            names = ", ".join(f"{rank} ({self.registrations[rank].host})" for rank in gone)
+            raise EnvironmentUnfit(
+                f"Of the ranks that {self.member.launcher} started, {names} no longer answer. "
+                "Results so far are kept: start the job again with --resume."
+            )
+
+    def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Launched[R]:
         """Run a job on the first processes of the world, node by node."""
         assert self.world is not None, "survey the world before launching"
         reason = self.world.too_small_for(job.world_size)
         if reason is not None:
             raise EnvironmentUnfit(f"{reason}.")
         processes = self.world.order[: job.world_size]
-        return self.group.run_job(
-            self._next_launch(),
-            processes,
-            {"job": name, **self.fault},
-            job,
-            kind,
-            logs,
-            self.world,
-            self.rank_devices,
-        )
+        decided_ns = time.monotonic_ns()
+        rank_logs = fresh_logs(logs, job.world_size)
+        told = {"job": name, **self.fault, "description": job.model_dump_json()}
+        on_gpus = kind is RankRecord and job.device == "cuda"
+        known = self.rank_devices if on_gpus else {}
+        places = watched_places(self.world, processes, self.registrations, known)
+        ranks = self._start(processes, told, job.limit_s, places)
+        in_time = ranks.wait()
+        wall_s = (time.monotonic_ns() - decided_ns) / 1e9
+        records: list[R] = []
+        watched: list[NodeTrack] = []
+        positions: dict[int, str] = {}
+        for rank, left in sorted(ranks.messages.items()):
+            shift_ns = self.bridge.shifts_ns[processes[rank]]
+            if left.get("log"):
+                rank_logs[rank].write_text(left["log"])
+            if "record" in left:
+                records.append(record_here(kind.model_validate_json(left["record"]), shift_ns))
+            if "position" in left:
+                positions[rank] = left["position"]
+            if left.get("watched"):
+                track = NodeTrack.model_validate_json(left["watched"])
+                watched.append(track_here(track, shift_ns))
+        failure = what_went_wrong(job, ranks, in_time, records, rank_logs, positions)
+        gpus = of_gpus(watched) if on_gpus else None
+        return Launched(records, failure, until_first_step(records, decided_ns), wall_s, gpus)

@@ -1,9 +1,12 @@
-"""The machines of a world, from what its processes report."""
+"""The machines of a world, from what its processes report: their cores, GPUs and clocks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalebench.launch.base import R
 from scalebench.records.base import Record
+from scalebench.records.rank import Block, RankRecord
+from scalebench.records.telemetry import NodeTrack
 from scalebench.spec.world import Node, World, WorldLauncher
 
 
@@ -102,3 +105,31 @@ def _num_cores(registrations: list[Registration]) -> int:
     allowed = len({core for hello in registrations for core in hello.cores})
     quotas = [hello.cgroup_cpus for hello in registrations if hello.cgroup_cpus]
     return max(1, min([allowed, *(int(quota) for quota in quotas)]))
+
+
+def track_here(track: NodeTrack, shift_ns: int) -> NodeTrack:
+    """Return a track of a machine whose clock is so far behind, its times on the clock here."""
+    for columns in (c for device in track.devices for c in (device.states, device.traffic)):
+        columns.time_ns[:] = [time_ns + shift_ns for time_ns in columns.time_ns]
+    return track
+
+
+def record_here(record: R, shift_ns: int) -> R:
+    """Return a record of a machine whose clock is so far behind, its times on the clock here."""
+    changes: dict[str, Any] = {}
+    if record.error is not None:
+        error_ns = record.error.time_ns + shift_ns
+        changes["error"] = record.error.model_copy(update={"time_ns": error_ns})
+    if isinstance(record, RankRecord):
+        changes |= _shifted({"first_step_ns": record.first_step_ns}, shift_ns)
+        changes["blocks"] = [_block_here(block, shift_ns) for block in record.blocks]
+    return record.model_copy(update=changes)
+
+
+def _block_here(block: Block, shift_ns: int) -> Block:
+    times = {"start_ns": block.start_ns, "end_ns": block.end_ns}
+    return block.model_copy(update=_shifted(times, shift_ns))
+
+
+def _shifted(times: Mapping[str, int | None], shift_ns: int) -> dict[str, int]:
+    return {name: ns + shift_ns for name, ns in times.items() if ns is not None}

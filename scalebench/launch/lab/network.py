@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from scalebench.launch.interpreter import interpreter
+from scalebench.launch.processes import end_process, interpreter
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 HOLDER = "scalebench.launch.lab.namespace_holder"
@@ -77,11 +77,4 @@ class Network:
 
     def close(self) -> None:
         """Let the holder end; the kernel removes the network when no process is in it any more."""
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
-        try:
-            self.process.wait(timeout=END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_process(self.process, END_LIMIT_S)

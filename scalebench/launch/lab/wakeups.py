@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NoReturn
 
-from scalebench.launch.interpreter import interpreter
+from scalebench.launch.processes import end_process, interpreter
 
 INTERVAL_S = 0.0005
 """Each wake-up takes about 15 µs of its processor: 3 %."""
@@ -48,13 +48,7 @@ class Wakeups:
 
     def close(self) -> None:
         """End them."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_process(self.process, END_LIMIT_S)
 
 
 def wake(processor: int, parent: int) -> NoReturn:

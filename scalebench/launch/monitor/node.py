@@ -183,8 +183,18 @@ class NodeWatch:
         self.track = self.sampler.result().model_copy(update={"host": host})
 
 
-def joined(host: NodeTrack, watched: Sequence[NodeTrack]) -> NodeTrack:
-    """Return one track of what several processes watched of GPUs, and one of the processors."""
+def joined(host: NodeTrack | None, gpus: NodeTrack | None) -> NodeTrack | None:
+    """Return the processors of one track and the GPUs of another; without that, the first."""
+    if host is None or gpus is None:
+        return host
+    reasons = {name: why for name, why in host.unavailable.items() if name == "host"}
+    return gpus.model_copy(
+        update={"host": host.host, "unavailable": gpus.unavailable | reasons},
+    )
+
+
+def of_gpus(watched: Sequence[NodeTrack]) -> NodeTrack:
+    """Return one track of what several processes watched of GPUs."""
     devices = {device.uuid: device for track in watched for device in track.devices}
     costs = [track.sampler_cpu_s for track in watched if track.sampler_cpu_s is not None]
     unavailable = {name: why for track in watched for name, why in track.unavailable.items()}
@@ -192,8 +202,7 @@ def joined(host: NodeTrack, watched: Sequence[NodeTrack]) -> NodeTrack:
         unavailable = {"devices": NOT_TOLD}
     return NodeTrack(
         devices=list(devices.values()),
-        host=host.host,
         num_ticks=max((track.num_ticks for track in watched), default=0),
         sampler_cpu_s=sum(costs) if costs else None,
-        unavailable=unavailable | {n: why for n, why in host.unavailable.items() if n == "host"},
+        unavailable=unavailable,
     )

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launched, Launcher
-from scalebench.launch.interpreter import interpreter
 from scalebench.launch.lab import Lab
-from scalebench.launch.local import LocalLauncher, loopback_environment
+from scalebench.launch.local import LocalLauncher
+from scalebench.launch.loopback import loopback_environment
+from scalebench.launch.processes import interpreter
 from scalebench.records.fault_events import AGENT, FaultFolder, fault_folder
 from scalebench.records.files import write_model
 from scalebench.records.outcome import launched_result
+from scalebench.records.rank import RankRecord
 from scalebench.records.recovery import ElasticRun, FaultTimeline
 from scalebench.records.run import CellResult
 from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
@@ -40,7 +42,7 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
     """
     began = time.monotonic()
     timelines: list[FaultTimeline] = []
-    records: Launched | None = None
+    records: Launched[RankRecord] | None = None
     for number, (by, plans) in enumerate(failing_jobs(cell)):
         one = cell.model_copy(update={"repeat": number})
         folder = fault_folder(one)
@@ -142,7 +144,7 @@ def plan_of(cell: Cell, kind: FaultKind) -> FaultPlan:
 
 def _by_launcher(
     launcher: Launcher, cell: Cell, plans: Sequence[FaultPlan], folder: FaultFolder, logs: Path
-) -> tuple[list[FaultTimeline], Launched]:
+) -> tuple[list[FaultTimeline], Launched[RankRecord]]:
     *failing, last = plans
     outside = [
         _one_failure(launcher, cell, plan, folder, logs / str(plan.attempt)) for plan in failing

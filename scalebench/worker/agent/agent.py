@@ -4,13 +4,15 @@ It imports torch once, waits without using a processor, and forks a fresh rank f
 it takes part in. Started as ``python -m scalebench.worker.agent.agent MEMBER``.
 """
 
+import json
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -21,13 +23,14 @@ import torch
 from scalebench import machine
 from scalebench.errors import EnvironmentUnfit, ExitCode
 from scalebench.processors import allowed_processors, read_processors
+from scalebench.records.channel import Channel
 from scalebench.records.files import write_atomic
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.scratch import Scratch
 from scalebench.records.secret import VARIABLE, Forged, given_secret, read_secret, secret_files
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
-from scalebench.worker.agent.interface import DeviceWatch, socket_variables
+from scalebench.worker.agent.interface import socket_variables
 from scalebench.worker.agent.listener import LOST, fork_listener
 from scalebench.worker.process.setup import redirect_output
 from scalebench.worker.process.store_queue import (
@@ -47,6 +50,34 @@ FAREWELL_S = 2.0
 """Time for the session to say why a world ends: launchers end all of it as soon as one leaves."""
 LOG_BYTES = 1 << 16
 """Of a rank's log, what the session is sent: its end."""
+WATCHER = "scalebench.launch.monitor.watcher"
+WATCH_LIMIT_S = 5.0
+
+
+class DeviceWatch:
+    """A process that watches GPUs until `stop`: the one that forks ranks has no thread, no driver.
+
+    Args:
+        uuids: Of the GPUs.
+        family: Processes that are of the launch, with all that descend from them.
+    """
+
+    def __init__(self, uuids: Sequence[str], family: Sequence[int]) -> None:
+        own = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
+        self.process = subprocess.Popen(
+            [*own, "-m", WATCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"uuids": uuids, "family": family}) + "\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> str | None:
+        """Return what was seen, a `NodeTrack` as JSON; None: the process does not tell."""
+        try:
+            return self.process.communicate("end\n", timeout=WATCH_LIMIT_S)[0] or None
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            return None
 
 
 class Agent(Zygote):
@@ -165,8 +196,9 @@ def serve(
         heard.close()
         return queue.over(open_store(member.rendezvous, CONNECT_LIMIT))
 
-    fork_listener(connect, lambda box, number: box.received(member.rank, number), line)
-    line.close()
+    channel = Channel(line)
+    fork_listener(connect, lambda box, number: box.received(member.rank, number), channel)
+    channel.close()
     with suppress(RuntimeError, BrokenPipeError):  # the store is gone: so is the session
         Agent(member, scratch, heard, queue).serve()
 

@@ -1,53 +1,13 @@
-"""Which network interface the ranks of a world talk on.
-
-The GPU of a rank, watched while the rank trains by a process that the rank's parent starts.
-
-The parent itself has no threads and has never touched a driver, and stays so: it forks the ranks.
-"""
+"""Which network interface the ranks of a world talk on."""
 
 import ipaddress
-import json
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Sequence
 
 import psutil
 
 from scalebench.spec.world import Rendezvous
-
-WATCHER = "scalebench.launch.monitor.watcher"
-ANSWER_LIMIT_S = 5.0
-
-
-class DeviceWatch:
-    """Watches GPUs from now on until `stop`.
-
-    Args:
-        uuids: Of the GPUs.
-        family: Processes that are of the launch, with all that descend from them.
-    """
-
-    def __init__(self, uuids: Sequence[str], family: Sequence[int]) -> None:
-        own = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
-        self.process = subprocess.Popen(
-            [*own, "-m", WATCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"uuids": uuids, "family": family}) + "\n")
-        self.process.stdin.flush()
-
-    def stop(self) -> str | None:
-        """Return what was seen, a `NodeTrack` as JSON; None: the process does not tell."""
-        try:
-            return self.process.communicate("end\n", timeout=ANSWER_LIMIT_S)[0] or None
-        except (OSError, subprocess.TimeoutExpired):
-            self.process.kill()
-            return None
-
-
-VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def socket_variables(rendezvous: Rendezvous) -> dict[str, str]:
@@ -59,7 +19,7 @@ def socket_variables(rendezvous: Rendezvous) -> dict[str, str]:
     """
     if rendezvous.one_node:
         loopback = "lo0" if sys.platform == "darwin" else "lo"
-        wanted = dict.fromkeys(VARIABLES, loopback)
+        wanted = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)
     else:
         interface = interface_towards(rendezvous.host, rendezvous.port)
         wanted = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface}

@@ -8,8 +8,7 @@ import pytest
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.errors import UsageError
-from scalebench.launch.base import Launched
-from scalebench.launch.sharing import SharingFailed
+from scalebench.launch.base import Launched, SharingFailed
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import Failure, RunInfo
 from scalebench.session import cell_runner

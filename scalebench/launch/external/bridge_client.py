@@ -8,12 +8,12 @@ from typing import Any
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.zygote_client import ZygoteClient
 from scalebench.records.secret import VARIABLE
-from scalebench.spec.world import Rendezvous, WorldMember
+from scalebench.spec.world import WorldMember
 
-WORKER = "scalebench.worker.agent.relay"
+WORKER = "scalebench.worker.agent.bridge"
 
 
-class RelayClient(ZygoteClient):
+class BridgeClient(ZygoteClient):
     """Writes to processes of a world, and reads what they tell, in one order.
 
     Clocks of different machines have nothing in common. What a process reports has its own clock's
@@ -21,8 +21,7 @@ class RelayClient(ZygoteClient):
     early, and late by what that message took.
 
     Args:
-        rendezvous: Where the world meets.
-        member: This process's place in it; None: it is no part of it.
+        member: This process's place in the world.
         scratch: For the processes that are started here.
         secret: Of the world.
 
@@ -32,21 +31,18 @@ class RelayClient(ZygoteClient):
         forged: What is wrong with a message; empty: nothing was.
     """
 
-    def __init__(
-        self, rendezvous: Rendezvous, member: WorldMember | None, scratch: Path, secret: str
-    ) -> None:
-        self.rendezvous = rendezvous
+    def __init__(self, member: WorldMember, scratch: Path, secret: str) -> None:
+        self.rendezvous = member.rendezvous
         self.members: Sequence[int] = ()
         self.shifts_ns: dict[int, int] = {}
         self.forged = ""
-        described = "" if member is None else member.model_dump_json()
         own = scratch / "rank0"
         own.mkdir()
         super().__init__(
-            scratch / "relay.log",
+            scratch / "bridge.log",
             {"KINETO_LOG_LEVEL": "5", VARIABLE: secret},
             WORKER,
-            [rendezvous.model_dump_json(), described, str(own)],
+            [member.model_dump_json(), str(own)],
         )
 
     def write(self, ranks: Sequence[int], message: dict[str, Any]) -> None:

@@ -1,0 +1,273 @@
+"""What became of a launch: the first failure, and which ranks the others wait for."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.launch.failures import (
+    LOG_TAIL_BYTES,
+    first_failure,
+    log_tail,
+    ranks_lost,
+    what_went_wrong,
+    where_it_hangs,
+    who_is_missing,
+)
+from scalebench.launch.ranks import RankExit, Ranks
+from scalebench.records.rank import RankError
+from tests.builders.runs import make_cell, make_record
+
+
+@pytest.mark.parametrize(
+    ("late", "called", "missing"),
+    [
+        ([0, 1], {0: 42, 1: 41}, [1]),
+        ([0, 1, 2], {0: 42, 1: 41, 2: 41}, [1, 2]),
+        ([0, 1], {0: 42}, [1]),  # rank 1 is stopped and says nothing
+        ([0, 1], {0: 42, 1: 42}, []),  # all are there: nobody can tell
+        ([0, 1], {}, []),
+        ([0], {0: 3}, []),
+    ],
+)
+def test_the_rank_that_called_fewer_collectives_is_missing(
+    late: list[int], called: dict[int, int], missing: list[int]
+) -> None:
+    assert who_is_missing(late, called) == missing
+
+
+def ended(dispensable: tuple[int, ...], *exits: RankExit) -> Ranks:
+    processes = Ranks(None, 1, 3, 0.0, dispensable=dispensable)  # type: ignore[arg-type]
+    processes.exits = list(exits)
+    return processes
+
+
+def test_a_dispensable_rank_that_is_killed_is_lost_and_no_failure(tmp_path: Path) -> None:
+    logs = {rank: tmp_path / f"rank{rank}.log" for rank in range(3)}
+    records = [make_record(0), make_record(1)]
+    killed = RankExit(2, -9, 100, killed_by_us=False)
+    processes = ended((1, 2), RankExit(0, 0, 200, False), killed)
+    assert what_went_wrong(make_cell(), processes, True, records, logs, {}) is None
+    assert [(one.rank, one.message) for one in ranks_lost(processes, records, logs)] == [
+        (2, "killed by SIGKILL")
+    ]
+    failure = what_went_wrong(make_cell(), ended((), killed), True, records, logs, {})
+    assert failure is not None and failure.rank == 2
+    assert not ranks_lost(ended((), killed), records, logs)
+
+
+def test_a_rank_that_is_needed_fails_the_launch_whoever_was_lost_before(tmp_path: Path) -> None:
+    logs = {rank: tmp_path / f"rank{rank}.log" for rank in range(3)}
+    exits = RankExit(2, -9, 100, False), RankExit(0, -11, 200, False)
+    failure = what_went_wrong(make_cell(), ended((1, 2), *exits), True, [make_record(1)], logs, {})
+    assert failure is not None and (failure.rank, failure.message) == (0, "killed by SIGSEGV")
+
+
+LOST_WORKER = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+MEMORY = "the kernel's out-of-memory killer ended a process: a cgroup's limit is 1.00 GB"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "kind"),
+    [
+        (-9, None, "oom"),
+        (1, RankError(kind="exception", message=LOST_WORKER, time_ns=1), "oom"),
+        (1, RankError(kind="exception", message="ValueError: of its own", time_ns=1), "exception"),
+        (-11, None, "signal"),
+    ],
+)  # fmt: skip
+def test_what_the_out_of_memory_killer_did_is_out_of_memory(
+    tmp_path: Path, code: int, error: RankError | None, kind: str
+) -> None:
+    logs = {rank: tmp_path / f"rank{rank}.log" for rank in range(3)}
+    processes = ended((), RankExit(1, code, 100, False))
+    processes.out_of_memory = MEMORY
+    records = [] if error is None else [make_record(1).model_copy(update={"error": error})]
+    failure = what_went_wrong(make_cell(), processes, True, records, logs, {})
+    assert failure is not None and (failure.rank, failure.kind) == (1, kind)
+    assert (MEMORY in failure.message) == (kind == "oom")
+
+
+def test_a_stopped_rank_is_to_blame_for_those_that_waited_in_vain(tmp_path: Path) -> None:
+    logs = {rank: tmp_path / f"rank{rank}.log" for rank in range(3)}
+    waited = RankError(kind="peer", message="Timed out waiting", time_ns=1)
+    told_to_end = RankError(kind="exception", message="SystemExit", time_ns=9)
+    records = [
+        make_record(rank).model_copy(update={"error": error})
+        for rank, error in ((0, waited), (1, told_to_end))
+    ]
+    processes = ended((), RankExit(0, 1, 2, False), RankExit(2, -9, 9, True))
+    processes.stopped, processes.ending_ns = {2: 4242}, 5
+    failure = what_went_wrong(make_cell(), processes, True, records, logs, {})
+    assert failure is not None and (failure.rank, failure.kind) == (2, "peer")
+    assert "rank 2 was stopped (process 4242" in failure.message
+
+
+STACKS = """Fatal Python error: earlier
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3116 in all_reduce
+  File "/home/me/train.py", line 14 in exchange
+  File "train.py", line 40 in <module>
+  File "/x/site-packages/scalebench/worker/attach/script.py", line 89 in run
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (STACKS, "train.py:14 in exchange"),
+        (STACKS.replace('"/home/me/', '"/usr/lib/python3.11/').replace('"train', '"/scalebench/x'),
+         "distributed_c10d.py:3116 in all_reduce"),
+        ("no stack at all", None),
+        ("Thread 1 (most recent call first):\n  <no Python frame>\n", None),
+    ],
+)  # fmt: skip
+def test_where_a_rank_hangs_is_its_own_innermost_line(
+    tmp_path: Path, text: str, place: str | None
+) -> None:
+    (tmp_path / "log").write_text(text)
+    assert where_it_hangs(tmp_path / "log") == place
+    assert where_it_hangs(tmp_path / "none") is None
+
+
+def failed(rank, kind="exception", time_ns=100, message="it broke"):
+    error = RankError(kind=kind, message=message, traceback="Traceback: …", time_ns=time_ns)
+    return make_record(rank, error=error)
+
+
+@pytest.fixture
+def logs(tmp_path):
+    for rank in range(4):
+        (tmp_path / f"rank{rank}.log").write_text(f"rank {rank} was here\n")
+    return {rank: tmp_path / f"rank{rank}.log" for rank in range(4)}
+
+
+def killed(rank, code=-9, time_ns=100, by_us=False):
+    return RankExit(rank, code, time_ns, by_us)
+
+
+def test_ranks_that_are_well_have_no_failure(logs):
+    records = [make_record(rank) for rank in range(4)]
+    assert first_failure(records, [killed(rank, 0) for rank in range(4)], logs) is None
+
+
+def test_the_earliest_failure_is_the_first(logs):
+    records = [failed(0, time_ns=300), failed(1, time_ns=100), failed(2, time_ns=200)]
+    found = first_failure(records, [], logs)
+    assert (found.rank, found.kind, found.message) == (1, "exception", "it broke")
+    assert found.traceback == "Traceback: …"
+    assert found.log_tail == "rank 1 was here"
+
+
+@given(
+    st.permutations(range(4)),
+    st.sampled_from(["exception", "oom", "usage", "unsupported", "exit", "limit"]),
+    st.integers(0, 10**12),
+)
+def test_a_lost_peer_never_hides_the_real_cause(order, kind, when):
+    *peers, cause = order
+    records = [failed(rank, "peer", time_ns=rank) for rank in peers]
+    records.insert(cause % 3, failed(cause, kind, time_ns=when))
+    found = first_failure(records, [], dict.fromkeys(range(4), Path("none")))
+    assert (found.rank, found.kind) == (cause, kind)
+
+
+TIMEOUT = (
+    "collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=9437184, "
+    "NumelOut=9437184, Timeout(ms)=600000) ran for 600070 milliseconds before timing out."
+)
+ENDED = "[rank1]:[E623 21:21:18 ProcessGroupNCCL.cpp:2197] [PG ID 0 PG GUID 0(default_pg) Rank 1] "
+STACK = "\n".join(
+    f"frame #{n}: <unknown function> + 0x145c0 (0x7f in libtorch.so)" for n in range(90)
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "said"),
+    [
+        (
+            f"[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught {TIMEOUT}",
+            "peer",
+            TIMEOUT,
+        ),
+        (
+            f"{ENDED}Process group watchdog thread terminated with exception: [Rank 1] Watchdog "
+            f"caught {TIMEOUT}",
+            "peer",
+            TIMEOUT,
+        ),
+        (
+            f"{ENDED}Process group watchdog thread terminated with exception: CUDA error: out of "
+            "memory",
+            "oom",
+            "CUDA error: out of memory",
+        ),
+        (
+            "[Rank 1] NCCL watchdog thread terminated with exception: CUDA error: an illegal "
+            "memory access was encountered",
+            "signal",
+            "CUDA error: an illegal memory access was encountered",
+        ),
+        ("the user's own line", "signal", None),
+    ],
+)
+def test_what_nccls_watchdog_wrote_is_told_of_the_rank_that_it_ended(logs, written, kind, said):
+    logs[1].write_text(f"step 1\n{written}\n{STACK}\nFatal Python error: Aborted\n")
+    found = first_failure([], [killed(1, -signal.SIGABRT), killed(0, -9, by_us=True)], logs)
+    watchdog = "" if said is None else f" by NCCL's watchdog: {said}"
+    blame = " (rank 0 never answered)" if kind == "peer" else ""
+    message = f"killed by SIGABRT{watchdog}{blame}"
+    assert (found.rank, found.kind, found.message) == (1, kind, message)
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        (-signal.SIGSEGV, "SIGSEGV"),
+        (-signal.SIGKILL, "SIGKILL"),
+        (-signal.SIGBUS, "SIGBUS"),
+        (-(signal.SIGRTMIN + 3), str(signal.SIGRTMIN + 3)),  # has a number and no name
+    ],
+)
+def test_the_signal_is_named(logs, code, named):
+    found = first_failure([], [killed(0, code)], logs)
+    assert (found.kind, found.rank) == ("signal", 0)
+    assert named in found.message
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_a_rank_that_left_without_a_record_is_a_failure_with_its_exit_code(logs, code):
+    found = first_failure([make_record(0)], [killed(0, 0), killed(1, code)], logs)
+    assert (found.rank, found.kind) == (1, "exit")
+    assert f"exit code {code} " in found.message
+
+
+def test_whom_we_killed_did_not_fail(logs):
+    exits = [killed(0, time_ns=10, by_us=True), killed(1, time_ns=20)]
+    assert first_failure([], exits, logs).rank == 1
+    assert first_failure([], exits[:1], logs) is None
+
+
+def test_a_ranks_own_account_counts_and_not_its_exit_code(logs):
+    found = first_failure([failed(0, "oom", time_ns=100)], [killed(0, 1, time_ns=50)], logs)
+    assert found.kind == "oom"
+
+
+@pytest.mark.parametrize(
+    ("written", "tail"),
+    [
+        ("".join(f"line {i}\n" for i in range(10_000)), [f"line {i}" for i in range(9985, 10_000)]),
+        ("it broke\nUSDT:2026-11-23 18:07:03 1:1 Handler.cpp:52] profiler_start\n", ["it broke"]),
+        ("x" * 1_000_000, ["x" * LOG_TAIL_BYTES]),
+    ],
+    ids=["the last lines", "no profiler's notes", "one endless line"],
+)
+def test_the_end_of_a_log_is_told(tmp_path, written, tail):
+    (tmp_path / "log").write_text(written)
+    assert log_tail(tmp_path / "log").splitlines() == tail
+    assert log_tail(tmp_path / "none") == log_tail(tmp_path) == ""
