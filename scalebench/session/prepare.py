@@ -1,6 +1,6 @@
 """Before a run: what will be launched, and on which machine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +10,14 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.launch.loopback import check_loopback
 from scalebench.session.plan import Machine, Plan, Request, make_plan
-from scalebench.session.plan.cells import without_few_experts, without_undivided
+from scalebench.session.plan.cells import skip_indivisible
 from scalebench.session.plan.compiling import compiles, without_compiling
 from scalebench.session.plan.frameworks import without_missing_frameworks
 from scalebench.session.plan.make import choose_device
 from scalebench.session.plan.max_batch import for_max_batch
 from scalebench.session.unusable import refusal
 from scalebench.spec import Suite
-from scalebench.spec.workload import ContextPlan, TensorPlan
+from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 
 
 @dataclass(frozen=True)
@@ -65,27 +65,27 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
         for cell in plan.cells
     ):
         check_loopback()  # before ranks that need nobody else have been measured for minutes
-    told = {
+    described = {
         target.name: launcher.describe(target, plan.spec.device) for target in plan.custom_workloads
     }
-    num_parameters = {name: one["num_parameters"] for name, one in told.items()}
-    plans = {name: read_tensor_plan(one["tensor_plan"]) for name, one in told.items()}
-    attending = {name: read_context_plan(one["context_plan"]) for name, one in told.items()}
-    experts = {name: one["experts"] for name, one in told.items()}
-    cells = without_few_experts(without_undivided(plan.cells, plans, attending), experts)
+    num_parameters = {name: one["num_parameters"] for name, one in described.items()}
+    own = {name: own_divisible(name, one) for name, one in described.items()}
+    cells = skip_indivisible(plan.cells, own)
     cells = without_missing_frameworks(cells)
     plan = replace(plan, cells=tuple(cells))
     return Prepared(plan, facts | {"threads": plan.spec.threads}, num_parameters)
 
 
-def read_tensor_plan(told: dict[str, Any] | None) -> TensorPlan | None:
-    """Return the plan that a worker described; None: the workload has none."""
-    return None if told is None else TensorPlan(**told)
-
-
-def read_context_plan(told: dict[str, Any] | None) -> ContextPlan | None:
-    """Return the plan that a worker described; None: the workload has none."""
-    return None if told is None else ContextPlan(**told)
+def own_divisible(name: str, described: Mapping[str, Any]) -> Divisible:
+    """Return what a worker described of how a user's own workload can be divided."""
+    layers, attention = described["tensor_plan"], described["context_plan"]
+    return Divisible(
+        name,
+        tensor_plan=None if layers is None else TensorPlan(**layers),
+        context_plan=None if attention is None else ContextPlan(**attention),
+        experts=described["experts"],
+        own=True,
+    )
 
 
 def check_same_machine(launcher: Launcher, stored: StoredRun) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from scalebench.errors import UsageError, unknown_name
 from scalebench.spec.base import Spec
 from scalebench.spec.own_workload import meant_target
 from scalebench.spec.script import ScriptTarget
-from scalebench.spec.workload import ContextPlan, Split, TensorPlan
+from scalebench.spec.strategies import Expert
+from scalebench.spec.workload import ContextPlan, Divisible, Split, TensorPlan
 
 
 class GptShape(Spec):
@@ -377,3 +378,37 @@ def _meant(name: str) -> UsageError | None:
         f"--workload {name} is not MODULE:FUNCTION, which a workload of your own needs. Write: "
         f"--workload {target}."
     )
+
+
+def divisible(workload: WorkloadSpec) -> Divisible:
+    """Return what a workload says of how it can be divided; of a user's own only ranks know it."""
+    if isinstance(workload, CustomTarget | ScriptTarget):
+        return Divisible(workload.name, own=True, known=False)
+    if isinstance(workload, MoeShape):
+        return Divisible(workload.name, experts=(workload.experts,), top_k=workload.top_k)
+    if isinstance(workload, GptShape):
+        plans = workload.tensor_plan, workload.context_plan
+        return Divisible(workload.name, *plans, layers=workload.layers + 2)
+    return Divisible(
+        workload.name, workload.tensor_plan if isinstance(workload, MlpShape) else None
+    )
+
+
+def routed_workload(strategy: Expert, name: str, device: str) -> str:
+    """Return the workload's name, with what the strategy asks of its router behind it.
+
+    Unchanged where the strategy asks for nothing, or for what cannot be: its ``why_not`` and
+    ``why_not_divided`` say so.
+    """
+    if strategy.why_not_routing() is not None:
+        return name
+    shape = resolve_workload(name, device)
+    if not isinstance(shape, MoeShape) or strategy.why_not_divided(divisible(shape), 1) is not None:
+        return name
+    asked = {
+        "experts": strategy.experts,
+        "top": strategy.top_k,
+        "capacity": strategy.capacity_factor,
+    }
+    options = [f"{word}-{number:g}" for word, number in asked.items() if number is not None]
+    return "+".join([name, *options, *(["dropless"] if strategy.dropless else [])])

@@ -5,7 +5,7 @@ with the same seed set everywhere, so every rank builds the same parameters.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -89,6 +89,33 @@ class ContextPlan:
     heads: int
     sequence: int
     positions: Sequence[str] = ()
+
+    def own_heads(self, tensor_ranks: int) -> "ContextPlan":
+        """Return the plan with the heads that a rank of a tensor group has."""
+        return replace(self, heads=self.heads // tensor_ranks)
+
+
+@dataclass(frozen=True)
+class Divisible:
+    """What a workload says of how it can be divided over ranks.
+
+    Attributes:
+        name: Of the workload.
+        experts: Of each layer that has some.
+        top_k: Experts that work on a token.
+        layers: Stages that a pipeline of it can have at most; None: it does not say.
+        own: It is one of the user's own, whose model decides how tokens are routed.
+        known: False: only its ranks know the plans and experts.
+    """
+
+    name: str
+    tensor_plan: TensorPlan | None = None
+    context_plan: ContextPlan | None = None
+    experts: Sequence[int] = ()
+    top_k: int = 1
+    layers: int | None = None
+    own: bool = False
+    known: bool = True
 
 
 @dataclass(frozen=True)

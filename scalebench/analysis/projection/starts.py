@@ -5,11 +5,8 @@ from typing import NamedTuple
 from scalebench.analysis.rows.launches import Launches, Table, grouped
 from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
-from scalebench.spec import Cell, Context, Expert, Mesh, Tensor, expert_groups
-from scalebench.spec.context_plans import context_plan_of, why_whole
-from scalebench.spec.experts import why_no_experts
-from scalebench.spec.mesh_plans import why_no_mesh_of
-from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
+from scalebench.spec import Cell
+from scalebench.spec.presets import divisible
 
 
 def cases_at_one(run: StoredRun) -> list[Launches]:
@@ -72,21 +69,7 @@ def cell_at(cell: Cell, world_size: int) -> Cell | str:
             f"{shards} ranks; measure with --batch-size {shards} or more, or with --scaling weak"
         )
     cannot = cell.strategy.why_not(cell.device, world_size)
-    experts = expert_groups(cell.strategy)
-    if cannot is None and experts is not None:
-        cannot = why_no_experts(Expert(size=experts.size), cell.workload, world_size)
-    elif cannot is None and isinstance(cell.strategy, Mesh):
-        plans = tensor_plan_of(cell.workload), context_plan_of(cell.workload)
-        if None not in plans:  # of a user's own workload its shard tells
-            cannot = why_no_mesh_of(cell.strategy, cell.workload, world_size)
-    elif cannot is None and isinstance(cell.strategy, Tensor):
-        plan = tensor_plan_of(cell.workload)  # of a user's own workload its shard tells
-        name = cell.workload.name
-        cannot = why_undivided(cell.strategy, name, plan, world_size) if plan is not None else None
-    if cannot is None and isinstance(cell.strategy, Context):
-        part = context_plan_of(cell.workload)
-        name = cell.workload.name
-        cannot = why_whole(cell.strategy, name, part, world_size) if part is not None else None
+    cannot = cannot or cell.strategy.why_not_divided(divisible(cell.workload), world_size)
     if cannot is not None:
         return cannot
     changes = {"world_size": world_size, "global_batch": whole, "rank_batch": -(-whole // shards)}

@@ -18,8 +18,13 @@ from scalebench.spec import (
     Strategy,
     Suite,
 )
-from scalebench.spec.experts import routed_workload
-from scalebench.spec.presets import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
+from scalebench.spec.presets import (
+    CustomTarget,
+    PacedShape,
+    WorkloadSpec,
+    resolve_workload,
+    routed_workload,
+)
 from scalebench.spec.selection import matches, words
 from scalebench.spec.suites import ENERGY_WINDOW_S
 

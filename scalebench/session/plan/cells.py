@@ -11,31 +11,22 @@ from scalebench.session.plan.recovery import recovery_cells
 from scalebench.spec import (
     Case,
     Cell,
-    Context,
     Ddp,
     Device,
-    Expert,
     FromFramework,
     Fsdp,
     Fsdp1,
     Grouped,
     Mesh,
-    ParameterServer,
     Pipeline,
     Plain,
     Script,
     Strategy,
     Suite,
-    Tensor,
-    expert_groups,
 )
-from scalebench.spec.context_plans import context_plan_of, why_whole
-from scalebench.spec.experts import why_no_experts, why_not_own_experts
-from scalebench.spec.mesh_plans import why_no_mesh, why_no_mesh_of
-from scalebench.spec.presets import CustomTarget, WorkloadSpec
+from scalebench.spec.presets import WorkloadSpec, divisible
 from scalebench.spec.race import OPTIMIZERS
-from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
-from scalebench.spec.workload import ContextPlan, TensorPlan
+from scalebench.spec.workload import Divisible
 
 
 def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> list[Cell]:
@@ -140,49 +131,18 @@ def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str |
     return None
 
 
-def without_undivided(
-    cells: Sequence[Cell],
-    plans: Mapping[str, TensorPlan | None],
-    context_plans: Mapping[str, ContextPlan | None] | None = None,
-) -> list[Cell]:
+def skip_indivisible(cells: Sequence[Cell], workloads: Mapping[str, Divisible]) -> list[Cell]:
     """Return the cells, skipped where users' own workloads turn out not to be divisible.
 
     Args:
         cells: Of a plan.
-        plans: Name of the workload → how its layers are divided.
-        context_plans: Name of the workload → what of it is attention.
-    """
-    sequences = context_plans or {}
-    found = []
-    for cell in cells:
-        name, strategy = cell.workload.name, cell.strategy
-        if cell.skip_reason is None and isinstance(strategy, Mesh) and name in plans:
-            of_name = plans[name], sequences.get(name)
-            reason = why_no_mesh(strategy, name, *of_name, cell.world_size)
-            cell = cell.model_copy(update={"skip_reason": reason})
-        elif cell.skip_reason is None and isinstance(strategy, Tensor) and name in plans:
-            reason = why_undivided(strategy, name, plans[name], cell.world_size)
-            cell = cell.model_copy(update={"skip_reason": reason})
-        if cell.skip_reason is None and isinstance(strategy, Context) and name in sequences:
-            reason = why_whole(strategy, name, sequences[name], cell.world_size)
-            cell = cell.model_copy(update={"skip_reason": reason})
-        found.append(cell)
-    return found
-
-
-def without_few_experts(cells: Sequence[Cell], experts: Mapping[str, Sequence[int]]) -> list[Cell]:
-    """Return the cells, skipped where users' own workloads have no experts to divide, or too few.
-
-    Args:
-        cells: Of a plan.
-        experts: Name of the workload → experts of each of its layers.
+        workloads: By name.
     """
     found = []
     for cell in cells:
-        name, strategy = cell.workload.name, cell.strategy
-        groups = expert_groups(strategy)
-        if cell.skip_reason is None and groups is not None and name in experts:
-            reason = why_not_own_experts(groups, name, experts[name], cell.world_size)
+        workload = workloads.get(cell.workload.name)
+        if cell.skip_reason is None and workload is not None:
+            reason = cell.strategy.why_not_divided(workload, cell.world_size)
             cell = cell.model_copy(update={"skip_reason": reason})
         found.append(cell)
     return found
@@ -202,49 +162,25 @@ def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) 
     """Say why a strategy cannot run with N ranks, a workload or a batch; None: it can."""
     if isinstance(strategy, Pipeline):
         return why_no_pipeline(strategy, rank_batch, n)
-    if isinstance(strategy, Mesh):
-        return _unfit_for_mesh(strategy, workload, rank_batch, n)
-    if isinstance(strategy, Tensor) and not isinstance(workload, CustomTarget):
-        return why_undivided(strategy, workload.name, tensor_plan_of(workload), n)
-    if isinstance(strategy, Context) and not isinstance(workload, CustomTarget):
-        return why_whole(strategy, workload.name, context_plan_of(workload), n)
-    if isinstance(strategy, Expert):
-        return why_no_experts(strategy, workload, n)
-    if not isinstance(strategy, Ddp | FromFramework) or rank_batch % strategy.accumulate == 0:
-        return None
-    return (
-        f"{rank_batch} samples per rank at N={n} cannot be split into {strategy.accumulate} "
-        "microbatches"
-    )
-
-
-def _unfit_for_mesh(strategy: Mesh, workload: WorkloadSpec, rank_batch: int, n: int) -> str | None:
-    """Say why a mesh of N ranks cannot divide a workload or a batch; None: it can."""
-    experts = strategy.as_expert()
-    if experts is not None:
-        return why_no_experts(experts, workload, n)
-    in_line = strategy.ranks_per_pipeline(n)
-    if in_line > 1:
+    if isinstance(strategy, Mesh) and strategy.expert == 1 and strategy.ranks_per_pipeline(n) > 1:
+        in_line = strategy.ranks_per_pipeline(n)
         reason = why_no_pipeline(strategy.as_pipeline(), rank_batch, in_line)
         if reason is not None:
             return reason
-    return None if isinstance(workload, CustomTarget) else why_no_mesh_of(strategy, workload, n)
+    if isinstance(strategy, Ddp | FromFramework) and rank_batch % strategy.accumulate:
+        return (
+            f"{rank_batch} samples per rank at N={n} cannot be split into {strategy.accumulate} "
+            "microbatches"
+        )
+    return strategy.why_not_divided(divisible(workload), n)
 
 
 def _unfit_for_optimizer(case: Case) -> str | None:
     """Say why a case's strategy cannot train with its optimizer; None: it can."""
-    recipe, strategy = case.recipe, case.strategy
+    recipe = case.recipe
     if recipe is None or not recipe.needs_whole_layers:
         return None
-    optimizer = OPTIMIZERS[recipe.optimizer]
-    if isinstance(strategy, Fsdp1):
-        return (
-            f"FSDP1 divides its flat tensors anywhere in a layer, and {optimizer} needs the norms "
-            "of whole layers; choose Fsdp, which knows them"
-        )
-    if isinstance(strategy, ParameterServer):
-        return strategy.why_not_whole_layers(optimizer)
-    return None
+    return case.strategy.why_not_whole_layers(OPTIMIZERS[recipe.optimizer])
 
 
 def unfit_for_race(
@@ -254,7 +190,7 @@ def unfit_for_race(
     race = suite.race
     if race is None:
         return None
-    divided = _not_evaluated_by_a_rank(strategy, world_size)
+    divided = strategy.why_no_race(world_size)
     if divided is not None:
         return divided
     if race.evaluate_every % global_batch == 0:
@@ -263,22 +199,6 @@ def unfit_for_race(
         f"the race is evaluated every {race.evaluate_every} samples, which are not a whole number "
         f"of steps with a batch of {global_batch}"
     )
-
-
-def _not_evaluated_by_a_rank(strategy: Strategy, world_size: int) -> str | None:
-    """Say why no rank can evaluate held-out samples by itself; None: each can."""
-    axes = strategy.axis_sizes(world_size) if isinstance(strategy, Mesh) else {}
-    if isinstance(strategy, Pipeline) or axes.get("pipeline", 1) > 1:
-        return "no rank of a pipeline has the whole model, which a race evaluates"
-    if isinstance(strategy, Context) or axes.get("context", 1) > 1:
-        return "a race evaluates whole sequences, which no rank of a context parallel group has"
-    if isinstance(strategy, Expert) or (isinstance(strategy, Mesh) and strategy.expert > 1):
-        return "no rank of an expert group has all experts, which a race evaluates"
-    if isinstance(strategy, Mesh) and not strategy.divides_layers:
-        return "a mesh of replicas and shards does not race; choose Ddp or Fsdp, which do the same"
-    if isinstance(strategy, Tensor):
-        return "no rank of a tensor group has the whole model, which a race evaluates"
-    return None
 
 
 def independent_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from scalebench.spec.base import Device, FloatDtype
-from scalebench.spec.strategies.execution import Execution
+from scalebench.spec.strategies.execution import Execution, why_not_groups
 
 GATHERS = "parameters are gathered in every step, whether gradients are reduced or not"
 
@@ -99,11 +99,9 @@ class Fsdp(Execution):
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
         shards = self.shards(world_size)
-        if world_size % shards:
-            return (
-                f"{world_size} ranks cannot be divided into groups of {shards} (shard_size); "
-                f"choose a multiple of {shards}"
-            )
+        reason = why_not_groups(world_size, shards, "shard_size")
+        if reason is not None:
+            return reason
         if self.cpu_offload and device == "cpu":
             return "cpu_offload moves shards from a GPU to the host, and these ranks are on CPU"
         return None
@@ -128,6 +126,13 @@ class Fsdp1(Execution):
     def always_communicates(self) -> str | None:
         """Why no step of it can do without the other ranks."""
         return GATHERS
+
+    def why_not_whole_layers(self, optimizer: str) -> str | None:
+        """Say why an optimizer that needs whole layers cannot train with this."""
+        return (
+            f"FSDP1 divides its flat tensors anywhere in a layer, and {optimizer} needs the norms "
+            "of whole layers; choose Fsdp, which knows them"
+        )
 
 
 class Zero1(Execution):

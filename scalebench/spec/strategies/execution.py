@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from scalebench.spec.base import Device, Spec
 from scalebench.spec.collectives import CollectiveName
+from scalebench.spec.workload import Divisible
 
 
 class Execution(Spec):
@@ -69,6 +70,18 @@ class Execution(Spec):
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
         return None
 
+    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
+        """Say why N ranks cannot divide a workload; None: they can, or divide nothing of it."""
+        return None
+
+    def why_not_whole_layers(self, optimizer: str) -> str | None:
+        """Say why an optimizer that needs whole layers cannot train with this; None: it can."""
+        return None
+
+    def why_no_race(self, world_size: int) -> str | None:
+        """Say why no rank can evaluate held-out samples by itself; None: each can."""
+        return None
+
     def dispensable(self, world_size: int) -> Sequence[int]:
         """Return the ranks without which the others go on if they end; none: all end with it."""
         return ()
@@ -97,6 +110,22 @@ class Execution(Spec):
         Checkpointing is not: a good engineer leaves it off when the model fits.
         """
         return Plain(autocast=self.computes_in_bfloat16, compile=self.compile)
+
+
+def why_not_groups(world_size: int, size: int, field: str = "size") -> str | None:
+    """Say why ranks cannot be divided into groups of a size, which a field gives; None: they can.
+
+    Args:
+        world_size: Number of ranks.
+        size: Of a group.
+        field: Name of the field that has it.
+    """
+    if world_size % size == 0:
+        return None
+    return (
+        f"{world_size} ranks cannot be divided into groups of {size} ({field}); "
+        f"choose a multiple of {size}"
+    )
 
 
 class Plain(Execution):

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from scalebench.spec.base import Device
-from scalebench.spec.strategies.execution import Execution
-from scalebench.spec.workload import ContextPlan, TensorPlan
+from scalebench.spec.strategies.execution import Execution, why_not_groups
+from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 
 
 class Tensor(Execution):
@@ -47,18 +47,31 @@ class Tensor(Execution):
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        size = self.ranks_per_group(world_size)
-        if world_size % size:
-            return (
-                f"{world_size} ranks cannot be divided into groups of {size} (size); "
-                f"choose a multiple of {size}"
-            )
+        reason = why_not_groups(world_size, self.ranks_per_group(world_size))
+        if reason is not None:
+            return reason
         if self.compile and self.sequence:
             return (
                 "compiled blocks with a divided sequence get wrong gradients of their norms in "
                 "torch 2.13; give --no-compile"
             )
         return None
+
+    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
+        """Say why N ranks cannot divide the layers of a workload; None: they can."""
+        if not workload.known:
+            return None
+        if workload.tensor_plan is None:
+            return (
+                f"{workload.name} has no tensor_plan, which says how its layers are divided; "
+                "choose gpt or mlp, or give your own workload one"
+            )
+        reason = self.why_not_plan(workload.tensor_plan, self.ranks_per_group(world_size))
+        return reason and f"{workload.name}: {reason}"
+
+    def why_no_race(self, world_size: int) -> str | None:
+        """Say why no rank can evaluate held-out samples by itself."""
+        return "no rank of a tensor group has the whole model, which a race evaluates"
 
     def why_not_plan(self, plan: TensorPlan, ranks: int) -> str | None:
         """Say why a group of ranks cannot divide a workload by its plan; None: it can."""
@@ -116,15 +129,28 @@ class Context(Execution):
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        size = self.ranks_per_group(world_size)
-        if world_size % size:
-            return (
-                f"{world_size} ranks cannot be divided into groups of {size} (size); "
-                f"choose a multiple of {size}"
-            )
+        reason = why_not_groups(world_size, self.ranks_per_group(world_size))
+        if reason is not None:
+            return reason
         if self.method == "ring" and device == "cuda" and not self.computes_in_bfloat16:
             return "flash attention on a GPU computes in 16 bits; choose Context(autocast=True)"
         return None
+
+    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
+        """Say why N ranks cannot divide the sequence of a workload; None: they can."""
+        if not workload.known:
+            return None
+        if workload.context_plan is None:
+            return (
+                f"{workload.name} has no context_plan, which says what of it is attention; choose "
+                "gpt-long, or give your own workload one"
+            )
+        reason = self.why_not_plan(workload.context_plan, self.ranks_per_group(world_size))
+        return reason and f"{workload.name}: {reason}"
+
+    def why_no_race(self, world_size: int) -> str | None:
+        """Say why no rank can evaluate held-out samples by itself."""
+        return "a race evaluates whole sequences, which no rank of a context parallel group has"
 
     def why_not_plan(self, plan: ContextPlan, ranks: int) -> str | None:
         """Say why a group of ranks cannot divide a workload's sequence; None: it can."""
@@ -181,13 +207,34 @@ class Expert(Execution):
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        size = self.ranks_per_group(world_size)
-        if world_size % size:
+        groups = why_not_groups(world_size, self.ranks_per_group(world_size))
+        return groups or self.why_not_routing()
+
+    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
+        """Say why N ranks cannot divide the experts of a workload; None: they can."""
+        asked = {"experts", "top_k", "capacity_factor"} & self.model_dump(exclude_none=True).keys()
+        if workload.own and (asked or self.dropless):
             return (
-                f"{world_size} ranks cannot be divided into groups of {size} (size); "
-                f"choose a multiple of {size}"
+                f"{workload.name} is your own workload, whose model decides how tokens are routed; "
+                f"leave {', '.join(sorted(asked)) or 'dropless'} out"
             )
-        return self.why_not_routing()
+        if not workload.known:
+            return None
+        if not workload.experts:
+            return (
+                f"{workload.name} has no experts; choose gpt-moe, or give your own workload experts"
+            )
+        top_k = workload.top_k if self.top_k is None else self.top_k
+        ranks = self.ranks_per_group(world_size)
+        for number in workload.experts if self.experts is None else (self.experts,):
+            reason = self.why_not_experts(number, top_k, ranks)
+            if reason is not None:
+                return f"{workload.name}: {reason}"
+        return None
+
+    def why_no_race(self, world_size: int) -> str | None:
+        """Say why no rank can evaluate held-out samples by itself."""
+        return "no rank of an expert group has all experts, which a race evaluates"
 
     def why_not_routing(self) -> str | None:
         """Say why no router can do what is asked for; None: one can."""

@@ -1,5 +1,6 @@
 """Several divisions at once: a product of groups on one mesh of ranks."""
 
+from dataclasses import replace
 from math import prod
 from typing import Literal, Self
 
@@ -9,6 +10,7 @@ from scalebench.spec.base import Device
 from scalebench.spec.collectives import CollectiveName
 from scalebench.spec.strategies.groups import Context, Expert, Tensor
 from scalebench.spec.strategies.pipelines import Pipeline
+from scalebench.spec.workload import Divisible
 
 Axis = Literal["pipeline", "data", "shard", "context", "tensor"]
 
@@ -199,6 +201,47 @@ class Mesh(Tensor):
         if reason is None and experts is not None:
             return experts.why_not(device, world_size)
         return reason or super().why_not(device, world_size)
+
+    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
+        """Say why the dimensions of N ranks cannot divide a workload; None: they can."""
+        experts = self.as_expert()
+        if experts is not None:
+            return experts.why_not_divided(workload, world_size)
+        if not workload.known:
+            return None
+        sizes = self.axis_sizes(world_size)
+        stages = self.chunks * sizes["pipeline"]
+        if workload.layers is not None and stages > workload.layers:
+            return (
+                f"{workload.name} has {workload.layers} layers, with the embedding and the output, "
+                f"for {stages} stages; choose a smaller pipeline or fewer chunks"
+            )
+        layers, attention = workload.tensor_plan, workload.context_plan
+        if layers is not None and layers.sequence is not None:
+            layers = replace(layers, sequence=layers.sequence // sizes["context"])
+        if attention is not None:
+            attention = attention.own_heads(sizes["tensor"])
+        part = replace(workload, tensor_plan=layers, context_plan=attention)
+        reason = super().why_not_divided(part, world_size) if self.divides_layers else None
+        if reason is None and self.context > 1:
+            return self.as_context().why_not_divided(part, sizes["context"])
+        return reason
+
+    def why_no_race(self, world_size: int) -> str | None:
+        """Say why no rank can evaluate held-out samples by itself."""
+        sizes = self.axis_sizes(world_size)
+        experts = self.as_expert()
+        if sizes["pipeline"] > 1:
+            return self.as_pipeline().why_no_race(world_size)
+        if sizes["context"] > 1:
+            return self.as_context().why_no_race(world_size)
+        if experts is not None:
+            return experts.why_no_race(world_size)
+        if not self.divides_layers:
+            return (
+                "a mesh of replicas and shards does not race; choose Ddp or Fsdp, which do the same"
+            )
+        return super().why_no_race(world_size)
 
     def _why_not_together(self, device: Device) -> str | None:
         """Say which dimensions cannot be combined; None: all can."""

@@ -27,7 +27,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.distributed.tensor import DTensor, Shard
 
 from scalebench.spec import Mesh
-from scalebench.spec.mesh_plans import own_heads
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
@@ -282,7 +281,7 @@ class OwnTokens:
         self, strategy: Mesh, workload: Workload, group: dist.ProcessGroup, tensor_ranks: int
     ) -> None:
         alone = strategy.as_context()
-        plan = own_heads(workload.context_plan, tensor_ranks)
+        plan = workload.context_plan and workload.context_plan.own_heads(tensor_ranks)
         self.plan = checked_context_plan(replace(workload, context_plan=plan), alone, group.size())
         self.ring, self.parts = Ring(group), group.size() * tensor_ranks
         self.queries_bytes: list[int] = []  # of every call of attention in the first step

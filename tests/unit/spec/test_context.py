@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.spec import Context
-from scalebench.spec.context_plans import context_plan_of, why_whole
-from scalebench.spec.presets import PRESETS
+from scalebench.spec.presets import PRESETS, divisible
 from scalebench.spec.workload import ContextPlan
 
 
@@ -50,10 +49,10 @@ def test_the_ring_computes_in_16_bits_on_a_gpu():
 @pytest.mark.parametrize("name", PRESETS)
 def test_transformers_say_what_of_them_is_attention(name):
     shape = PRESETS[name]
-    found = context_plan_of(shape)
+    found = divisible(shape).context_plan
     assert (found is not None) == (shape.kind == "gpt")
     if found is None:
-        assert f"{name} has no context_plan" in why_whole(Context(), name, found, 2)
+        assert f"{name} has no context_plan" in Context().why_not_divided(divisible(shape), 2)
     else:
         assert (found.heads, found.sequence) == (shape.heads, shape.context)
 

@@ -6,8 +6,13 @@ from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
 from scalebench.spec import Expert
-from scalebench.spec.experts import routed_workload, why_no_experts
-from scalebench.spec.presets import PRESETS, CustomTarget, resolve_workload
+from scalebench.spec.presets import (
+    PRESETS,
+    CustomTarget,
+    divisible,
+    resolve_workload,
+    routed_workload,
+)
 
 TINY = PRESETS["gpt-moe-tiny"]
 
@@ -35,7 +40,7 @@ def test_groups_and_their_ranks_make_up_the_world_or_the_size_is_refused(size, w
     ],
 )
 def test_what_the_experts_cannot_do_is_named(strategy, ranks, said):
-    reason = why_no_experts(strategy, TINY, ranks)
+    reason = strategy.why_not_divided(divisible(TINY), ranks)
     assert reason is None if said is None else said in reason
 
 
@@ -54,13 +59,13 @@ def test_a_capacity_that_lets_nothing_through_is_refused(strategy, said):
 
 
 def test_a_workload_without_experts_is_refused():
-    assert "gpt-tiny has no experts" in why_no_experts(Expert(), PRESETS["gpt-tiny"], 2)
-    own = CustomTarget(name="m:f", module="m", function="f")
-    assert why_no_experts(Expert(), own, 2) is None
-    assert "leave capacity_factor, top_k out" in why_no_experts(
-        Expert(top_k=1, capacity_factor=1), own, 2
+    assert "gpt-tiny has no experts" in Expert().why_not_divided(divisible(PRESETS["gpt-tiny"]), 2)
+    own = divisible(CustomTarget(name="m:f", module="m", function="f"))
+    assert Expert().why_not_divided(own, 2) is None
+    assert "leave capacity_factor, top_k out" in Expert(top_k=1, capacity_factor=1).why_not_divided(
+        own, 2
     )
-    assert "leave dropless out" in why_no_experts(Expert(dropless=True), own, 2)
+    assert "leave dropless out" in Expert(dropless=True).why_not_divided(own, 2)
 
 
 def test_what_the_router_does_is_part_of_the_workloads_name():

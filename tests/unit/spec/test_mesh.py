@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scalebench.spec import AXES, Mesh
-from scalebench.spec.experts import why_no_experts
-from scalebench.spec.mesh_plans import why_no_mesh_of
-from scalebench.spec.presets import PRESETS, GptShape
+from scalebench.spec.presets import PRESETS, GptShape, divisible
 
 few = st.integers(1, 3)
 outer = few | st.none()
@@ -138,15 +136,15 @@ def test_a_mesh_on_one_rank_is_a_single_group():
 def test_dimensions_that_do_not_divide_a_model_are_named(mesh, n, said):
     context = 4 if mesh.sequence else 16
     shape = GptShape(name="g", layers=2, heads=4, width=32, context=context, batch_size=8)
-    reason = why_no_mesh_of(mesh, shape, n)
+    reason = mesh.why_not_divided(divisible(shape), n)
     assert reason is None if said is None else said in (reason or "")
 
 
 def test_only_what_is_divided_needs_a_plan():
-    cnn = PRESETS["cnn-8"]
-    assert why_no_mesh_of(Mesh(shard=None), cnn, 4) is None
-    assert "cnn-8 has no tensor_plan" in why_no_mesh_of(Mesh(tensor=2), cnn, 4)
-    assert "cnn-8 has no context_plan" in why_no_mesh_of(Mesh(context=2), cnn, 4)
+    cnn = divisible(PRESETS["cnn-8"])
+    assert Mesh(shard=None).why_not_divided(cnn, 4) is None
+    assert "cnn-8 has no tensor_plan" in Mesh(tensor=2).why_not_divided(cnn, 4)
+    assert "cnn-8 has no context_plan" in Mesh(context=2).why_not_divided(cnn, 4)
 
 
 def test_an_order_names_every_dimension_once():
@@ -158,6 +156,6 @@ def test_an_order_names_every_dimension_once():
 
 def test_a_mesh_without_experts_or_with_too_few_is_refused():
     moe = PRESETS["gpt-moe-tiny"]
-    groups = Mesh(expert=3).as_expert()
-    assert "8 experts cannot be divided among 3 ranks" in why_no_experts(groups, moe, 3)
-    assert "gpt-tiny has no experts" in why_no_experts(groups, PRESETS["gpt-tiny"], 3)
+    mesh = Mesh(expert=3)
+    assert "8 experts cannot be divided among 3 ranks" in mesh.why_not_divided(divisible(moe), 3)
+    assert "gpt-tiny has no experts" in mesh.why_not_divided(divisible(PRESETS["gpt-tiny"]), 3)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.spec import Tensor
-from scalebench.spec.presets import PRESETS
-from scalebench.spec.tensor_plans import tensor_plan_of
+from scalebench.spec.presets import PRESETS, divisible
 from scalebench.spec.workload import TensorPlan
 
 
@@ -63,7 +62,7 @@ def test_what_a_plan_does_not_have_is_refused(changes, strategy, said):
 @pytest.mark.parametrize("name", PRESETS)
 def test_perceptrons_and_transformers_have_a_plan(name):
     shape = PRESETS[name]
-    plan = tensor_plan_of(shape)
+    plan = divisible(shape).tensor_plan
     assert (plan is not None) == (shape.kind in ("gpt", "mlp"))
     if plan is not None:
         splits = list(plan.modules.values())

@@ -2,8 +2,9 @@
 
 import pytest
 
-from scalebench.session.plan.cells import without_few_experts
+from scalebench.session.plan.cells import skip_indivisible
 from scalebench.spec import Case, Expert, Plain
+from scalebench.spec.workload import Divisible
 from tests.unit.session.plan.test_plan import RACE, plan_of, rows
 
 
@@ -58,7 +59,7 @@ def test_no_rank_of_an_expert_group_can_evaluate_a_race():
 def test_a_users_workload_is_skipped_by_the_experts_it_says_it_has(experts, said):
     case = Case(name="expert", strategy=Expert())
     cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
-    found = without_few_experts(cells, {"mine:model": experts})
+    found = skip_indivisible(cells, {"mine:model": Divisible("mine:model", experts=experts)})
     reasons = {c.skip_reason for c in found if c.case == "expert" and c.world_size == 2}
     (reason,) = reasons
     assert reason is None if said is None else said in reason

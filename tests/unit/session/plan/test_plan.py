@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.session.plan import Machine, Request, make_plan
-from scalebench.session.plan.cells import row_name, unfit_for_race, without_undivided
+from scalebench.session.plan.cells import row_name, skip_indivisible, unfit_for_race
 from scalebench.spec import (
     Case,
     Context,
@@ -26,7 +26,7 @@ from scalebench.spec import (
 )
 from scalebench.spec.race import Race, Recipe
 from scalebench.spec.virtual_hosts import VirtualHosts
-from scalebench.spec.workload import ContextPlan, TensorPlan
+from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 GPU_4 = Machine(num_gpus=4, num_cores=32)
@@ -603,7 +603,7 @@ def test_a_users_workload_is_skipped_by_what_it_says_of_itself():
     cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
 
     def reasons(plan):
-        found = without_undivided(cells, {"mine:model": plan})
+        found = skip_indivisible(cells, {"mine:model": Divisible("mine:model", plan)})
         return {c.skip_reason for c in found if c.case == "t" and c.world_size == 2}
 
     assert reasons(TensorPlan({"up": "columns", "down": "rows"})) == {None}
@@ -654,7 +654,7 @@ def test_a_users_sequence_is_skipped_by_what_it_says_of_itself():
     cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
 
     def reasons(plan):
-        found = without_undivided(cells, {}, {"mine:model": plan})
+        found = skip_indivisible(cells, {"mine:model": Divisible("mine:model", None, plan)})
         return {c.skip_reason for c in found if c.case == "c" and c.world_size == 2}
 
     assert reasons(ContextPlan(("mix",), heads=3, sequence=8)) == {None}
