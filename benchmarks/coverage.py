@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gate_power import write_into
 from scalebench.analysis.round_noise import RoundNoise
-from scalebench.gate.bootstrap import median_variance
+from scalebench.gate.observation import median_variance
 
 STEPS = 40
 SIZES = (1, 1, 1, 1, 2, 2, 2)

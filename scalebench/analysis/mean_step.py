@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.gate.bootstrap import mean_variance
+from scalebench.gate.observation import mean_variance
 from scalebench.stats import trimmed_mean
 
 MOST_BLOCKS = 10

@@ -8,7 +8,7 @@ of all of them together. The logarithm of a launch's step time is taken to be
     + what differs from launch to launch
 
 and the variance of the last to be the sum of what one launch cannot know of its median step
-(resampled from its steps, the circular block bootstrap of `scalebench.gate.bootstrap`) and an
+(resampled from its steps, the circular block bootstrap of `scalebench.gate.observation`) and an
 effect of launching afresh, which is one for the suite. What a row varies by beyond or below that is
 moderated over the rows (Smyth 2004, `scalebench.gate.variance`).
 

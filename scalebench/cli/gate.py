@@ -17,9 +17,9 @@ from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
 from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalebench.gate.gate import Results
+    from scalebench.gate.metrics import GateSettings
     from scalebench.gate.result import GateResult, Overall
-    from scalebench.gate.settings import GateSettings
+    from scalebench.gate.results import Results
     from scalebench.session.interleaved.ab_runs import InterleavedRuns
 
 
@@ -91,7 +91,7 @@ def settings_here(exact_only: bool = False) -> "GateSettings":
     Raises:
         UsageError: They are not valid.
     """
-    from scalebench.gate.settings import GateSettings, gate_settings
+    from scalebench.gate.metrics import GateSettings, gate_settings
 
     found = config_file()
     table: Any = found[1].get("gate", {}) if found else {}

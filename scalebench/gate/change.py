@@ -7,13 +7,12 @@ that it is the logarithm of a ratio, otherwise of the metric itself.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri, nctdtrinc, stdtr, stdtrit
 
+from scalebench.gate.observation import Measured
 from scalebench.stats import CONFIDENCE, Variance, sum_variances
 
 POWER = 0.95
@@ -35,23 +34,6 @@ FAR = 1000.0
 
 MOST_LAUNCHES = 1000
 _MOST_SPLITS = 20_000
-
-
-@dataclass(frozen=True)
-class Side:
-    """What one run says of one metric of one row.
-
-    Attributes:
-        center: Mean over the launches.
-        num_launches: How many.
-        variance: Between launches, as it is used; None: nothing is known of it.
-        values: One per launch; empty: only mean and variance are known.
-    """
-
-    center: float
-    num_launches: int
-    variance: Variance | None
-    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +80,7 @@ def quantile(probability: float, dof: float) -> float:
     return float(stdtrit(dof, probability))
 
 
-def change_between(base: Side, new: Side, confidence: float = CONFIDENCE) -> Change:
+def change_between(base: Measured, new: Measured, confidence: float = CONFIDENCE) -> Change:
     """Estimate the change between two sides.
 
     Welch's t: each side has its own variance, the degrees of freedom are Satterthwaite's (Welch
@@ -122,8 +104,9 @@ def change_between(base: Side, new: Side, confidence: float = CONFIDENCE) -> Cha
 def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> float | None:
     """Return the exact one-sided p-value of the rank test of Mann and Whitney (1947).
 
-    Every way of dealing the launches to the two sides is counted. Steps are no unit: they are
-    autocorrelated, and the test on steps gives false positives.
+    Every way of dealing the launches to the two sides is counted, so that ties are exact, too: the
+    exact p-value of ``scipy.stats.mannwhitneyu`` takes them for none, and its import alone takes
+    longer than a gate. Steps are no unit: they are autocorrelated.
 
     Args:
         base: One value per launch.
@@ -137,23 +120,10 @@ def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> floa
     ways = math.comb(len(base) + len(new), len(new))
     if not base or not new or not 1 / RANK_LEVEL <= ways <= _MOST_SPLITS:
         return None
-    together = np.array([*base, *new]) * sign
-    order = together.argsort(kind="stable")
-    ranks = np.empty(len(together))
-    ranks[order] = np.arange(1, len(together) + 1)
-    if len(np.unique(together)) < len(together):
-        for tied in np.unique(together):
-            same = together == tied
-            ranks[same] = ranks[same].mean()
-    observed = ranks[len(base) :].sum()
-    splits = _splits(len(together), len(new))
-    return float(np.mean(ranks[splits].sum(axis=1) >= observed - 1e-9))
-
-
-@cache
-def _splits(num_launches: int, num_new: int) -> NDArray[np.intp]:
-    """Return every choice of the new launches among all, shape ``[ways, num_new]``."""
-    return np.array(list(combinations(range(num_launches), num_new)), dtype=np.intp)
+    x = np.array([*base, *new]) * sign
+    ranks = (x[:, None] > x).sum(axis=1) + (x[:, None] == x).sum(axis=1) / 2
+    splits = np.array(list(combinations(range(len(x)), len(new))), dtype=np.intp)
+    return float(np.mean(ranks[splits].sum(axis=1) >= ranks[len(base) :].sum() - 1e-9))
 
 
 def min_detectable(change: Change, floor: float, hosts: float = 0.0) -> float | None:
@@ -188,7 +158,7 @@ def _detectable(probability: float, dof: float) -> float:
 
 
 def further_launches(
-    base: Side, new: Side, floor: float, worse: int, confidence: float
+    base: Measured, new: Measured, floor: float, worse: int, confidence: float
 ) -> int | None:
     """Return how many more launches on each side would decide, if nothing else changes.
 
@@ -222,6 +192,6 @@ def further_launches(
     return high
 
 
-def _grown(side: Side, more: int) -> Side:
+def _grown(side: Measured, more: int) -> Measured:
     variance = side.variance and Variance(side.variance.value, side.variance.dof + more)
-    return Side(side.center, side.num_launches + more, variance)
+    return Measured(side.center, side.num_launches + more, variance)

@@ -25,15 +25,13 @@ from scalebench.gate.change import (
     RANK_LEVEL,
     TEST_LEVEL,
     Change,
-    Side,
     change_between,
     further_launches,
     min_detectable,
     rank_p_value,
 )
-from scalebench.gate.measured import Measured
-from scalebench.gate.run_variance import change_over_runs, run_sd
-from scalebench.gate.variance import Typical, typical_variance
+from scalebench.gate.observation import Measured
+from scalebench.gate.variance import Typical, change_over_runs, run_sd, typical_variance
 from scalebench.stats import Variance
 
 Finding = Literal[
@@ -137,7 +135,7 @@ def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:
     ]
 
 
-def _sides(pairs: Sequence[Pair], sides: Sequence[Measured]) -> list[Side]:
+def _sides(pairs: Sequence[Pair], sides: Sequence[Measured]) -> list[Measured]:
     """Return one run's sides with the variances that are used."""
     lenders: dict[str, list[Variance]] = {pair.kind: [] for pair in pairs}
     for pair, side in zip(pairs, sides, strict=True):
@@ -145,7 +143,7 @@ def _sides(pairs: Sequence[Pair], sides: Sequence[Measured]) -> list[Side]:
             lenders[pair.kind].append(side.variance)
     typical = {kind: typical_variance(variances) for kind, variances in lenders.items()}
     return [
-        Side(side.center, side.num_launches, _used(side, typical[pair.kind]), side.values)
+        replace(side, variance=_used(side, typical[pair.kind]))
         for pair, side in zip(pairs, sides, strict=True)
     ]
 
@@ -157,7 +155,9 @@ def _used(side: Measured, typical: Typical) -> Variance | None:
     return replace(variance, value=side.within)
 
 
-def _judge(pair: Pair, sides: tuple[Side, Side], confidence: float, num_judged: int) -> Judgement:
+def _judge(
+    pair: Pair, sides: tuple[Measured, Measured], confidence: float, num_judged: int
+) -> Judgement:
     """Judge a pair by its interval; ``num_judged`` rows are judged together with it."""
     change = change_over_runs(change_between(*sides, confidence), pair.runs, sides)
     sign = 1 if change.value > 0 else -1

@@ -4,36 +4,48 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from scalebench.gate.accepted_runs import further_runs, usable
-from scalebench.gate.comparison import Comparison, exact_verdict, single_verdict
-from scalebench.gate.explanation import (
+from scalebench.gate.comparison import (
+    TIME_TO_TARGET,
+    Comparison,
+    decided_by_race,
+    exact_verdict,
     explain_baseline,
     explain_efficiency,
     explain_exact,
     explain_settings,
     explain_step,
+    single_verdict,
 )
 from scalebench.gate.family import judge
-from scalebench.gate.fingerprint import (
+from scalebench.gate.metrics import GateSettings, Metric, count_metric, named_metric
+from scalebench.gate.observation import (
+    Observation,
+    collective_counts,
+    from_estimate,
+    have_peaks,
+    observe,
+)
+from scalebench.gate.result import GateResult, Mismatch, RowVerdict
+from scalebench.gate.results import (
     ENVIRONMENT,
     LINK_PROFILE,
     MATTERS_TO_EXACT,
     PINNED,
     RESTS_ON_LINKS,
+    Results,
     check_names,
+    decisive_rows,
+    further_runs,
+    mismatches_of,
+    notes_on,
     row_mismatches,
+    suite_mismatches,
+    usable,
 )
-from scalebench.gate.metrics import Metric, count_metric
-from scalebench.gate.observation import Observation, collective_counts, have_peaks, observe
-from scalebench.gate.races import TIME_TO_TARGET, decided_by_race
-from scalebench.gate.recovery import timed_recoveries
-from scalebench.gate.result import GateResult, Mismatch, RowVerdict
-from scalebench.gate.results import Results as Results
-from scalebench.gate.results import decisive_rows, mismatches_of, notes_on, suite_mismatches
-from scalebench.gate.run_variance import pooled_runs
-from scalebench.gate.settings import GateSettings
+from scalebench.gate.variance import pooled_runs
 from scalebench.records.baseline import baseline_of, key_of, series_of
-from scalebench.records.summary import Row, RowKey
+from scalebench.records.rows.recovery_times import times_of
+from scalebench.records.summary import Estimate, Row, RowKey
 
 
 @dataclass
@@ -193,8 +205,12 @@ def _comparisons(
         raced = metric.name == TIME_TO_TARGET and base.race is not None and new.race is not None
         if was is not None or is_ is not None or raced:
             yield _over_runs(Comparison(metric, base, new, was, is_), again)
-    for timed in timed_recoveries(base, new, [row for row, _ in further], settings.recovery):
-        yield _over_runs(Comparison(timed.metric, base, new, timed.base, timed.new), timed.again)
+    times = [{time.name: time.estimate for time in times_of(row.recovery)} for row in rows]
+    for name in dict.fromkeys([*times[0], *times[1]]):
+        chosen = next((m for m in settings.recovery if name.endswith(m.name)), None)
+        if chosen is not None:
+            was, is_, *again = (_observed(found.get(name)) for found in times)
+            yield _over_runs(Comparison(named_metric(name, chosen), base, new, was, is_), again)
     counts = (collective_counts(base), collective_counts(new))
     told = base.communication is not None, new.communication is not None
     for kind in sorted({*counts[0], *counts[1]}):
@@ -204,6 +220,12 @@ def _comparisons(
         ]
         metric = count_metric(kind, settings.collectives)
         yield Comparison(metric, base, new, observed[0], observed[1])
+
+
+def _observed(estimate: Estimate | None) -> Observation | None:
+    if estimate is None:
+        return None
+    return Observation(estimate.value, from_estimate(estimate, logarithmic=True))
 
 
 def _trained_alike(base: Row, new: Row) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalebench.gate.recovery import merged_recovery
 from scalebench.records.baseline import key_of, series_of, step_of
 from scalebench.records.rows.budget import Budget
+from scalebench.records.rows.recovery import FailureFigures, RecoveryFigures, SaveFigures
 from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
@@ -91,3 +91,53 @@ def _estimate(rows: Sequence[Row], name: str, signed: bool) -> Estimate | None:
     if len(values) < len(rows):
         return None
     return estimate_signed(values) if signed else estimate_over_launches(values)
+
+
+def merged_recovery(runs: Sequence[RecoveryFigures | None]) -> RecoveryFigures | None:
+    """Return the figures of several runs, one value each; what a run does not have is left out.
+
+    Restores, which have no interval, are the first run's. None: a run has no figures.
+    """
+    known = [figures for figures in runs if figures is not None]
+    if not known or len(known) < len(runs):
+        return None
+    saves = [[figures.save_by(save.method) for figures in known] for save in known[0].saves]
+    failures = [[_failure_like(figures, one) for figures in known] for one in known[0].failures]
+    update = {
+        "saves": [_merged_save([s for s in of if s]) for of in saves if None not in of],
+        "failures": [_merged_failure([f for f in of if f]) for of in failures if None not in of],
+    }
+    return known[0].model_copy(update=update)
+
+
+def _failure_like(figures: RecoveryFigures, like: FailureFigures) -> FailureFigures | None:
+    wanted = (like.kind, like.restarted_by)
+    found = (one for one in figures.failures if (one.kind, one.restarted_by) == wanted)
+    return next(found, None)
+
+
+def _merged_save(saves: Sequence[SaveFigures]) -> SaveFigures:
+    slower = [save.slower_s.value for save in saves if save.slower_s is not None]
+    names = ("stall_s", "durable_s", "bandwidth_byte_per_s", "cost_s")
+    means = {
+        name: estimate_over_launches([getattr(save, name).value for save in saves])
+        for name in names
+    }
+    complete = len(slower) == len(saves)
+    return saves[0].model_copy(
+        update={**means, "slower_s": estimate_signed(slower) if complete else None}
+    )
+
+
+def _merged_failure(failures: Sequence[FailureFigures]) -> FailureFigures:
+    phases = [name for name in failures[0].phases_s if all(name in f.phases_s for f in failures)]
+    return failures[0].model_copy(
+        update={
+            "phases_s": {
+                name: estimate_signed([f.phases_s[name].value for f in failures]) for name in phases
+            },
+            "restart_s": estimate_signed([f.restart_s.value for f in failures]),
+            "total_s": estimate_signed([f.total_s.value for f in failures]),
+            "lost_steps": sum(f.lost_steps for f in failures) / len(failures),
+        }
+    )

@@ -1,15 +1,15 @@
-"""What a row of a summary says of a metric: one number, or one number per launch."""
+"""What a run says of a metric of a row: one number, or one number per launch and its noise."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
 
-from scalebench.gate.bootstrap import median_variance
-from scalebench.gate.change import quantile
-from scalebench.gate.measured import Measured, measured
 from scalebench.gate.metrics import Metric
 from scalebench.records.baseline import (
     StepSeries,
@@ -23,7 +23,39 @@ from scalebench.records.baseline import (
 from scalebench.records.summary import Row
 from scalebench.stats import CONFIDENCE, Estimate, Variance
 
-LARGEST = 1e300
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run measured of one metric of one row, launch by launch.
+
+    Attributes:
+        center: Mean over the launches, on the scale on which changes are differences.
+        num_launches: At least one.
+        variance: Between the launches; None: fewer than two, and nothing is known from other rows.
+        within: Variance of one launch's value as the launch itself knows it; launches cannot
+            differ by less.
+        values: One per launch; empty: only mean and variance are known.
+    """
+
+    center: float
+    num_launches: int
+    variance: Variance | None = None
+    within: float = 0.0
+    values: tuple[float, ...] = ()
+
+
+def measured(values: Sequence[float] | NDArray[np.float64], within: float = 0.0) -> Measured:
+    """Return what one value per launch says; ``within`` as in `Measured`."""
+    array = np.asarray(values, dtype=float)
+    told = tuple(float(value) for value in array)
+    return Measured(float(array.mean()), len(array), sample_variance(array), within, told)
+
+
+def sample_variance(values: NDArray[np.float64]) -> Variance | None:
+    """Return the variance of one value per launch; None: fewer than two."""
+    if len(values) < 2:
+        return None
+    return Variance(float(values.var(ddof=1)), len(values) - 1)
 
 
 @dataclass(frozen=True)
@@ -44,7 +76,7 @@ def number(value: Any) -> float | None:
     """Return a finite number as float, and None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < LARGEST else None
+    return float(value) if abs(value) < 1e300 else None
 
 
 def have_peaks(*rows: Row) -> bool:
@@ -155,10 +187,6 @@ def _efficiency_launches(row: Row, others: Iterable[Row], series: StepSeries) ->
     return measured(ratios, _within(row, series) + _within(baseline, series))
 
 
-def _log(value: float | None) -> float | None:
-    return None if value is None else math.log(value)
-
-
 def from_estimate(estimate: Estimate, logarithmic: bool) -> Measured | None:
     """Return mean and variance behind an estimate, from its t interval.
 
@@ -172,9 +200,44 @@ def from_estimate(estimate: Estimate, logarithmic: bool) -> Measured | None:
     ends = (estimate.value, estimate.low, estimate.high)
     if logarithmic and any(end is not None and end <= 0 for end in ends):
         return None
-    value, low, high = (_log(end) if logarithmic else end for end in ends)
+    value, low, high = (math.log(end) if logarithmic and end is not None else end for end in ends)
     assert value is not None, "an estimate has a value"
     if low is None or high is None or estimate.n < 2:
         return Measured(value, estimate.n)
-    error = (high - low) / 2 / quantile((1 + CONFIDENCE) / 2, estimate.n - 1)
+    error = (high - low) / 2 / float(stdtrit(estimate.n - 1, (1 + CONFIDENCE) / 2))
     return Measured(value, estimate.n, Variance(error**2 * estimate.n, estimate.n - 1))
+
+
+_RESAMPLES = 100
+"""Of a launch: its standard error is then known to 7 % of itself."""
+
+
+@cache
+def _picks(num_steps: int) -> NDArray[np.intp]:
+    """Return indices of circular blocks of ``√n`` steps, shape ``[resamples, n]``.
+
+    Steps within a launch are autocorrelated, so blocks of consecutive steps are drawn, not steps:
+    the circular block bootstrap (Politis & Romano 1992). The same for every launch of as many
+    steps, so that a verdict can be had again.
+    """
+    length = max(1, round(num_steps**0.5))
+    num_blocks = -(-num_steps // length)
+    generator = np.random.default_rng((20040212, num_steps, _RESAMPLES))
+    starts = generator.integers(0, num_steps, (_RESAMPLES, num_blocks, 1))
+    picks = (starts + np.arange(length)) % num_steps
+    return np.asarray(picks.reshape(_RESAMPLES, -1)[:, :num_steps], dtype=np.intp)
+
+
+def median_variance(step_s: Sequence[float]) -> float:
+    """Return the variance of the logarithm of a launch's median step, from within the launch.
+
+    Launches differ at least by this; by how much more only several launches can tell.
+    """
+    steps = np.asarray(step_s, dtype=float)
+    return float(np.log(np.median(steps[_picks(len(steps))], axis=1)).var(ddof=1))
+
+
+def mean_variance(step_s: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the same of the mean step; of one step 0."""
+    steps = np.asarray(step_s, dtype=float)
+    return float(np.log(steps[_picks(len(steps))].mean(axis=1)).var(ddof=1))

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from scalebench.errors import UsageError, unknown_name
-from scalebench.gate.settings import gate_settings
+from scalebench.gate.metrics import gate_settings
 from scalebench.records.files import read_text
 from scalebench.records.paths import bundled_suites, local_suites
 from scalebench.spec import Suite

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from scalebench.gate.gate import Results, compare
+from scalebench.gate.gate import compare
 from scalebench.gate.result import GateResult, RowVerdict
+from scalebench.gate.results import Results
 from scalebench.records.rows.budget import PARTS, Budget
 from scalebench.records.rows.communication import OperationFigures
 from scalebench.records.summary import Row, StepSamples, Summary

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from scalebench.gate import gate
-from scalebench.gate.fingerprint import ENVIRONMENT
 from scalebench.gate.result import RowVerdict, Verdict
-from scalebench.gate.results import Results
+from scalebench.gate.results import ENVIRONMENT, Results
 from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, Summary
 from scalebench.report.page.charts import Chart, ChartKind, make_chart

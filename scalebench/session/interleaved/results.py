@@ -4,8 +4,8 @@ from pathlib import Path
 
 from scalebench.analysis.run import load_run
 from scalebench.errors import UsageError
-from scalebench.gate.gate import Results
-from scalebench.gate.summary_file import _checked, read_summary
+from scalebench.gate.baselines import checked, read_summary
+from scalebench.gate.results import Results
 from scalebench.records.files import read_model
 from scalebench.records.folder import is_run_folder
 from scalebench.records.paths import RunPaths, further_baselines
@@ -59,4 +59,4 @@ def _summary_of_run(root: Path) -> Summary:
         summarise,
     )  # only where it is needed: costs a third of the start
 
-    return _checked(summarise(load_run(root)), str(root))
+    return checked(summarise(load_run(root)), str(root))

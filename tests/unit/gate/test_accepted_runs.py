@@ -7,21 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from benchmarks.gate_hosts import HOSTS, MARKS, Hosts, simulate_hosts
 from scalebench.errors import UsageError
 from scalebench.gate.baselines import accept, list_baselines
-from scalebench.gate.change import Change, Side
-from scalebench.gate.gate import Results, compare
-from scalebench.gate.measured import Measured, measured
+from scalebench.gate.gate import compare
+from scalebench.gate.metrics import gate_settings
 from scalebench.gate.result import WORSE
-from scalebench.gate.run_variance import change_over_runs, launch_part, pooled_runs, run_sd
-from scalebench.gate.settings import gate_settings
+from scalebench.gate.results import Results
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
 from scalebench.session.interleaved.results import read_results
-from scalebench.stats import Variance
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 
 pytestmark = pytest.mark.slow
@@ -33,59 +29,6 @@ ALL = [("plain", 1), *((case, n) for case in ("ddp", "ddp-small") for n in (2, 4
 def on_host(level, seed, **changes):
     """A run on a host that makes every step ``level`` times as long."""
     return gated_run(dict.fromkeys(ALL, level), seed=seed, **changes)
-
-
-def test_what_launches_alone_make_runs_differ_by_is_taken_off():
-    """Launches of variance 8: a mean of four has 2, a mean of two has 4, on average 3."""
-    variance = Variance(8.0, 4)
-    runs = [Measured(0.0, 4, variance), Measured(4.0, 2, variance)]
-    assert launch_part(runs, variance) == pytest.approx(3.0)
-    assert launch_part(runs, None) == 0.0
-    assert run_sd(runs, variance) == pytest.approx(math.sqrt(8.0 - 3.0))
-
-
-def test_the_interval_is_that_of_a_prediction_of_one_more_run():
-    """As many exact launches everywhere: the textbook's t with R - 1 degrees of freedom."""
-    centers = [0.0, 0.02, 0.05, 0.01]
-    runs = [Measured(center, 5, Variance(0.0, 4)) for center in centers]
-    sides = Side(0.02, 20, Variance(0.0, 16)), Side(0.06, 5, Variance(0.0, 4))
-    found = change_over_runs(Change(0.04, 0.0, 20), runs, sides)
-    error = float(np.std(centers, ddof=1)) * math.sqrt(1 + 1 / 4)
-    assert found.error == pytest.approx(error) and found.dof == 3
-    assert found.p_value(1) == pytest.approx(float(stats.t.sf(0.04 / error, 3)))
-
-
-@pytest.mark.parametrize(
-    ("num_launches", "by_launches", "squared"),
-    [(1, 0.0, 9e-4), (4, 0.0, 3e-4), (8, 0.0, 3e-4), (4, 0.02, 4e-4)],
-)
-def test_a_new_run_of_fewer_launches_knows_itself_less_well(num_launches, by_launches, squared):
-    """``B·(1 + 1/R)`` is 2e-4 · 1.5; one launch adds 8e-4 less the mean run's 2e-4."""
-    variance = Variance(8e-4, 6)
-    runs = [Measured(0.0, 4, variance), Measured(0.02, 4, variance)]
-    for of_new in (variance, None):  # not known: as the baseline's
-        sides = Side(0.01, 8, variance), Side(0.05, num_launches, of_new)
-        found = change_over_runs(Change(0.04, by_launches, 20), runs, sides)
-        assert found.error == pytest.approx(math.sqrt(squared)) and found.dof == 1
-
-
-def test_one_run_leaves_the_change_as_it_is():
-    run = measured([0.0, 0.01])
-    side = Side(run.center, 2, run.variance)
-    change = Change(0.01, 0.005, 2)
-    assert change_over_runs(change, (), (side, side)) == change
-    assert run_sd((), run.variance) is None
-
-
-def test_what_launches_explain_is_no_difference_of_runs():
-    """Two runs of two launches each: their centres differ by less than launches do."""
-    runs = [measured([0.0, 0.1]), measured([0.01, 0.11])]
-    together = pooled_runs(runs)
-    assert together.center == pytest.approx(0.055) and together.num_launches == 4
-    assert (together.variance.value, together.variance.dof) == (pytest.approx(0.005), 2)
-    assert run_sd(runs, together.variance) == 0
-    apart = [measured([0.0, 0.001]), measured([0.2, 0.201])]
-    assert run_sd(apart, Variance(5e-7, 2)) == pytest.approx(0.2 / math.sqrt(2), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +141,6 @@ def test_who_always_has_the_same_host_needs_no_allowance():
     assert "slower than theirs" not in render_verdict(found, 100)
 
 
-def test_one_accepted_run_allows_for_no_other_host():
-    step = verdict_of(gated(on_host(1.0, 1), on_host(1.03, 2)), "step_s")
-    assert (step.verdict, step.host_allowance) == ("regressed", 0)
-
-
 def test_the_output_says_what_the_promise_covers():
     base, new = gated_run(seed=1), gated_run(seed=2)
     alone = gated(base, new)
@@ -223,14 +161,6 @@ def test_the_output_says_what_the_promise_covers():
         assert words.split(" (")[0] in render_verdict_markdown(found).replace("\\", "")
     nothing = replace(alone, rows=())
     assert nothing.covers is None and "by mistake" not in render_verdict(nothing, 100)
-
-
-def test_a_row_without_further_runs_narrows_the_promise():
-    more = with_row(gated_run(seed=3), "ddp", 4, status="failed")
-    found = compare(results(gated_run(seed=1), more), Results("new", (gated_run(seed=2),)))
-    assert verdict_of(found, "step_s", world_size=4).base_runs == 1
-    assert verdict_of(found, "step_s", case="ddp-small", world_size=4).base_runs == 2
-    assert found.covers == "launches"
 
 
 def test_runs_of_other_software_other_settings_or_the_new_run_itself_do_not_count():

@@ -83,15 +83,3 @@ def test_a_baseline_has_no_holes(project, rows, status, why):
         return
     with pytest.raises(UsageError, match=why):
         accept(Results("run", (run(1, *made, status=status),)), "ci")
-
-
-def test_only_another_run_of_the_same_machine_is_added(project):
-    add(run(1))
-    add(run(2))
-    for number in (1, 2):
-        with pytest.raises(UsageError, match=f"run-{number} is an accepted run already"):
-            add(run(number))
-    other = {**run(3).environment, "torch": "9.9", "cores": 77}
-    with pytest.raises(UsageError, match=r"run-3 cannot be added to .*: cores was .* and is 77"):
-        add(run(3, environment=other))
-    assert [one.num_runs for one in list_baselines()] == [2]

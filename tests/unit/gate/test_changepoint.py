@@ -5,10 +5,8 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scalebench.gate.changepoint import SHORTEST, _best_split, change_points
+from scalebench.gate.history import change_points
 
 
 def mean_distance(pairs):
@@ -23,33 +21,12 @@ def energy(before, after):
     return n * m / (n + m) * (2 * across - sum(within))
 
 
-@given(st.lists(st.integers(-50, 50), min_size=2 * SHORTEST, max_size=14, unique=True))
-def test_the_best_split_is_that_of_the_formula(values):
-    series = np.array(values, dtype=float)
-    split, found = _best_split(np.abs(series[:, None] - series[None, :]))
-    places = range(SHORTEST, len(values) - SHORTEST + 1)
-    expected = [energy(values[:place], values[place:]) for place in places]
-    assert found == pytest.approx(max(expected), abs=1e-9)
-    assert expected[split - SHORTEST] == pytest.approx(max(expected), abs=1e-9)
-
-
-def test_a_change_has_at_least_three_runs_on_each_side():
-    assert SHORTEST == 3
-    series = [0.0, 0.1, 9.0, 9.1, 9.2, 9.3, 9.4, 9.5]
-    assert _best_split(np.abs(np.subtract.outer(series, series)))[0] == 3
-
-
 def test_the_p_value_is_the_part_of_orders_that_are_as_good():
     """Of 252 ways to choose five of ten two are as good: 1.6 expected among 200 orders."""
     (point,) = change_points([0.0] * 5 + [1.0] * 5)
     assert point.index == 5
     assert 1 / 201 - 1e-12 <= point.p_value <= 7 / 201
     assert round(point.p_value * 201) == pytest.approx(point.p_value * 201)
-
-
-def test_two_levels_of_three_runs_can_be_chance():
-    """Every tenth order of six is as good."""
-    assert change_points([0.0] * 3 + [1.0] * 3) == []
 
 
 def best_by_loops(values):
@@ -97,8 +74,3 @@ def test_stretches_are_split_again_until_chance_explains_them(values, family, ex
     found = [(point.index, point.p_value) for point in change_points(values, family)]
     assert [index for index, _ in found] == expected
     assert found == [(index, pytest.approx(p)) for index, p in points_by_loops(values, family)]
-
-
-def test_no_family_is_a_family_of_one():
-    values = [0.0, 0.3, 0.1, 0.2, 0.5, 5.0, 5.4, 5.1, 5.3, 5.2]
-    assert [point.index for point in change_points(values, 0)] == [5]

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
-from scalebench.gate.metrics import COLLECTIVES, METRICS, RECOVERY
-from scalebench.gate.settings import GateSettings, gate_settings
+from scalebench.gate.metrics import COLLECTIVES, METRICS, RECOVERY, GateSettings, gate_settings
 from scalebench.records.files import write_model
 from scalebench.report.gate.table import render_verdict
 from scalebench.session.suite_files import load_suite

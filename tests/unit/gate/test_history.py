@@ -11,8 +11,7 @@ from rich.cells import cell_len
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
-from scalebench.gate.changepoint import change_points
-from scalebench.gate.history import history
+from scalebench.gate.history import change_points, history
 from scalebench.records.files import write_model
 from scalebench.report.gate.history import render_history
 from tests.builders.gated import gated_run, of_version_0_1, with_row

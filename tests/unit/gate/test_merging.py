@@ -4,14 +4,12 @@ import math
 
 import pytest
 
-from scalebench.gate.merging import merged
-from scalebench.gate.metrics import RECOVERY
-from scalebench.gate.recovery import merged_recovery, timed_recoveries
+from scalebench.gate.merging import merged, merged_recovery
 from scalebench.records.rows.recovery import FailureFigures
 from scalebench.records.summary import Estimate, StepSamples
 from tests.builders.gated import budget_points
 from tests.builders.recoveries import near, recovery
-from tests.builders.summaries import make_plain, make_row, make_summary
+from tests.builders.summaries import make_row, make_summary
 
 
 def launch(repeat, pace_s, peak=None):
@@ -74,22 +72,6 @@ def test_a_launch_without_steps_is_kept_and_not_counted():
     assert (row.step_s.n, row.num_clean_steps) == (2, 2)
 
 
-def test_a_row_of_one_run_alone_has_the_number_of_its_run():
-    plain = make_plain()
-    own = row_of([launch(0, [2.0])], 1.0)
-    whole = merged([run(plain), run(own, plain)])
-    assert [row.case for row in whole.rows] == [plain.case, own.case]
-    assert [s.repeat for s in whole.rows[1].samples] == [1]
-    assert whole.rows[1].throughput.n == 1
-
-
-def test_without_the_pace_of_one_run_steps_are_those_of_the_slowest_rank():
-    first = row_of([launch(0, [2.0])], 1.0)
-    older = row_of([launch(0, [2.0]).model_copy(update={"pace_s": []})], 1.0)
-    (row,) = merged([run(first), run(older)]).rows
-    assert row.step_s.value == pytest.approx(3.0)
-
-
 def test_runs_that_are_not_complete_say_so():
     row = row_of([launch(0, [2.0])], 1.0)
     whole, cut, other = run(row), run(row, status="interrupted"), run(row, status="running")
@@ -145,18 +127,3 @@ def test_of_recoveries_only_what_all_runs_have_is_merged():
         other = one.model_copy(update={"failures": [unlike, failure]})
         assert len(merged_recovery([one, other]).failures) == 1
         assert merged_recovery([one, one.model_copy(update={"failures": [unlike]})]).failures == []
-
-
-def test_times_of_recovery_that_one_side_has():
-    base, new = make_row(), make_row()
-    base = base.model_copy(update={"recovery": recovery(0.1).model_copy(update={"failures": []})})
-    new = new.model_copy(update={"recovery": recovery(0.4, 2.0)})
-    found = {t.metric.name: t for t in timed_recoveries(base, new, [new, make_row()], RECOVERY)}
-    assert list(found) == ["async_checkpoint_stall_s", "kill_torchrun_restart_s"]
-    stall, restart = found.values()
-    assert (stall.base.value, stall.new.value, restart.base) == (0.1, 0.4, None)
-    assert restart.new.value == 2.0 and restart.new.launches.center == pytest.approx(math.log(2.0))
-    assert [one and one.value for one in stall.again] == [0.4, None]
-    (only,) = timed_recoveries(base, new, [], RECOVERY[1:])
-    assert only.metric == restart.metric
-    assert list(timed_recoveries(base, new, [], ())) == []

@@ -5,7 +5,7 @@ import pytest
 
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
-from scalebench.gate.summary_file import read_summary
+from scalebench.gate.baselines import read_summary
 from scalebench.records.files import write_model
 from scalebench.records.rank import Memory
 from scalebench.records.summary import Summary

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from scalebench.gate.family import Pair, judge
-from scalebench.gate.measured import measured
+from scalebench.gate.observation import measured
 from scalebench.gate.result import WORSE
 from tests.builders.field_files import field_file
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from scalebench.gate.merging import merged
-from scalebench.gate.settings import GateSettings, gate_settings
+from scalebench.gate.metrics import GateSettings, gate_settings
 from scalebench.report.gate.table import metric_phrase
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 from tests.builders.recoveries import recovery
@@ -59,23 +58,6 @@ def test_their_floors_and_whether_they_decide_are_settings():
     result = judged(recovery(), recovery(stall_s=0.13), gate_settings(table, "the test"))
     found = verdict_of(result, STALL, world_size=4)
     assert (found.verdict, found.floor) == ("unchanged", 0.5)
-
-
-def test_of_interleaved_runs_each_round_counts_once():
-    """The saves of one launch say nothing of how launches differ."""
-    rounds = [run(recovery(stall_s=s, restart_s=r)) for s, r in ((0.1, 2.0), (0.4, 8.0))]
-    (row,) = [row for row in merged(rounds).rows if row.recovery is not None]
-    (save,), (failure,) = row.recovery.saves, row.recovery.failures
-    assert (save.stall_s.n, failure.restart_s.n) == (2, 2)
-    assert save.stall_s.value == pytest.approx(0.2)  # the geometric mean
-    assert failure.restart_s.value == pytest.approx(5.0)
-    assert failure.phases_s["notice"].n == 2
-
-
-def test_of_a_run_in_which_a_method_is_missing_nothing_is_merged_for_it():
-    less = recovery().model_copy(update={"saves": []})
-    (row,) = [row for row in merged([run(recovery()), run(less)]).rows if row.recovery]
-    assert row.recovery.saves == [] and len(row.recovery.failures) == 1
 
 
 def test_they_have_names_that_people_read():

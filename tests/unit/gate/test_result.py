@@ -1,12 +1,11 @@
 """One verdict of all rows, one exit code, and what the promise covers."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from scalebench.errors import ExitCode
-from scalebench.gate.result import SEVERITY, GateResult, Mismatch, RowVerdict
+from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 
 
 def row(verdict, **changes):
@@ -69,13 +68,6 @@ def test_what_is_needed_has_to_have_been_visible(verdict, seen, code):
     assert replace(unseen, let_pass=("inconclusive",)).exit_code == (code if code == 1 else 0)
 
 
-def test_only_what_decides_decides():
-    assert result(GOOD, SHOWN, FAILED).deciding == (GOOD, FAILED)
-    assert result(GOOD, SHOWN, FAILED).of("regressed") == (SHOWN,)
-    assert row("regressed").place == ("ddp", "small", 3)
-    assert SEVERITY[0] == "regressed" and SEVERITY[-1] == "unchanged"
-
-
 @pytest.mark.parametrize(
     ("runs", "interleaved", "covers"),
     [
@@ -95,17 +87,6 @@ def test_the_promise_covers_what_every_row_has(runs, interleaved, covers):
         row("unchanged", basis="launches", base_runs=1, decides=False),
     ]
     assert result(*rows, *others, interleaved=interleaved).covers == covers
-
-
-def test_a_row_says_nothing_that_it_was_not_told():
-    """What a machine reads of a verdict without any number."""
-    told = json.loads(json.dumps(result(row("missing")).as_json()))["rows"][0]
-    assert {name: value for name, value in told.items() if value not in (None, "", [])} == {
-        "suite": "ddp", "case": "small", "world_size": 3, "metric": "step_s", "unit": "s",
-        "verdict": "missing", "decides": True, "no_worse": False, "failed": False,
-        "higher_is_better": False, "basis": "none", "base_launches": 0, "new_launches": 0,
-        "base_runs": 1, "host_allowance": 0.0,
-    }  # fmt: skip
 
 
 def test_the_machine_interface_of_a_call():

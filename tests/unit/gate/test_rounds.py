@@ -1,7 +1,6 @@
 """Launches that took turns: merged by run, compared within their rounds."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -9,9 +8,9 @@ from scipy import stats
 
 from scalebench.gate.change import change_between
 from scalebench.gate.family import Pair, _sides, paired
-from scalebench.gate.measured import measured
 from scalebench.gate.merging import merged
-from tests.builders.gated import budget_points, gated, gated_run, verdict_of, with_row
+from scalebench.gate.observation import measured
+from tests.builders.gated import gated, gated_run, verdict_of
 from tests.builders.summaries import make_missing
 
 
@@ -38,48 +37,6 @@ def test_the_interval_is_that_of_the_paired_t_test():
     assert change.p_value(1) == pytest.approx(expected.pvalue, rel=1e-9)
     both = stats.ttest_rel(new, base).confidence_interval(0.95)
     assert change.interval == pytest.approx(tuple(both))
-
-
-def test_runs_are_merged_launch_by_launch():
-    runs = drifting(1, 1.0, [1.0, 1.1, 1.2])
-    whole = merged(runs)
-    row = next(r for r in whole.rows if (r.case, r.world_size) == ("ddp", 2))
-    assert [s.repeat for s in row.samples] == [0, 1, 2] and row.step_s.n == 3
-    assert row.step_s.value == pytest.approx(
-        0.025 * math.prod([1.0, 1.1, 1.2]) ** (1 / 3), rel=0.01
-    )
-    assert row.efficiency.n == 3 and row.efficiency.value == pytest.approx(0.8, rel=0.02)
-
-
-def test_the_memory_of_several_runs_is_the_largest_that_is_known():
-    runs = drifting(1, 1.0, [1.0, 1.0, 1.0])
-    peaks = (2e8, None, 3e8)
-    told = [with_row(r, "ddp", 2, peak_memory_bytes=p) for r, p in zip(runs, peaks, strict=True)]
-    for order in (told, told[::-1]):
-        row = next(r for r in merged(order).rows if (r.case, r.world_size) == ("ddp", 2))
-        assert row.peak_memory_bytes == 3e8
-
-
-def test_of_a_run_with_several_launches_the_first_is_its_round():
-    runs = [gated_run(num_launches=2, seed=seed) for seed in (1, 2, 3)]
-    row = next(r for r in merged(runs).rows if (r.case, r.world_size) == ("ddp", 2))
-    first = [next(r for r in run.rows if r.case == "ddp").samples[0] for run in runs]
-    assert [s.pace_s for s in row.samples] == [s.pace_s for s in first]
-    assert [s.repeat for s in row.samples] == [0, 1, 2]
-    assert row.num_clean_steps == sum(len(s.step_s) for s in first)
-
-
-def test_budgets_are_the_means_of_the_runs():
-    runs = [
-        with_row(run, "ddp", 2, budget=budget_points(0.8, rank=1, exposed_transfer=part))
-        for run, part in zip(drifting(1, 1.0, [1.0, 1.0]), (0.1, 0.14), strict=True)
-    ]
-    row = next(r for r in merged(runs).rows if (r.case, r.world_size) == ("ddp", 2))
-    assert row.budget.points["exposed_transfer"] == pytest.approx(0.12)
-    assert row.budget.exposed_transfer_s == pytest.approx(0.0012) and row.budget.rank == 1
-    without = merged([runs[0], with_row(runs[1], "ddp", 2, budget=None)])
-    row = next(r for r in without.rows if (r.case, r.world_size) == ("ddp", 2))
-    assert row.budget is None
 
 
 def test_a_row_that_failed_once_is_failed():

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from scalebench.gate.change import Change, Side
-from scalebench.gate.measured import Measured
-from scalebench.gate.run_variance import change_over_runs, launch_part, pooled_runs, run_sd
+from scalebench.gate.change import Change
+from scalebench.gate.observation import Measured
+from scalebench.gate.variance import change_over_runs, pooled_runs, run_sd
 from scalebench.stats import Variance
 
 RUNS = (
@@ -31,11 +31,6 @@ def test_runs_are_pooled_into_one_side():
     assert pooled_runs(RUNS[2:]) == Measured(6.0, 5, None, pytest.approx(0.06))
 
 
-def test_launches_add_their_mean_part():
-    assert launch_part(RUNS, Variance(0.4, 9.0)) == pytest.approx(PART)
-    assert launch_part(RUNS, None) == 0.0
-
-
 def test_runs_differ_by_what_launches_do_not_explain():
     assert run_sd(RUNS, Variance(0.4, 9.0)) == pytest.approx(math.sqrt(7 - PART))
     assert run_sd(RUNS, None) == pytest.approx(math.sqrt(7))
@@ -56,7 +51,7 @@ def test_runs_differ_by_what_launches_do_not_explain():
 )
 def test_the_error_of_a_change_is_that_of_one_further_run(of_base, of_new, launches, excess):
     base, new = (None if value is None else Variance(value, 4.0) for value in (of_base, of_new))
-    sides = Side(3.0, 11, base), Side(3.5, launches, new)
+    sides = Measured(3.0, 11, base), Measured(3.5, launches, new)
     found = change_over_runs(Change(0.5, 0.1, 8.0, 0.9), RUNS, sides)
     assert found == Change(0.5, pytest.approx(math.sqrt(7 * 4 / 3 + excess)), 2, 0.9)
     unknown = change_over_runs(Change(0.5), RUNS, sides)
@@ -64,12 +59,12 @@ def test_the_error_of_a_change_is_that_of_one_further_run(of_base, of_new, launc
 
 
 def test_the_error_is_never_less_than_that_of_the_launches():
-    sides = Side(3.0, 11, None), Side(3.5, 3, None)
+    sides = Measured(3.0, 11, None), Measured(3.5, 3, None)
     assert change_over_runs(Change(0.5, 9.0, 8.0), RUNS, sides) == Change(0.5, 9.0, 2)
 
 
 def test_one_run_says_nothing_of_how_runs_differ_and_two_do():
-    sides = Side(1.0, 2, None), Side(3.5, 3, None)
+    sides = Measured(1.0, 2, None), Measured(3.5, 3, None)
     change = Change(2.5, 0.1, 8.0)
     assert (
         change_over_runs(change, RUNS[:1], sides) == change_over_runs(change, (), sides) == change

@@ -1,46 +1,15 @@
 """What a user may set of the gate, at the limits of each number."""
 
-import math
 from dataclasses import replace
 
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.gate.metrics import COLLECTIVES, METRICS, RECOVERY
-from scalebench.gate.settings import GateSettings, gate_settings
+from scalebench.gate.metrics import gate_settings
 
 
 def named(settings):
     return {m.name: m for m in (*settings.metrics, settings.collectives, *settings.recovery)}
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "fits"),
-    [
-        ("relative_floor", 0, True), ("relative_floor", 0.999, True), ("relative_floor", 1, False),
-        ("relative_floor", -0.001, False), ("host_allowance", 0.999, True),
-        ("host_allowance", 1.0, False), ("absolute_floor", 0, True), ("absolute_floor", 5.5, True),
-        ("absolute_floor", -0.001, False), ("absolute_floor", math.inf, False),
-        ("absolute_floor", math.nan, False), ("absolute_floor", True, False),
-        ("decides", False, True), ("decides", 0, False),
-    ],
-)  # fmt: skip
-def test_numbers_that_may_be_set(key, value, fits):
-    table = {"step_s": {key: value}}
-    if not fits:
-        with pytest.raises(UsageError, match=f"here: step_s.{key} is"):
-            gate_settings(table, "here")
-        return
-    found = gate_settings(table, "here")
-    assert found.table == table
-    expected = {m.name: m for m in (*METRICS, COLLECTIVES, *RECOVERY)}
-    expected["step_s"] = replace(expected["step_s"], **{key: value})
-    assert named(found) == expected and list(named(found)) == list(expected)
-
-
-def test_without_any_table_all_is_as_it_is_documented():
-    assert gate_settings({}, "here") == GateSettings()
-    assert GateSettings().exact is False and dict(GateSettings().table) == {}
 
 
 def test_only_what_has_no_noise_decides_where_the_user_says_so():

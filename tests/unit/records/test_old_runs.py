@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from scalebench.cli import cli
-from scalebench.gate.summary_file import read_summary
+from scalebench.gate.baselines import read_summary
 from scalebench.report import render_page, render_table
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from scalebench.gate.metrics import GateSettings
 from scalebench.gate.result import SAME_RUN
-from scalebench.gate.settings import GateSettings
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import (
     detectable_text,

@@ -9,7 +9,7 @@ import pytest
 from scalebench.errors import EnvironmentUnfit
 from scalebench.gate import family
 from scalebench.gate.family import Pair, judge, paired
-from scalebench.gate.measured import measured
+from scalebench.gate.observation import measured
 from scalebench.gate.result import WORSE, GateResult, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.session.interleaved.until_decided import until_decided
