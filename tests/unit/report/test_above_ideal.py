@@ -21,12 +21,6 @@ def test_nothing_is_said_of_the_baseline_of_less_and_of_what_is_written_as_100()
     assert above_ideal(rows) == []
 
 
-def test_many_rows_are_counted():
-    rows = [make_row(f"c{i}", 1, efficiency=1.2) for i in range(6)]
-    (text,) = above_ideal(rows)
-    assert text.startswith("above 100 %, c0, N=1; c1, N=1; c2, N=1 and 3 more: ")
-
-
 @pytest.mark.parametrize("verbose", [False, True])
 def test_the_line_is_under_the_table(verbose):
     summary = make_summary([make_plain(), make_row("a", 1, efficiency=1.2)])

@@ -5,18 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plotly import graph_objects as go
 
 from scalebench import units
-from scalebench.records.rows.budget import MEASURED, PARTS, RESIDUAL, WAIT, Budget
+from scalebench.records.rows.budget import MEASURED, PARTS, RESIDUAL, Budget
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
-from scalebench.records.summary import Estimate, Row
-from scalebench.report import render_markdown, render_page, render_table
-from scalebench.report.export import frames
-from scalebench.report.findings import findings
-from scalebench.report.page import budget_figure, charts, kinds, palette, waterfall_figure
-from scalebench.report.tables import budget_table, communication
+from scalebench.records.summary import Row
+from scalebench.report import render_table
+from scalebench.report.page import budget_figure, palette, waterfall_figure
+from scalebench.report.tables import budget_table
 from scalebench.report.tables.layout import Column, cells
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.words import causes, late_rank, wording
@@ -25,7 +22,6 @@ from tests.builders.summaries import (
     LOSSES,
     attributed,
     estimate,
-    hostile_summary,
     make_plain,
     make_row,
     make_summary,
@@ -81,14 +77,6 @@ def test_a_gap_that_may_be_none_is_said_to_be_doubtful():
     assert "Of the 15.0 % lost (uncertain, may be nothing), waiting" in said(row)
 
 
-def test_a_step_shorter_than_ideal_is_not_a_loss():
-    row = traced(1.05, losses={"compute_inflation": -8.0, "wait": 3.0})
-    assert said(row) == (
-        "The ideal step would be 5.0 % longer: waiting takes 3.0; faster"
-        " computation gives back 8.0."
-    )
-
-
 def test_a_budget_that_does_not_close_names_no_cause():
     row = traced(losses={"wait": 10.0})
     assert "do not add up, they leave 5.0 % of the step unexplained" in said(row)
@@ -101,19 +89,6 @@ def test_a_row_without_a_budget_says_why_if_it_was_traced():
     assert said(row) == "No cause is named for what is missing to ideal: plain failed."
     assert said(make_row()) == ""
     assert said(attributed(make_plain())) == ""
-
-
-def test_copies_are_a_cause_a_column_and_a_bar():
-    row = traced(losses={**LOSSES, "other_idle": 1.1, "copies": 3.0})
-    assert "transfer 5.4, copies 3.0 and idle 1.1" in said(row)
-    assert re.search(
-        r"5\.4 +9\.4 +3\.0 +1\.1",
-        second_table(render_table(make_summary([row]), 120, verbose=True)),
-    )
-    assert [line[2:5] for line in budget_figure.tabulate([row]) if line[2] == "copies"] == [
-        ("copies", f"{0.03 * row.step_s.value * 1e3:.3f} ms", "3.0")
-    ]
-    assert "GPU memory while nothing else runs" in render_page([make_summary([make_plain(), row])])
 
 
 def test_a_budget_of_version_0_1_has_no_copies_and_still_sums():
@@ -150,13 +125,6 @@ def together():
     return merged_budget(traced(), JUMPED)
 
 
-def test_a_budget_without_wait_is_read_and_still_sums():
-    budget = together().budget
-    assert budget.wait_s is None and budget.not_apart == JUMPED
-    assert budget.share(WAIT) == 0.0 and not budget.knows(WAIT)
-    assert budget.ideal + sum(budget.share(part) for part in PARTS) == pytest.approx(1.0)
-
-
 def test_transfer_and_wait_together_are_one_cause():
     assert said(together()).startswith(
         "Of the 15.0 % lost, transfer including waiting takes 14.8 and idle 4.1;"
@@ -165,69 +133,6 @@ def test_transfer_and_wait_together_are_one_cause():
         "The largest certain loss is transfer including waiting: 14.8 % of the step of"
         " ddp-25mb on 2 CPU ranks."
     )
-
-
-def test_where_wait_is_in_transfer_its_cell_is_a_dash_and_a_line_says_why():
-    rows = [together(), attributed(make_row("ddp-1mb", 2, efficiency=0.85))]
-    text = second_table(render_table(make_summary(rows), 120, verbose=True))
-    line = next(line for line in text.splitlines() if line.startswith("ddp-25mb  "))
-    assert re.search(r"2 +85\.0 +−3\.9 +14\.8 +– +4\.1", line)
-    assert f"– transfer includes waiting, ddp-25mb, N=2: {JUMPED}" in text
-    assert "transfer includes waiting" not in second_table(
-        render_table(make_summary(rows[1:]), 120, verbose=True)
-    )
-    waits = [line for line in budget_figure.tabulate(rows) if line[2] == "waiting"]
-    assert waits[0][3:] == ("–", "–", "–") and waits[1][4] == "9.4"
-    assert f"{JUMPED}." in budget_figure.remarks(rows)[0]
-    assert "Transfer includes waiting, ddp-25mb, N=2: the clock" in escaped_text(rows)
-
-
-def escaped_text(rows):
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", render_page([make_summary(rows)])))
-
-
-def bounded(seconds):
-    row = traced()
-    return row.model_copy(
-        update={"budget": row.budget.model_copy(update={"clock_bound_s": seconds})}
-    )
-
-
-def test_waits_between_hosts_are_said_to_be_as_certain_as_the_clocks():
-    rows = [bounded(12e-6), bounded(45e-6)]
-    line = "aits are certain to ± 45.0 µs: the hosts' clocks were aligned by messages"
-    assert f"w{line}" in render_table(make_summary(rows), 120, verbose=True)
-    assert budget_figure.remarks(rows) == [f"W{line}."]
-    assert "waits are certain" not in render_table(make_summary([bounded(0.0)]), 120, verbose=True)
-    assert budget_figure.remarks([bounded(0.0)]) == []
-    assert "Waits are certain to ± 45.0 µs" in escaped_text(rows)
-
-
-def test_a_clock_bound_says_nothing_where_no_wait_is_known():
-    row = together()
-    row = row.model_copy(update={"budget": row.budget.model_copy(update={"clock_bound_s": 1e-3})})
-    assert causes.clock_bound(budgeted([row])) is None
-
-
-def test_every_rank_is_listed_with_its_step():
-    (table,) = [t for t in communication.rank_tables([traced()]) if t.title == "Every rank"]
-    assert table.folded
-    assert table.lines == (
-        ("ddp-25mb", "2", "rank 0", "21.2 ms", "12.7 ms", "6.35 ms", "6.35 ms", "4.24 ms",
-         "212 µs", "1.91 ms"),
-        ("ddp-25mb", "2", "rank 1", "21.2 ms", "12.7 ms", "6.35 ms", "6.35 ms", "3.81 ms",
-         "212 µs", "1.91 ms"),
-    )  # fmt: skip
-    (table,) = [t for t in communication.rank_tables([together()]) if t.title == "Every rank"]
-    assert {line[7] for line in table.lines} == {"–"}
-
-
-def test_what_is_no_list_of_ranks_is_not_shown():
-    for nonsense in ("<b>", [{"rank": "<b>"}], None, 3):
-        budget = traced().budget.model_dump(mode="json")
-        row = read_with(traced(), budget={**budget, "ranks": nonsense})
-        assert row.budget is not None and not row.budget.ranks
-        assert "Every rank" not in [table.title for table in communication.tables([row])]
 
 
 def test_a_long_table_says_how_many_lines_are_missing():
@@ -301,11 +206,6 @@ def test_what_is_not_a_budget_counts_as_none():
         assert render_table(make_summary([row]), verbose=True)
 
 
-def test_what_a_newer_version_adds_to_a_budget_does_no_harm():
-    row = read_with(traced(), budget={**traced().budget.model_dump(mode="json"), "novel": {"a": 1}})
-    assert row.budget == traced().budget
-
-
 def test_what_an_older_version_did_not_say_is_not_written_again():
     old = traced().budget.model_dump(mode="json", exclude={"skew", "drift"})
     row = read_with(traced(), budget=old)
@@ -329,15 +229,6 @@ def test_the_written_row_sums_to_the_whole_step(losses, efficiency):
 
 def second_table(text):
     return text[text.index(budget_table.TITLE) :].partition("\nverdict on suite ")[0]
-
-
-def test_the_table_leaves_out_what_is_nothing_in_every_row():
-    text = second_table(render_table(make_summary(traced_rows()), 120, verbose=True))
-    header = " ".join(text.splitlines()[1:3])
-    for name in ("slower", "transfer", "waiting", "idle", "unknown", "ideal"):
-        assert name in header
-    assert "bubble" not in header and "encoding" not in header and "data" not in header
-    assert not re.search(r"^plain", text, re.M)
 
 
 def test_the_table_marks_doubt_and_what_does_not_close():
@@ -367,39 +258,6 @@ def test_the_table_fits_and_still_sums(width, ascii_only):
     assert text.isascii() or not ascii_only
 
 
-def test_without_traces_there_is_no_second_table():
-    summary = make_summary([make_row(unavailable={"budget": "tracing was turned off"})])
-    assert budget_table.TITLE not in render_table(summary, verbose=True)
-    assert "no cause of the lost time is known: tracing was turned off" in render_table(
-        summary, verbose=True
-    )
-    assert "Where the lost time goes" not in render_markdown(make_summary())
-
-
-def test_markdown_has_the_budget():
-    text = render_markdown(make_summary(traced_rows()))
-    assert "| case | N | ideal | slower computation | transfer | waiting |" in text
-    assert "| ddp-25mb | 2 | 85.0 | −3.9 | 5.4 | 9.4? | 4.1 | 0.0 |" in text
-    assert "? uncertain, may be zero, or the parts of the row do not add up<br>" in text
-
-
-def bars(rows):
-    figure = budget_figure.budget_figure(rows, palette.assign(rows))
-    return figure, {trace.legendgroup: trace for trace in figure.data if isinstance(trace, go.Bar)}
-
-
-def test_the_figure_draws_every_part_of_every_row():
-    rows = traced_rows()
-    figure, drawn = bars(rows)
-    assert list(drawn["exposed_transfer"].x) == [0.0, 5.4, 0.0, 5.4]
-    assert drawn["compute_inflation"].x[1] == pytest.approx(-3.9)
-    assert list(drawn["wait"].marker.pattern.shape)[1::2] == ["/", ""]
-    assert figure.layout.barmode == "relative"
-    low, high = figure.layout.xaxis.range
-    assert low < -3.9 and high > 18.9
-    assert [text.strip() for text in figure.data[-1].text] == ["2.1", "15.0", "5.0 open", "15.0"]
-
-
 def test_the_figure_concludes_from_what_is_certain_and_closes():
     rows = traced_rows()
     assert budget_figure.conclude(rows) == (
@@ -413,14 +271,6 @@ def test_the_figure_concludes_from_what_is_certain_and_closes():
     assert "where the parts add up" in budget_figure.conclude([doubtful, unexplained])
     assert "traced steps were unlike the others" in budget_figure.conclude([unexplained])
     assert budget_figure.budget_figure([make_row()], palette.assign([make_row()])) is None
-
-
-def test_the_numbers_of_the_figure_sum_to_the_step():
-    lines = budget_figure.tabulate([traced()])
-    assert lines[0][2:5] == ("ideal", "18.000 ms", "85.0")
-    assert lines[-1][2:4] == ("measured", "21.176 ms")
-    total = sum(float(line[3].split()[0].replace("−", "-")) for line in lines[:-1])
-    assert total == pytest.approx(21.176, abs=0.004)
 
 
 SIMULATED = {
@@ -457,91 +307,6 @@ def test_neighbouring_parts_are_told_apart_by_every_sight(sight):
     assert min(apart) > 10
 
 
-def test_communication_lists_kinds_buckets_estimates_arrivals_and_cost():
-    made = (*communication.tables(traced_rows()), *communication.rank_tables(traced_rows()))
-    tables = {table.title: table for table in made}
-    assert list(tables) == [
-        "Operations", "Every bucket", "Exposed communication, three ways",
-        "Volume, overlap, and what looking cost", "Who arrives last", "Every rank",
-    ]  # fmt: skip
-    kinds = [line for line in tables["Operations"].lines if line[:2] == ("ddp-25mb", "2")]
-    assert kinds == [
-        ("ddp-25mb", "2", "all_reduce", "backward", "2", "1.75 MB", "4.24 ms", "3.13 ms", "1.10 ms")
-    ]
-    buckets = [line[3] for line in tables["Every bucket"].lines if line[:2] == ("ddp-25mb", "2")]
-    assert buckets == ["0", "1"]
-    assert tables["Exposed communication, three ways"].lines[0][-1] == "agree"
-    last = [line for line in tables["Who arrives last"].lines if line[0] == "ddp-25mb"]
-    assert [line[1:4] for line in last] == [("2", "rank 1", "97 %"), ("2", "rank 0", "3 %")]
-    cost = tables["Volume, overlap, and what looking cost"].lines[-1]
-    assert cost[2:5] == ("1.75 MB", "1.75 MB", "1.75 MB")  # payload, wire, predicted
-    assert cost[5:] == ("26.0 %", "25.0 %", "14.0 %", "0.1 %?")
-    for table in tables.values():
-        assert all(len(line) == len(table.header) for line in table.lines)
-    assert communication.tables([make_row()]) == ()
-
-
-def test_the_estimates_are_written_side_by_side_with_their_verdict():
-    far = traced(exposed_comm_estimates=estimates(2.1e-3, 0.4e-3))
-    (table,) = [t for t in communication.tables([far]) if "three ways" in t.title]
-    assert table.lines[0][2:] == (
-        "2.100 ms (2.037 to 2.163)", "400 µs (388 to 412)", "–", "disagree",
-    )  # fmt: skip
-
-
-def test_communication_concludes_with_what_is_hidden():
-    assert communication.sentence(traced_rows()) == (
-        "ddp-25mb hides 26.00 % of its communication behind computation on 2 CPU ranks, the most"
-        " of all cases."
-    )
-    bare = traced(overlap_ratio=Estimate(value=0.0, low=0.0, high=0.0, n=3))
-    assert "No communication is hidden" in communication.sentence([bare])
-
-
-def test_the_page_shows_budget_and_communication():
-    text = render_page([make_summary(traced_rows())])
-    assert ">Where the lost time goes</h2>" in text and ">Communication</h2>" in text
-    assert text.index("Where the lost time goes") < text.index(">Ranks and steps</h2>")
-    for part in PARTS:
-        shown = part.key not in ("bubble", "codec", "copies", "data_stall")
-        assert (part.meaning.replace("'", "&#39;") in text) is shown
-    assert ">Communication</h2>" not in render_page([make_summary()])
-
-
-def test_the_key_names_the_trace_of_each_part():
-    rows = traced_rows()
-    chart = charts.make_chart(kinds.BUDGET, "x", rows, palette.assign(rows))
-    drawn = json.loads(chart.spec)["data"]
-    for entry in chart.key:
-        assert drawn[int(entry.traces)]["name"] == entry.name
-        assert drawn[int(entry.traces)]["marker"]["color"] == entry.color
-
-
-def test_hostile_communication_is_text():
-    text = render_page([hostile_summary()])
-    outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
-    assert "<img" not in outside and "&lt;img src=x onerror" in outside
-    assert ">Communication</h2>" in text
-
-
-def test_ranges_and_short_names_do_not_break():
-    from scalebench.report.page.offline import _jointed, _tied
-
-    assert _tied("87 (57–133) %") == '87 <span class="whole">(57–133)\N{NO-BREAK SPACE}%</span>'
-    assert '<span class="whole">ddp-accumulate-4</span>:' in _tied("of ddp-accumulate-4: <b>")
-    assert "<b>" not in _tied("<b>")
-    assert _jointed("ddp-accumulate-4") == (
-        '<span class="whole">ddp-</span><wbr><span class="whole">accumulate-4</span>'
-    )
-    assert "<b>" not in _jointed("a-<b>")
-
-
-def test_nested_lists_are_json_in_the_csv():
-    flat = frames.flatten(traced())
-    assert json.loads(flat["communication"])[0]["kind"] == "all_reduce"
-    assert json.loads(flat["stragglers"])[0]["rank"] == 1
-
-
 def late_for(**times):
     """A row whose rank 1 always comes last, with its own parts changed; seconds."""
     row = traced()
@@ -569,14 +334,6 @@ def test_a_late_rank_s_own_part_is_the_reason():
     assert late_rank.reasons(late_for(data_stall_s=more, wait_s=waited), 1) == []
     assert late_rank.reasons(row.model_copy(update={"budget": None}), 1) == []
     assert late_rank.reasons(row, 7) == []
-
-
-def test_the_finding_carries_cause_straggler_and_doubt():
-    row = traced(exposed_comm_estimates=estimates(2.1e-3, 0.4e-3))
-    found = findings.judge_case([row])
-    text = " ".join((found.verdict, *found.notes))
-    for phrase in ("Of the 15.0 % lost", "Rank 1 is the slow one", "disagree about exposed"):
-        assert phrase in text
 
 
 def test_every_number_of_an_open_budget_is_marked_and_its_residual_is_not():

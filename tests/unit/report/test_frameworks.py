@@ -93,14 +93,6 @@ def test_a_ratio_without_interval_decides_nothing():
     assert frameworks.slower_by(one) == "100.0"
 
 
-def test_the_table_says_how_much_longer_a_step_is():
-    assert [frameworks.slower_by(one) for one in (*PAIRED[:2], SLOW)] == [
-        "fastest",
-        "2.0 (−1.0 to 5.0)",
-        "–",
-    ]
-
-
 def test_memory_that_is_not_all_does_not_win():
     facts = FrameworkFacts(versions={"horovod": "0.28.1"}, uncounted_memory="its fusion buffer")
     horovod = row("horovod", (0.012, 0.011, 0.013), peak_memory_bytes=5_000_000, framework=facts)
@@ -110,11 +102,6 @@ def test_memory_that_is_not_all_does_not_win():
     )
     assert frameworks.memory(horovod) == "5.00 MB and more"
     assert frameworks.memory(FAST) == "20.0 MB"
-
-
-def test_without_intervals_nothing_is_claimed():
-    told = frameworks.sentence([row("one", (0.01, None, None)), SLOW])
-    assert told is not None and "not known: some have no interval" in told
 
 
 def test_wrong_results_and_smaller_sizes_are_not_compared():
@@ -129,25 +116,6 @@ def test_without_a_framework_there_is_nothing_to_say():
     assert frameworks.sentence([ddp]) is None
     assert tables([ddp]) == ()
     assert framework_figure([ddp], {}) is None
-
-
-def test_torch_alone_is_compared_with_the_frameworks():
-    ddp = row("ddp", (0.005, 0.0049, 0.0051), framework=None)
-    assert (frameworks.sentence([ddp, FAST]) or "").startswith("Shortest step on 2 CPU ranks: ddp")
-
-
-def test_the_table_names_version_and_settings():
-    facts = FrameworkFacts(
-        versions={"deepspeed": "9.0"},
-        untested=["deepspeed"],
-        tested={"deepspeed": "0.19.8"},
-        settings={"reduce_bucket_size": 6553600, "overlap_comm": False},
-    )
-    (found,) = tables([row("new", (0.01, 0.009, 0.011), framework=facts)])
-    assert found.lines[0][-2:] == (
-        "deepspeed 9.0 (tested: 0.19.8)",
-        "reduce_bucket_size 6,553,600, overlap_comm off",
-    )
 
 
 def test_a_version_that_is_not_tested_is_named_beside_the_tested_one():
@@ -168,19 +136,6 @@ def test_a_version_that_is_not_tested_is_named_beside_the_tested_one():
     )
     assert frameworks.versions(rows[1]) == "accelerate 1.15.0, deepspeed 9.0 (tested: 0.19.8)"
     assert "not tested" not in (frameworks.sentence([FAST, NEAR]) or "")
-
-
-def test_the_figure_has_both_in_the_order_of_step_time():
-    figure = framework_figure([SLOW, NEAR, FAST], {})
-    assert figure is not None
-    steps, memory, slower_steps, slower_memory = figure.data
-    assert figure.layout.yaxis.categoryarray == ("fast", "near", "slow")
-    assert steps.y == memory.y == ("fast", "near")
-    assert slower_steps.y == slower_memory.y == ("slow",)
-    assert steps.x == pytest.approx([10, 11.5])
-    assert steps.error_x.array == pytest.approx([1, 1])
-    assert memory.x == pytest.approx([20, 10])
-    assert memory.customdata == ("20.0 MB", "10.0 MB")
 
 
 @pytest.mark.parametrize(
@@ -208,10 +163,3 @@ def test_the_figure_draws_the_verdict():
     }
     one = row("one", (0.02, 0.019, 0.021), against_fastest=against(2.0, None, None))
     assert verdicts([PAIRED[0], one])["not known"] == ("one",)
-
-
-def test_pointing_at_a_step_says_how_much_longer_it_is():
-    figure = framework_figure(PAIRED, {})
-    assert figure is not None
-    assert figure.data[0].customdata[0] == "10.0 ± 1.0 ms, the shortest"
-    assert figure.data[2].customdata[0] == "10.8 ± 1.0 ms, 8.0 (5.0 to 11.0) % longer"

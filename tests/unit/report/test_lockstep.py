@@ -9,9 +9,8 @@ from scalebench.report.page.palette import assign
 from scalebench.report.page.staleness_figure import conclude, staleness_kind
 from scalebench.report.tables import lockstep as tables
 from scalebench.report.words import lockstep
-from scalebench.stats import Estimate
+from tests.builders.races import figures
 from tests.builders.summaries import make_plain, make_row, make_summary
-from tests.unit.report.test_races import figures
 
 WAITING = LockstepFigures(
     ranks=[
@@ -81,12 +80,6 @@ def test_without_ddp_there_is_nothing_to_compare():
     assert lockstep.sentence(rows_of(4, 2048)[::2]) is None
 
 
-def test_many_ranks_are_summed_up():
-    assert lockstep.percents([0.12, 0.5, 0.6, 0.7, 0.97]) == "12 to 97 %"
-    wide = dict.fromkeys(range(40), 1) | {5: 60, 6: 800, 7: 60}
-    assert lockstep.distribution(wide) == "0 to 4: < 1 %, 5: 6 %, 6: 84 %, 7: 6 %, 8 to 39: 3 %"
-
-
 def test_the_page_draws_the_distribution():
     rows = rows_of(4, 2048)
     figure = staleness_kind().draw(rows, assign(rows))
@@ -99,11 +92,3 @@ def test_the_page_draws_the_distribution():
     assert chart is not None and [entry.name for entry in chart.key] == ["server, N=2"]
     (table,) = tables.tables(rows)
     assert len(table.lines) == 2
-
-
-def test_one_seed_or_overlapping_times_leave_it_open():
-    rows = rows_of(7.9, 2048)
-    assert lockstep.sentence(rows).startswith("Whether lockstep loses here is not certain: server")
-    alone = figures(4, 2048, time_to_target_s=Estimate(value=4.0, n=1))
-    rows[2].race = alone
-    assert lockstep.sentence(rows).startswith("Whether lockstep loses here is not certain")

@@ -1,18 +1,13 @@
-import re
-
 import pytest
 from plotly import graph_objects as go
 
 from scalebench.analysis.rows.resources import CATEGORIES as MEASURED
-from scalebench.report import render_page
-from scalebench.report.page import capacity, charts, kinds, memory_figure, palette
+from scalebench.report.page import capacity, kinds, memory_figure, palette
 from scalebench.report.tables import memory
 from tests.builders.summaries import (
     CATEGORY_BYTES,
-    make_missing,
     make_plain,
     make_row,
-    make_summary,
     remembered,
     remembered_rows,
 )
@@ -48,12 +43,6 @@ def test_without_all_categories_the_peak_is_what_was_counted(value):
     assert memory_figure.memory_figure([row], {}) is None
 
 
-def test_a_row_without_a_peak_is_not_shown():
-    nothing = make_row(memory={}, peak_memory_bytes=None)
-    assert memory.peak(nothing) is None and memory.peak(make_missing()) is None
-    assert memory.sentence([nothing]) is None and memory.tables([nothing]) == ()
-
-
 def test_the_conclusion_tells_the_largest_error_and_leaves_out_the_baseline():
     assert memory.sentence(remembered_rows()) == (
         "Predicted peaks are within 1.6 % of the measured ones; the furthest is that of ddp-25mb"
@@ -67,44 +56,11 @@ def test_the_conclusion_tells_the_largest_error_and_leaves_out_the_baseline():
     assert exact.endswith("is within 0.0 % of the measured one.")
 
 
-def test_an_error_is_rounded_up_in_the_conclusion():
-    tiny = memory.sentence([remembered(make_row(), 99_999_000)])
-    assert "within 0.1 % of the measured one, too low" in tiny
-
-
 def test_a_baseline_alone_tests_no_prediction():
     assert memory.sentence([remembered(make_plain())]) == (
         "The fullest rank holds 100 MB at its peak, that of plain on 1 CPU rank; no peak but the"
         " baseline's was predicted."
     )
-
-
-def test_the_table_holds_categories_peak_prediction_error_and_what_else_was_counted():
-    found = table(remembered_rows())
-    assert found.header == (
-        "case", "N", "parameters", "gradients", "optimizer", "communication", "data",
-        "activations", "peak", "predicted", "error", "resident",
-    )  # fmt: skip
-    assert found.lines[2] == (
-        "ddp-25mb", "2", "13.0 MB", "13.0 MB", "26.0 MB", "13.0 MB", "4.00 MB", "31.0 MB",
-        "100 MB", "98.5 MB", "−1.5 %", "612 MB",
-    )  # fmt: skip
-    assert [line[10] for line in found.lines] == ["+40.0 %", "0.0 %", "−1.5 %", "–"]
-    assert found.lines[0][5] == "0"
-    assert "Reserved" not in found.note
-
-
-def test_memory_of_a_device_has_its_columns():
-    found = table([remembered(make_row(), reserved_bytes=2_000_000_000, device_bytes=None)])
-    assert found.header[-2:] == ("resident", "reserved") and found.lines[0][-1] == "2.00 GB"
-    assert "Reserved: what the caching allocator held." in found.note
-    both = [
-        remembered(make_row(), reserved_bytes=1, device_bytes=3_000_000_000),
-        remembered(make_row(world_size=4), rss_bytes=None),
-    ]
-    assert [line[-3:] for line in table(both).lines] == [
-        ("612 MB", "1.00 B", "3.00 GB"), ("–", "–", "–"),
-    ]  # fmt: skip
 
 
 def test_what_is_not_known_stands_with_its_reason():
@@ -134,37 +90,6 @@ def test_the_figure_stacks_the_categories_and_marks_the_prediction():
     assert list(totals.x) == pytest.approx([140.0, 100.0, 100.0, 100.0])
     assert figure.layout.xaxis.title.text == "peak of the fullest rank, MB"
     assert figure.layout.xaxis.range[1] > 140
-
-
-def test_a_category_that_nobody_holds_is_not_drawn():
-    rows = [remembered(make_row())]
-    chart = charts.make_chart(kinds.MEMORY, "x", rows, palette.assign(rows))
-    names = [entry.name for entry in chart.key]
-    assert names == ["parameters", "gradients", "optimizer", "data", "activations", "predicted"]
-    figure = memory_figure.memory_figure(rows, {})
-    assert [figure.data[int(entry.traces)].name for entry in chart.key] == names
-    unpredicted = charts.make_chart(kinds.MEMORY, "x", [remembered(make_row(), None)], {})
-    assert "predicted" not in [entry.name for entry in unpredicted.key]
-
-
-def test_the_numbers_of_the_figure_are_exact_bytes():
-    lines = memory_figure.tabulate(remembered_rows())
-    assert ("ddp-25mb", "2", "communication", "13,000,000 B", "13.0 %") in lines
-    assert ("ddp-25mb", "2", "predicted", "98,460,000 B", "98.5 %") in lines
-    assert ("ddp-25mb", "2", "peak", "100,000,000 B", "100.0 %") in lines
-
-
-def test_the_page_has_a_section_of_memory_where_something_was_counted():
-    text = render_page([make_summary(remembered_rows())])
-    shown = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text[text.index(">Memory</h2>") :]))
-    shown = shown.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Predicted peaks are within 1.6 % of the measured ones" in shown
-    assert "the state of the optimizer Lion is not known" in shown
-    assert "The peak that the strategy&#39;s law predicts." in shown
-    without = render_page([make_summary()])
-    assert "the inspecting launch did not count them" in without
-    nothing = render_page([make_summary([make_missing()])])
-    assert ">Memory</h2>" not in nothing
 
 
 def test_peaks_are_held_against_what_there_is():

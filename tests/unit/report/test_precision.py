@@ -43,16 +43,6 @@ def test_no_budget_of_hours_is_advised() -> None:
     assert just is not None and just.endswith("would take --budget 60m")
 
 
-def test_without_an_interval_nothing_tells_how_long_it_would_take() -> None:
-    note = precision_note(summary_with(row("ddp", None, None)))
-    assert note is not None and note.endswith("(ddp, N=2: no interval)")
-
-
-def test_nothing_is_said_where_nothing_is_missing() -> None:
-    assert precision_note(summary_with()) is None
-    assert precision_note(make_summary([make_plain()])) is None
-
-
 def test_terminal_and_markdown_say_it() -> None:
     summary = summary_with(row("ddp", 0.042, 86.4))
     assert "target precision ± 3 %" in " ".join(render_table(summary, 200).split())

@@ -2,8 +2,7 @@
 
 import pytest
 
-from scalebench.records.summary import Summary
-from scalebench.report import render_markdown, render_table
+from scalebench.report import render_table
 from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import judge
 from scalebench.report.page.cards import make_cards
@@ -53,12 +52,6 @@ def test_a_case_whose_interval_overlaps_may_be_as_fast():
     assert racing.headline(rows_of(large=one)).endswith("Not certain: one seed.")
 
 
-def test_the_fastest_may_be_the_baseline():
-    said = racing.headline(rows_of(slow=figures(16.0, 4096)))
-    assert "0.500 ± 0.010× as fast as plain" in said and "100 % more samples" in said
-    assert "plain may be as fast" not in said or "Not certain" in said
-
-
 def test_who_did_not_arrive_is_said_and_does_not_win():
     rows = rows_of(late=MISSED)
     assert "No case reached the target with every seed" in racing.headline(rows)
@@ -102,13 +95,6 @@ def test_a_noise_scale_too_wide_to_act_on_is_not_printed(low, high, told):
     assert told in " ".join(text.split())
 
 
-def test_the_baseline_is_not_compared_with_itself():
-    plain = rows_of()[0]
-    assert racing.sentence(plain, plain.race) == (
-        "plain on 1 CPU rank reaches 2.476 in 8.00 s: the baseline."
-    )
-
-
 def test_a_card_of_the_page_has_the_speedup_to_the_loss_or_how_many_arrived():
     summary = make_summary(rows_of(large=figures(4.0, 2560), late=MISSED))
     (verdict,) = judge(summary).suites
@@ -131,21 +117,9 @@ def test_the_view_of_a_row_opens_with_its_race():
     assert "race" not in {section.name for section in other.sections}
 
 
-def test_markdown_has_the_sentence_and_the_table():
-    text = render_markdown(make_summary(rows_of(large=figures(4.0, 2560))))
-    assert "2.50 times the samples per second" in text
-    assert "| large | 2 | 32 | 3 of 3 |" in text
-
-
 def test_suites_without_a_race_show_nothing_of_it():
     assert racing.headline([make_plain(), make_row("ddp", 2)]) is None
     assert "time to loss" not in render_table(make_summary([make_plain(), make_row("ddp", 2)]))
-
-
-def test_a_race_is_stored_and_read_again():
-    summary = make_summary(rows_of(large=figures(4.0, 2560)))
-    again = Summary.model_validate_json(summary.model_dump_json())
-    assert again.rows[1].race == summary.rows[1].race
 
 
 def card_of(rows):
@@ -173,8 +147,3 @@ def test_the_baseline_of_a_race_is_no_way_to_train_on_several_ranks():
     rows = rows_of(slow=figures(16.0, 4096))
     assert racing.first_at_target(rows)[0].case == "slow"
     assert racing.first_at_target(rows_of(late=MISSED)) is None
-
-
-def test_a_baseline_alone_is_no_race():
-    said = racing.headline(rows_of())
-    assert said.startswith("Only the baseline has a result") and "more time" in said

@@ -14,7 +14,6 @@ from scalebench.records.rows.recovery import (
 from scalebench.report import render_markdown, render_table
 from scalebench.report.findings.findings import general, judge
 from scalebench.report.page.charts import make_chart
-from scalebench.report.page.elastic_figure import ELASTIC_LOSS
 from scalebench.report.page.overview import suite_card
 from scalebench.report.page.palette import assign
 from scalebench.report.page.recovery_figure import DURABLE, FAILURE_PHASES, SAVE_COST
@@ -128,15 +127,6 @@ def test_failures_are_a_table_a_sentence_and_a_figure_of_their_phases():
     assert restart_of(rows[1]) == pytest.approx(0.9)
 
 
-def test_lost_time_is_told_by_the_names_of_the_field():
-    figures = RecoveryFigures(saves=[save("full", 0.02)], failures=[failure()])
-    rows = [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
-    flat = " ".join(render_table(make_summary(rows), 110).split())
-    assert "infrastructure initialisation restore data progress total" in flat
-    assert "ddp 2 kill scalebench 200 ms 200 ms 200 ms – 200 ms 1.100 s" in flat
-    assert "lost progress" in render_markdown(make_summary(rows))
-
-
 def went_on_with_one():
     stretches = [
         ElasticStretchFigures(
@@ -166,24 +156,6 @@ def test_a_job_that_went_on_with_fewer_ranks_is_shown_before_during_and_after():
     assert "| batch per rank |" in render_markdown(make_summary(went_on_with_one()))
 
 
-def test_the_loss_is_drawn_over_the_seams_with_the_number_of_ranks():
-    figure = ELASTIC_LOSS.draw(went_on_with_one(), assign(went_on_with_one()))
-    assert [trace.name for trace in figure.data] == ["ddp, N=2", "ddp, N=1", "ddp, N=2"]
-    assert list(figure.data[1].x) == [9, 10]
-    assert ELASTIC_LOSS.draw([make_plain()], {}) is None
-
-
-def test_other_rows_have_no_such_table():
-    shown = render_table(make_summary([make_plain(), make_row("ddp", 2)]), 110)
-    assert "Checkpoints" not in shown and "Restores" not in shown
-
-
-def test_markdown_has_both_tables(rows):
-    shown = render_markdown(make_summary(rows))
-    assert "| case | N | method | blocks |" in shown
-    assert "| saved at N |" in shown
-
-
 def test_the_figure_has_a_bar_for_each_cost_and_a_mark_on_the_disk(rows):
     figure = SAVE_COST.draw(rows, assign(rows))
     blocked, slower, durable = figure.data
@@ -193,11 +165,6 @@ def test_the_figure_has_a_bar_for_each_cost_and_a_mark_on_the_disk(rows):
     assert list(figure.layout.yaxis.ticktext) == ["N=2, full", "N=2, async"]
     chart = make_chart(SAVE_COST, "recovery", rows, assign(rows))
     assert chart is not None and len(chart.table) == 2 and len(chart.key) == 3
-
-
-def test_without_a_save_there_is_no_figure():
-    rows = [make_plain()]
-    assert SAVE_COST.draw(rows, assign(rows)) is None
 
 
 def test_the_overview_ranks_ways_by_what_a_checkpoint_costs():
@@ -223,14 +190,3 @@ def test_a_suite_that_saves_is_not_told_to_trace(rows):
     assert general(make_summary(rows)) == ()
     other = make_row("ddp", 2).model_copy(update={"suite": "fsdp"})
     assert "No step was traced" in general(make_summary([*rows, other]))[0]
-
-
-def test_a_restart_is_that_after_a_kill():
-    failures = [failure("raise", load_s=0.9), failure("kill", load_s=0.4)]
-    row = make_row("ddp", 2)
-    both, raised = (
-        row.model_copy(update={"recovery": RecoveryFigures(failures=found)})
-        for found in (failures, failures[:1])
-    )
-    assert restart_of(both) == pytest.approx(0.5 + 0.4)
-    assert restart_of(raised) is None

@@ -15,13 +15,6 @@ def test_every_word_is_defined_by_the_document_briefly():
         assert 15 < len(meaning) <= terms.LONG, word
 
 
-def test_a_cell_of_markdown_is_read_as_text():
-    assert terms.plain("**plain** by [links](a.md#b) of `N`") == "plain by links of N"
-    assert terms.short("A short one. Another that is longer. A third.") == (
-        "A short one. Another that is longer."
-    )
-
-
 def test_the_page_defines_its_words_where_they_stand():
     text = render_page([make_summary()])
     assert '<a class="term" href="#word-peak-mem">peak mem</a>' in text

@@ -4,14 +4,12 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-import scalebench
 from scalebench.analysis.run import StoredRun
 from scalebench.cli import main
 from scalebench.cli.progress import TerminalProgress
@@ -145,12 +143,3 @@ def test_progress_and_the_end_of_a_ranks_log_are_text() -> None:
     shown.ended(failed.model_copy(update={"failure": failure}))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert ATTACKS[0] in text and not CONTROL.search(text)
-
-
-def test_the_command_line_prints_in_one_place_only() -> None:
-    for path in (Path(scalebench.__file__).parent / "cli").rglob("*.py"):
-        prints = re.findall(
-            r"click\.s?echo\(.*|(?<!def )\bprint\(.*|console\.print\(.*", path.read_text()
-        )
-        allowed = {"view.py": 2, "progress.py": 1, "__init__.py": 1}  # the last is the version
-        assert len(prints) == allowed.get(path.name, 0), (path, prints)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import os
 import shutil
 import signal
@@ -198,23 +197,6 @@ def test_pytest_benchmark_compares_two_exports(tmp_path):
     assert max(medians) / min(medians) == pytest.approx(1.2, rel=1e-6)
 
 
-def test_pytest_benchmark_has_every_step_and_the_row():
-    content = json.loads(exported("pytest-benchmark"))
-    bench = next(b for b in content["benchmarks"] if b["name"] == "ddp-25mb[n2]")
-    row = row_at("ddp-25mb", 2)
-    steps = [s for launch in row.samples for s in launch.step_s]
-    assert bench["stats"]["data"] == steps
-    assert bench["stats"]["rounds"] == len(steps) == 120
-    assert bench["stats"]["max"] == max(steps)
-    assert bench["stats"]["ops"] == pytest.approx(len(steps) / math.fsum(steps))
-    assert bench["extra_info"]["row"]["efficiency"]["low"] == row.efficiency.low
-    assert bench["extra_info"]["row"]["mfu"] is None
-    assert bench["extra_info"]["row"]["unavailable"] == row.unavailable
-    assert "samples" not in bench["extra_info"]["row"]
-    left_out = content["scalebench"]["left_out"]
-    assert len(left_out) == 3 and any("oom: rank 3: out of memory" in why for why in left_out)
-
-
 # github-action-benchmark and Bencher
 
 
@@ -235,17 +217,6 @@ def test_github_action_benchmark_keeps_the_directions_apart():
     assert not {"prediction_error", "predicted_step_s"} & (fields["bigger"] | fields["smaller"])
 
 
-def test_github_action_benchmark_has_numbers_and_reach_of_the_summary():
-    entries = json.loads(exported("github-action-benchmark-smaller"))
-    row = row_at("ddp-25mb", 2)
-    (entry,) = (e for e in entries if e["name"] == f"{row_name(row)} step_s")
-    assert (entry["value"], entry["unit"]) == (row.step_s.value, "s")
-    reach = max(row.step_s.value - row.step_s.low, row.step_s.high - row.step_s.value)
-    assert float(entry["range"].removeprefix("± ")) == pytest.approx(reach, rel=1e-5)
-    (memory,) = (e for e in entries if e["name"] == f"{row_name(row)} peak_memory_bytes")
-    assert "range" not in memory
-
-
 def test_bencher_metric_format_with_bounds():
     content = json.loads(exported("bencher"))
     jsonschema.validate(content, BMF)
@@ -261,12 +232,6 @@ def test_bencher_metric_format_with_bounds():
     assert all(len(name) <= 1024 for name in content)
     assert all(len(measure) <= 64 for measures in content.values() for measure in measures)
     assert not any("N=8" in name for name in content)
-
-
-def test_one_launch_has_no_bounds():
-    content = json.loads(exported("bencher", make_summary([make_row("ddp", 2, spread=None)])))
-    (measures,) = content.values()
-    assert set(measures["step-s"]) == {"value"}
 
 
 # OpenMetrics
@@ -298,22 +263,6 @@ def test_prometheus_parses_every_number():
                     if (s.labels["case"], s.labels["world_size"]) == (row.case, str(row.world_size))
                 )
                 assert sample.value == value
-
-
-def test_prometheus_has_the_status_of_every_row_and_the_reason_for_every_null():
-    found = families(exported("openmetrics"))
-    statuses = {
-        (s.labels["case"], int(s.labels["world_size"])): s.labels["scalebench_row_status"]
-        for s in found["scalebench_row_status"].samples
-        if s.value == 1
-    }
-    assert statuses == {(r.case, r.world_size): r.status for r in SUMMARY.rows}
-    reasons = {
-        (s.labels["case"], int(s.labels["world_size"]), s.labels["field"]): s.labels["reason"]
-        for s in found["scalebench_unavailable_info"].samples
-    }
-    assert reasons["ddp-25mb", 2, "exposed_comm_s"] == "not measured by this version"
-    assert reasons["ddp-1mb", 4, "row"].startswith("oom: rank 3: out of memory")
 
 
 RUNS = {"rows": SUMMARY, "texts": hostile_summary(), "none": make_summary([])}
@@ -370,13 +319,6 @@ def _scraped(url):
             time.sleep(0.1)
 
 
-def test_prometheus_parses_hostile_labels():
-    found = families(exported("openmetrics", hostile_summary()))
-    workloads = {s.labels["workload"] for s in found["scalebench_step_seconds"].samples}
-    assert len(workloads) == len(HOSTILE)
-    assert HOSTILE[3] in workloads
-
-
 @given(st.text())
 def test_any_text_is_one_label(text):
     row = make_row("ddp", 2, workload=text, unavailable={"mfu": text})
@@ -411,12 +353,6 @@ def test_junit_holds_to_the_schema(summary):
     assert len(list(root.iter("testcase"))) == len(summary.rows)
 
 
-def test_junit_counts_what_the_launches_took():
-    run = make_run(make_small_run())
-    (suite,) = junitparser.JUnitXml.fromstring(exported("junit", summarise(run), run).encode())
-    assert suite.time == pytest.approx(sum(r.wall_s for r in run.results.values()))
-
-
 def test_junit_divides_a_launch_among_the_rows_that_took_turns_in_it():
     cells = [make_cell("plain", 1), make_cell("ddp", 2)]
     cells.append(make_cell("plain", 1, purpose="independent", rank_batch=16))
@@ -447,21 +383,6 @@ def timed(failure=None):
     return make_summary([], collectives=told.model_copy(update={"failure": failure}))
 
 
-def test_fits_of_collectives_are_metrics():
-    found = families(exported("openmetrics", timed()))
-    latencies = found["scalebench_collective_latency_seconds"].samples
-    told = {(s.labels["world_size"], s.labels["in_place"]): s.value for s in latencies}
-    assert told == pytest.approx(
-        dict.fromkeys([(n, side) for n in "24" for side in ("False", "True")], ALPHA_S), rel=1e-6
-    )
-    for sample in found["scalebench_collective_bandwidth_bytes_per_second"].samples:
-        assert sample.value == pytest.approx(BANDWIDTH, rel=1e-6)
-        assert sample.labels["op"] == "all_reduce"
-    assert [s.value for s in found["scalebench_collective_failed"].samples] == [0]
-    failed = families(exported("openmetrics", timed("3 elements of results are wrong")))
-    assert [s.value for s in failed["scalebench_collective_failed"].samples] == [1]
-
-
 def test_collectives_are_series_where_a_tool_follows_numbers():
     name = "links/all_reduce N=2 [float32, backend, in place]"
     found = json.loads(exported("bencher", timed()))
@@ -477,24 +398,6 @@ def test_collectives_are_series_where_a_tool_follows_numbers():
     assert f"{name} latency_s" in {entry["name"] for entry in smaller}
 
 
-def test_collectives_are_a_table_of_their_fits():
-    table = pd.read_csv(io.StringIO(exported("csv", timed())))
-    assert len(table) == 4 and set(table["op"]) == {"all_reduce"}
-    assert table["alpha_s"].tolist() == pytest.approx([ALPHA_S] * 4)
-    parquet = pd.read_parquet(io.BytesIO(exported("parquet", timed())))
-    assert parquet["world_size"].tolist() == table["world_size"].tolist()
-
-
-def test_messages_of_several_regimes_are_one_series():
-    (small,) = (fit for fit in timed().collectives.fits[:1])
-    large = small | {"min_bytes": 1 << 30, "alpha_s": 1.0, "bandwidth_byte_per_s": 2.0}
-    summary = timed()
-    summary.collectives.fits = [large, small]
-    ((_, found),) = json.loads(exported("bencher", summary)).items()
-    assert found["latency-s"]["value"] == small["alpha_s"]
-    assert found["bandwidth-byte-per-s"]["value"] == 2.0
-
-
 @pytest.mark.parametrize(
     ("name", "failure", "said"),
     [
@@ -507,15 +410,6 @@ def test_messages_of_several_regimes_are_one_series():
 def test_what_a_run_of_collectives_lacks_is_said(name, failure, said):
     with pytest.raises(ScalebenchError, match=said):
         exported(name, timed(failure))
-
-
-def test_a_row_that_was_only_recovered_has_its_times_in_every_series():
-    row = make_row("ddp", 2, step_s=None, samples=[], recovery=recovery())
-    ((_, found),) = json.loads(exported("bencher", make_summary([row]))).items()
-    assert "restart-s" in " ".join(found)
-    assert "scalebench_restart_seconds" in exported("openmetrics", make_summary([row]))
-    with pytest.raises(ScalebenchError, match="pytest-benchmark, whose rounds are training steps"):
-        exported("pytest-benchmark", make_summary([row]))
 
 
 @pytest.mark.parametrize("failure", [None, "3 elements of results are wrong"])
@@ -742,12 +636,3 @@ def test_each_way_to_save_and_each_kind_of_failure_is_a_number_of_its_own():
     assert "async_checkpoint_durable_s: 0.2 s [0.198, 0.202], 5 saves" in exported(
         "junit", recovered()
     )
-
-
-def test_openmetrics_has_them_as_one_gauge_with_labels():
-    lines = exported("openmetrics", recovered()).splitlines()
-    assert lines.count("# TYPE scalebench_checkpoint_stall_seconds gauge") == 1
-    (stall,) = [x for x in lines if x.startswith("scalebench_checkpoint_stall_seconds{")]
-    assert 'method="async"' in stall and stall.endswith("} 0.1")
-    (restart,) = [x for x in lines if x.startswith("scalebench_restart_lower_seconds{")]
-    assert 'failure="kill",restarted_by="torchrun"' in restart

@@ -195,8 +195,6 @@ SPEAKS = {
 }
 """Rule → a row for which it speaks, and what it says."""
 
-NEIGHBOUR = "faster neighbour"
-
 
 @pytest.mark.parametrize("name", SPEAKS)
 def test_the_rule_speaks(name):
@@ -204,12 +202,8 @@ def test_the_rule_speaks(name):
     said = advise(row)
     assert said is not None
     assert expected.replace("9 ms", "9.00 ms") in said or expected in said
-
-
-def test_every_rule_is_tested_and_has_a_number():
-    assert {rule.name for rule in (*FIRST, *RULES, *LAST)} == {*SPEAKS, NEIGHBOUR}
-    for row, _ in SPEAKS.values():
-        assert any(character.isdigit() for character in advise(row) or "")
+    brief = advice.advise(row).next_step
+    assert len(brief) <= 75 and not brief.endswith("."), "it fits its line"
 
 
 @pytest.mark.parametrize(
@@ -231,15 +225,6 @@ def test_a_search_that_finds_something_is_not_needless():
     useful = COPYING.model_copy(update={"unused_bytes": 288})
     row = of_script(IDLE, {"unused_search_s": 1e-3}).model_copy(update={"wrappers": [useful]})
     assert "find_unused" not in (advise(row) or "")
-
-
-def test_the_loader_is_named_with_its_workers():
-    row = of_script({"data_stall": 15.0}, {"loader": {"num_workers": 0}})
-    assert "more workers (num_workers, it has 0)" in (advise(row) or "")
-
-
-def test_a_smaller_batch_that_was_measured_asks_for_a_larger_one():
-    assert "more than 16 samples" in (advise(slower_by("smaller_batch_s")) or "")
 
 
 def test_the_verdict_and_the_table_say_what_slower_computation_is_made_of():

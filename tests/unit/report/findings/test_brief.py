@@ -4,7 +4,6 @@ import pytest
 
 from scalebench.records.summary import Correctness, Estimate
 from scalebench.report import render_table
-from scalebench.report.findings import advice
 from scalebench.report.findings.brief import judge_in_brief, losses
 from tests.builders.summaries import (
     LOSSES,
@@ -15,10 +14,8 @@ from tests.builders.summaries import (
     make_plain,
     make_row,
     make_summary,
-    merged_budget,
     traced_rows,
 )
-from tests.unit.report.findings.test_advice import SPEAKS
 
 
 def in_brief(*rows):
@@ -33,12 +30,6 @@ def headline(*rows):
 def case(*rows):
     (found,) = in_brief(*rows).cases
     return found
-
-
-def test_the_title_names_suite_and_size_and_not_a_winner():
-    assert in_brief(make_row()).title == "verdict on suite ddp, 2 CPU ranks"
-    crowded = in_brief(make_row(oversubscribed=True))
-    assert crowded.title.endswith("2 CPU ranks, oversubscribed: more ranks than cores")
 
 
 def test_the_headline_names_the_best_with_its_interval_and_whether_that_is_certain():
@@ -80,11 +71,6 @@ def test_ranks_that_together_are_slower_than_one_are_said_to_be_so():
     assert "one rank" not in headline(make_row("a", efficiency=0.49, spread=0.1), slow[1])
 
 
-def test_many_rivals_are_counted():
-    rows = [make_row(name, efficiency=0.9 - i / 1000) for i, name in enumerate("abcd")]
-    assert headline(*rows).endswith("Not certain: 3 of 3 others may be as good.")
-
-
 def test_without_intervals_the_headline_is_not_certain():
     text = headline(make_row("a", efficiency=0.9, spread=None), make_row("b", efficiency=0.2))
     assert text.endswith("case a, 90.0 %. Not certain: one launch gives no interval.")
@@ -92,10 +78,6 @@ def test_without_intervals_the_headline_is_not_certain():
     assert other.endswith("Not certain: not every case has an interval.")
     alone = headline(make_row("a", efficiency=0.9, spread=None))
     assert alone == "Efficiency of a: 90.0 %. It has no interval."
-
-
-def test_one_case_alone_is_neither_certain_nor_not():
-    assert headline(make_row("a", efficiency=0.9)) == "Efficiency of a: 90.0 % (86.4–93.6)."
 
 
 def test_a_wrong_result_is_never_the_highest_and_its_next_step_is_to_find_out():
@@ -129,11 +111,6 @@ def test_of_compression_the_headline_says_whether_it_pays():
     assert headline(*rows(never)).endswith("No compression pays here.")
 
 
-def test_what_communicates_nothing_is_called_a_bound():
-    row = attributed(make_row(efficiency=0.85), compression=make_compression("noop"))
-    assert losses(row)[0] == "a bound, not a way to train: nothing is communicated"
-
-
 def test_a_case_has_speedup_efficiency_loss_and_next_step():
     found = case(attributed(make_row(efficiency=0.85)))
     assert (found.speedup, found.result) == ("1.700×", "85.0 ± 3.4 %")
@@ -147,11 +124,6 @@ def test_a_larger_loss_that_is_not_significant_is_not_passed_over_in_silence():
     assert losses(row)[0] == (
         "certain: 5.4 % lost to transfer. Probable, not certain: waiting, 9.4 of the 15.0 % lost"
     )
-
-
-def test_a_loss_that_is_larger_than_what_is_missing_is_not_a_part_of_it():
-    row = attributed(make_row(efficiency=0.98), losses={"wait": 9.0, "compute_inflation": -7.0})
-    assert losses(row)[0] == "biggest cause: waiting, 9.0 % of the step"
 
 
 def test_where_no_part_is_significant_the_line_says_so():
@@ -174,23 +146,6 @@ def test_an_open_budget_says_why_and_names_no_part():
     )
 
 
-def test_wait_that_is_part_of_transfer_is_named_so():
-    row = merged_budget(attributed(make_row(efficiency=0.85)), "the clock jumped")
-    assert losses(row)[0].startswith("biggest cause: transfer including waiting, 14.8")
-
-
-def test_without_a_budget_the_reason_is_given_or_nothing():
-    assert losses(make_row(unavailable={"budget": "tracing was turned off"})) == (
-        "no cause is named: tracing was turned off",
-    )
-    assert losses(make_row(unavailable={})) == ()
-
-
-def test_a_case_judged_at_another_size_says_so():
-    suite = in_brief(make_row("a", 4), make_row("b", 2), make_missing("b", 4))
-    assert [found.speedup[:4] for found in suite.cases] == ["3.42", "N=2 "]
-
-
 def test_cases_without_an_efficiency_say_why():
     assert case(make_missing(status="failed", reason="no")).result == "no result at any size"
     assert "one rank only" in case(make_row(world_size=1)).result
@@ -210,14 +165,6 @@ def test_a_next_step_that_all_cases_share_is_said_once():
     assert [found.next_step for found in suite.cases] == [None, None]
     text = render_table(make_summary([make_row(name, spread=None) for name in "ab"]), 100)
     assert text.count("--repeats 3") == 1 and "→ All cases: Run it again" in text
-
-
-@pytest.mark.parametrize("name", SPEAKS)
-def test_every_next_step_fits_its_line(name):
-    row, _ = SPEAKS[name]
-    told = advice.advise(row)
-    assert told is not None and len(told.next_step) <= 75
-    assert not told.next_step.endswith(".")
 
 
 def verdict_lines(rows, width=100, ascii_only=False):

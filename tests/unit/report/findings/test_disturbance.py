@@ -19,11 +19,6 @@ def with_rounds(case, *factors):
     return row.model_copy(update={"samples": kept})
 
 
-def test_a_quiet_run_has_no_such_sentence():
-    assert disturbance(make_summary([make_plain(), make_row()])) is None
-    assert "not quiet" not in render_table(make_summary())
-
-
 def test_the_sentence_counts_rows_and_quotes_the_baseline():
     rows = [make_row(stamps=["foreign load: x"]), make_plain(stamps=[LOADED]), make_row("b")]
     text = disturbance(make_summary([*rows, make_missing()])) or ""
@@ -60,18 +55,6 @@ def test_drift_is_what_all_rows_share():
     apart = [with_rounds("a", 1.0, 1.1, 1.0), with_rounds("b", 1.1, 1.0, 1.0)]
     apart.append(with_rounds("c", 1.0, 1.0, 1.1))
     assert (drift(apart) or 0.0) < LEAST_DRIFT / 5
-
-
-def test_rounds_that_only_some_rows_have_do_not_count():
-    slower = [with_rounds(name, 1.0, 1.05, 1.1) for name in "abc"]
-    further = slower[0].samples[0].model_copy(update={"repeat": 3, "step_s": [0.09] * 20})
-    slower[0] = slower[0].model_copy(update={"samples": [*slower[0].samples, further]})
-    assert drift(slower) == pytest.approx(0.1)
-
-
-def test_few_rows_or_one_launch_show_no_drift():
-    assert drift([with_rounds(name, 1.0, 1.1, 1.2) for name in "ab"]) is None
-    assert drift([make_row(name, spread=None) for name in "abcd"]) is None
 
 
 def test_the_sentence_stands_above_the_tables_everywhere():

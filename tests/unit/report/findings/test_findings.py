@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts
 from scalebench.records.summary import Correctness, Estimate
-from scalebench.report.findings import conclusions, findings
+from scalebench.report.findings import findings
 from scalebench.report.words import warnings, wording
-from scalebench.spec import Context, Mesh, Pipeline, Tensor
+from scalebench.spec import Mesh, Pipeline
 from scalebench.spec.strategies import ScheduleName
 from tests.builders.summaries import (
     estimate,
-    gpu_rows,
     hostile_summary,
     make_missing,
     make_plain,
@@ -31,13 +30,6 @@ def test_the_verdict_states_speedup_efficiency_interval_and_scaling():
     assert "DDP (25 MiB buckets) reaches 1.712× on 2 CPU ranks" in text
     assert "strong scaling" in text
     assert "85.6 % efficiency (82.2–89.0)" in text
-
-
-def test_tensor_parallel_rows_are_named_with_what_they_divide():
-    told = Tensor(size=2, sequence=True, loss=True).model_dump(exclude={"kind"})
-    assert wording.strategy_label(make_row(strategy="tensor", strategy_settings=told)) == (
-        "Tensor parallel (groups of 2 ranks, sequence divided, loss divided)"
-    )
 
 
 def test_meshes_are_named_with_their_dimensions():
@@ -60,12 +52,6 @@ def test_meshes_are_named_with_their_dimensions():
     assert wording.strategy_label(row) == "Mesh (2 ranks divide the experts)"
 
 
-def test_context_parallel_rows_are_named_with_their_method():
-    told = Context(method="ulysses").model_dump(exclude={"kind"})
-    row = make_row(strategy="context", strategy_settings=told)
-    assert wording.strategy_label(row) == "Context parallel (Ulysses)"
-
-
 @pytest.mark.parametrize(
     ("settings", "label"),
     [
@@ -86,15 +72,6 @@ def test_every_schedule_has_a_name():
     assert set(wording.SCHEDULE_NAMES) == set(get_args(ScheduleName))
 
 
-def test_weak_scaling_on_gpus_is_named_as_such():
-    text = said(make_row(world_size=8, scaling="weak", device="cuda", backend="nccl"))
-    assert "8 GPUs (weak scaling)" in text
-
-
-def test_virtual_hosts_are_named():
-    assert "4 virtual hosts" in said(make_row(world_size=4, virtual_hosts=True))
-
-
 def test_the_headline_is_the_largest_size_that_is_not_oversubscribed():
     rows = [make_row(world_size=2), make_row(world_size=4, efficiency=0.41, oversubscribed=True)]
     finding = findings.judge_case(rows)
@@ -102,19 +79,10 @@ def test_the_headline_is_the_largest_size_that_is_not_oversubscribed():
     assert "Oversubscribed, more ranks than cores, not scaling: 4 (41.0 %)." in finding.notes
 
 
-def test_only_oversubscribed_sizes_are_judged_with_the_mark():
-    text = said(make_row(world_size=4, oversubscribed=True, device="cuda"))
-    assert "oversubscribed: more ranks than GPUs" in text
-
-
 @pytest.mark.parametrize("status", ["oom", "failed", "skipped"])
 def test_a_size_without_a_measurement_is_told_with_its_reason(status):
     text = said(make_row(), make_missing(world_size=8, status=status, reason="because of this"))
     assert f"N = 8 {status}: because of this." in text
-
-
-def test_one_launch_has_no_interval_and_says_so():
-    assert "(no interval: one launch)" in said(make_row(spread=None))
 
 
 def test_an_interval_from_below_half_to_perfect_is_inconclusive():
@@ -126,12 +94,6 @@ def test_an_interval_from_below_half_to_perfect_is_inconclusive():
     assert "reaches" not in finding.sentence
 
 
-@given(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_too_wide_means_both_ends_are_possible(value, below, above):
-    found = Estimate(value=value, low=value - below, high=value + above, n=3)
-    assert findings.too_wide(found) == (found.low < 0.5 and found.high >= 1.0)
-
-
 def test_the_wrapper_cost_comes_from_the_row_of_one_rank():
     text = said(make_row(world_size=1, efficiency=0.9, spread=0.01), make_row(world_size=2))
     assert "costs 10.00 % of the speed" in text
@@ -141,11 +103,6 @@ def test_the_wrapper_cost_comes_from_the_row_of_one_rank():
 def test_a_wrapper_cost_within_noise_is_not_claimed():
     text = said(make_row(world_size=1, efficiency=0.99, spread=0.03), make_row(world_size=2))
     assert "has a cost that the noise hides (between −2.0 and 4.0 %)" in text
-
-
-def test_a_wrapper_faster_than_plain_is_not_a_negative_cost():
-    text = said(make_row(world_size=1, efficiency=1.1, spread=0.01), make_row(world_size=2))
-    assert "is faster than the plain model by 10.0 %" in text
 
 
 def test_a_wrong_result_is_told_before_its_speed_counts():
@@ -167,12 +124,6 @@ def test_a_stamped_efficiency_is_to_be_read_with_care():
         " processors busy with other programs)." in said(make_row(stamps=[LOADED]))
     )
     assert "with care" not in said(make_row())
-
-
-def test_a_stamp_on_several_sizes_is_told_once_without_its_details():
-    text = said(make_row(stamps=[LOADED]), make_row(world_size=4, stamps=[LOADED, "throttled: x"]))
-    assert "Read the efficiency at N = 2 and 4 with care: other programs were running. Read" in text
-    assert "at N = 4 with care: throttled (x)." in text
 
 
 def test_a_stamp_on_the_baseline_concerns_every_efficiency():
@@ -215,25 +166,11 @@ def test_a_row_without_efficiency_says_why():
     assert "Its efficiency is unknown: plain failed." in said(row)
 
 
-def test_one_rank_alone_says_nothing_about_scaling():
-    assert "Nothing can be said about scaling." in said(make_row(world_size=1))
-
-
-def test_exposed_communication_is_told_only_when_measured():
-    assert "Exposed communication" not in said(make_row())
-    row = make_row().model_copy(update={"exposed_comm_s": estimate(0.002)})
-    assert "In traced steps, exposed communication takes 2.000 ms" in said(row)
-
-
 def test_attribution_is_said_to_be_missing_when_it_is():
     (sentence,) = findings.general(make_summary())
     assert "No step was traced" in sentence and "without --no-trace" in sentence
     measured = make_row().model_copy(update={"exposed_comm_s": estimate(0.002)})
     assert findings.general(make_summary([measured])) == ()
-
-
-def test_an_interrupted_run_says_so():
-    assert "not complete (interrupted)" in findings.general(make_summary(status="interrupted"))[0]
 
 
 def test_an_all_failed_run_has_a_verdict():
@@ -265,16 +202,6 @@ def test_the_best_of_three_names_those_that_may_be_as_good():
     )
 
 
-def test_without_intervals_nobody_is_best():
-    text = ranking(make_row("a", efficiency=0.9, spread=None), make_row("b", efficiency=0.2))
-    assert text is not None and "is not known: some have no interval" in text
-
-
-def test_different_workloads_are_not_ranked():
-    text = ranking(make_row("a", efficiency=0.9), make_row("b", efficiency=0.2, workload="cnn"))
-    assert text is not None and "not ranked" in text
-
-
 def test_a_wrong_result_cannot_be_best():
     wrong = Correctness(status="deviates", gradient_deviation=0.03)
     rows = [make_row("a", efficiency=0.99, correctness=wrong), make_row("b", efficiency=0.7)]
@@ -283,28 +210,10 @@ def test_a_wrong_result_cannot_be_best():
     assert text is not None and text.startswith("b scales best")
 
 
-def test_a_single_case_is_not_ranked_against_the_baseline():
-    assert ranking(make_plain(), make_row()) is None
-
-
-def test_the_figures_conclude_from_their_data():
-    rows = gpu_rows()
-    assert "7.63×" in conclusions.speedup_sentence(rows)
-    assert "ddp-accumulate-4 on 8 GPUs; ideal is 8×" in conclusions.speedup_sentence(rows)
-    assert "between 83 and 95 %" in conclusions.efficiency_sentence(rows)
-    assert "differ most in" in conclusions.steps_sentence(rows)
-    assert "unknown" in conclusions.steps_sentence([make_row(spread=None)])
-
-
 def test_hostile_strings_leave_no_control_characters():
     verdict = findings.judge(hostile_summary())
     texts = [t for s in verdict.suites for f in s.findings for t in (f.verdict, *f.notes)]
     assert all(text.isprintable() for text in texts)
-
-
-def test_every_known_mark_has_a_letter_of_its_own():
-    letters = [mark.letter for mark in warnings.MARKS.values()]
-    assert len(set(letters)) == len(letters)
 
 
 def test_marks_put_a_wrong_result_first_and_name_each_once():
@@ -313,10 +222,6 @@ def test_marks_put_a_wrong_result_first_and_name_each_once():
         spread=None, correctness=wrong, oversubscribed=True, stamps=["unsteady", "unsteady: x"]
     )
     assert warnings.marks(row) == ("deviates", "oversubscribed", "unsteady", "one launch")
-
-
-def test_an_unknown_stamp_is_said_to_be_unknown():
-    assert "no explanation" in warnings.explain("brand new").meaning
 
 
 @given(st.text())
