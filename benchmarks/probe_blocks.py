@@ -21,7 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.cells import cpu_cell
 from scalebench.spec import StepPlan
 from scalebench.worker.inspection.verify import fresh_workload
-from scalebench.worker.measure.loop import measure
+from scalebench.worker.measure.loop import Loop, Measurement
+from scalebench.worker.portable import step_clock
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import RankContext, connected
 from scalebench.worker.strategies import build_training
@@ -40,6 +41,14 @@ BARE_STEPS = 20_000
 Blocks = dict[str, list[float]]
 """Arm → seconds per step of each of its blocks. ``<arm> cpu``: of the processor, the uncounted
 steps and what scalebench does between blocks included."""
+
+
+def measured(training: Training, feed: Iterator[Any], context: RankContext) -> Measurement:
+    """Warm up and measure as the cell's plan says; return what was seen."""
+    loop = Loop(training, feed, context, step_clock(context.device.type))
+    loop.warm_up(context.cell.steps)
+    loop.measure_clean(context.cell.steps)
+    return loop.seen
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ class Arms:
     def scalebench(self) -> Blocks:
         """The loop that is judged; it times every step by itself."""
         cpu_began_ns = time.process_time_ns()
-        seen = measure(self.training, self.feed, self.context).seen
+        seen = measured(self.training, self.feed, self.context)
         return {
             "scalebench": [_mean(seen.step_s[-self.count :])],
             "aligned": [_mean(seen.slowest_s[-self.count :])],
@@ -172,7 +181,7 @@ def bare_loop_s(context: RankContext) -> float:
     cell = context.cell.model_copy(update={"steps": steps})
     batch = torch.zeros(1)
     feed = endless([batch] * BARE_STEPS, context.device, 1)
-    seen = measure(training, feed, replace(context, cell=cell)).seen
+    seen = measured(training, feed, replace(context, cell=cell))
     batches = iter([batch] * BARE_STEPS)
     began_ns = time.perf_counter_ns()
     for each in batches:

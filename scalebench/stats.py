@@ -15,7 +15,6 @@ from scipy.special import bdtr, stdtrit
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
-MIN_STEPS_FOR_STEADY = 10
 TRIMMED = 4
 """One in so many values is trimmed on either side."""
 LARGEST_LOG = math.log(sys.float_info.max)
@@ -184,57 +183,6 @@ def trimmed_mean(values: Floats) -> tuple[float, float]:
         return mean, 0.0
     moved = np.clip(x, x[k], x[n - 1 - k])
     return mean, float(moved.var(ddof=1)) / ((1 - 2 * k / n) ** 2 * n)
-
-
-def steady_start(step_s: ArrayLike) -> int | None:
-    """Find where the start-up transient of a series ends.
-
-    The marginal standard error rule (MSER; White 1997): drop as many leading steps d as makes the
-    standard error of what is left smallest, ``argmin_d Σ_{i≥d}(x_i − x̄_d)² / (n−d)²``. The answer
-    counts only if it lies in the first half of the series; otherwise the series is too short to
-    tell (Hoad, Robinson & Davies 2010, who recommend the rule for automation). No threshold and
-    no guessed warm-up: noise makes both terms larger alike.
-
-    Args:
-        step_s: Durations in order, shape (n,).
-
-    Returns:
-        Index of the first steady step, or None: more steps are needed.
-    """
-    x = np.asarray(step_s, dtype=float)
-    x = x - x[-1:]  # sums of squares of the small differences, not of the large values
-    n = len(x)
-    if n < MIN_STEPS_FOR_STEADY:
-        return None
-    remaining = np.arange(n, 0, -1)
-    sums = np.cumsum(x[::-1])[::-1]
-    squares = np.cumsum((x**2)[::-1])[::-1]
-    deviation = np.maximum(squares - sums**2 / remaining, 0.0)
-    error = deviation / remaining**2
-    first = int(np.argmin(error[: n - 2]))  # of the last two nothing could be said
-    return first if first <= n // 2 else None
-
-
-def mean_precision(step_s: ArrayLike) -> float | None:
-    """Tell how well a launch knows its mean step time.
-
-    Batch means (Schmeiser 1982): the series is cut into up to 10 consecutive batches, long enough
-    to be nearly independent of one another where single steps are not, and the t interval of their
-    means is taken.
-
-    Args:
-        step_s: Durations of consecutive clean steps, seconds, shape (n,).
-
-    Returns:
-        Half the width of the 95 % interval over the mean; None: fewer than 10 steps.
-    """
-    x = np.asarray(step_s, dtype=float)
-    num_batches = min(10, len(x) // 2)
-    if num_batches < 5:
-        return None
-    means = np.array([batch.mean() for batch in np.array_split(x, num_batches)])
-    half_width = float(stdtrit(num_batches - 1, (1 + CONFIDENCE) / 2))
-    return half_width * float(means.std(ddof=1)) / math.sqrt(num_batches) / float(x.mean())
 
 
 def t_half_width(variance: Variance, confidence: float = CONFIDENCE) -> float:

@@ -22,7 +22,7 @@ from scalebench.worker.process.context import JobContext, joined
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.nccl_log import write_nccl_log
 from scalebench.worker.process.rendezvous import rendezvous_store
-from scalebench.worker.rehearsals.play import rehearse
+from scalebench.worker.synthetic_steps import rehearse
 from scalebench.worker.time_limit import TimeLimit
 
 PAUSE_S = 0.05

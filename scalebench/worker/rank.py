@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
@@ -23,15 +22,19 @@ from scalebench.worker.checkpoints.restoring import measure_restores
 from scalebench.worker.checkpoints.saving import measure_saves
 from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.fit import measure_fit
-from scalebench.worker.inspection.memory import allocator_retries, read_memory
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.shard import measure_shard
 from scalebench.worker.inspection.verify import inspect
-from scalebench.worker.measure.clock import step_clock
-from scalebench.worker.measure.ddp_logger import logged_exposed_s
 from scalebench.worker.measure.loop import Loop, Measurement
 from scalebench.worker.measure.race import RaceRun
-from scalebench.worker.measure.rounds import Rounds
+from scalebench.worker.measure.rounds import Rounds, logged_exposed_s
+from scalebench.worker.portable import (
+    allocator_retries,
+    device_facts,
+    memory,
+    peak_rss_bytes,
+    step_clock,
+)
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import RankContext, TakingTurns, connected
 from scalebench.worker.process.failure import describe
@@ -145,19 +148,14 @@ def _store_of(cell: Cell, request: dict[str, Any], paths: LaunchPaths) -> Path |
 def _peaks_so_far(cell: Cell) -> Memory:
     """Return the peaks of a rank that has failed, as far as they can still be told."""
     try:
-        return read_memory(torch.device(cell.device))
+        return Memory(**memory(cell.device))
     except RuntimeError:  # the device is what failed
-        return Memory(rss_bytes=process.peak_rss_bytes())
+        return Memory(rss_bytes=peak_rss_bytes())
 
 
 def _backend_facts(context: RankContext) -> dict[str, Any]:
-    on_cuda = context.device.type == "cuda"
-    properties = torch.cuda.get_device_properties(context.device) if on_cuda else None
-    return {
-        "device_name": properties.name if properties else "cpu",
-        "device_uuid": str(properties.uuid) if properties else None,
-        "backend": dist.get_backend() if dist.is_initialized() else None,
-    }
+    backend = dist.get_backend() if dist.is_initialized() else None
+    return {**device_facts(context.device.type == "cuda"), "backend": backend}
 
 
 def _measure(context: RankContext, keep: Keep) -> None:
@@ -174,8 +172,9 @@ def _measure(context: RankContext, keep: Keep) -> None:
         stream = endless(workload.batches, context.device, context.cell.rank_batch)
         batches = training.own_batches(stream)
         gc.collect()
-        retries = allocator_retries(context.device)
-        loop = Loop(training, batches, context, step_clock(context.device))
+        device = context.device.type
+        retries = allocator_retries(device)
+        loop = Loop(training, batches, context, step_clock(device))
         if context.cell.race is None:
             loop.warm_up(context.cell.steps)
     points = None
@@ -183,17 +182,13 @@ def _measure(context: RankContext, keep: Keep) -> None:
         loop.measure_clean(context.cell.steps)
     else:
         points = RaceRun(loop, workload, context.cell.race).run()
-    memory = read_memory(context.device)
-    if retries is not None:
-        retried = (allocator_retries(context.device) or 0) - retries
-        memory = memory.model_copy(update={"allocator_retries": retried})
     clean: dict[str, Any] = {
         "steady": loop.seen.steady,
         "first_step_ns": loop.seen.first_step_ns,
         "race": points,
         "num_parameters": num_parameters,
         "tokens_per_sample": workload.tokens_per_sample,
-        "memory": memory,
+        "memory": Memory(**memory(device, retries)),
         "compression": traffic_of(training),
         "facts": {"optimizer": optimizer_kind(training.optimizer), **training.facts},
     }

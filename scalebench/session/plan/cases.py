@@ -101,7 +101,7 @@ def step_plan_of(request: Request, suite: Suite, device: Device) -> StepPlan:
     changes |= {"steps": request.steps} if request.steps else {}
     changes |= {} if request.trace else {"trace": False}
     plan = suite.steps.model_copy(update=changes)
-    is_short = request.quick or plan.steps is not None or plan.precision is not None
+    is_short = request.quick or plan.steps is not None
     if device == "cuda" and plan.energy_s is None and not is_short:
         return plan.model_copy(update={"energy_s": ENERGY_S})
     return plan

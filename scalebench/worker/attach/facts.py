@@ -3,49 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
 import platform
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from scalebench.worker.attach.recognition import groups, layouts, trained_modules, wrappers
-
-
-def allocator_retries(device: str) -> int:
-    """Return how often CUDA's allocator has freed its cache and tried again so far."""
-    if device != "cuda" or not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
-
-
-def memory(device: str, retries_before: int = 0) -> dict[str, Any]:
-    """Return the peaks so far in bytes, under the names of `scalebench.records.rank.Memory`.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-        retries_before: Those of the allocator before the first step: loading a model may have some.
-    """
-    found: dict[str, Any] = {"rss_bytes": _peak_rss_bytes()}
-    if device == "cuda" and torch.cuda.is_initialized():
-        free, total = torch.cuda.mem_get_info()
-        found["allocated_bytes"] = torch.cuda.max_memory_allocated()
-        found["reserved_bytes"] = torch.cuda.max_memory_reserved()
-        found["device_bytes"] = total - free
-        found["allocator_retries"] = allocator_retries(device) - retries_before
-    return found
-
-
-def _peak_rss_bytes() -> int | None:
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line for line in lines if line.startswith("VmHWM:")]
-    return int(found[0].split()[1]) * 1024 if found else None
+from scalebench.worker.portable import device_facts, scheduling
 
 
 def optimizers() -> list[Any]:
@@ -86,32 +52,13 @@ def of_training(optimizers: Sequence[Any], device: str) -> dict[str, Any]:
             "python": platform.python_version(),
             "optimizer": ", ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
             "backend": _backend(device),
-            **_scheduled(),
+            **scheduling(),
             "groups": groups(),
             "wrappers": found,
             **({} if found else {"modules": trained_modules(optimizers)}),
-            **_device(),
+            **device_facts(torch.cuda.is_available() and torch.cuda.is_initialized()),
         },
     }
-
-
-def _scheduled() -> dict[str, Any]:
-    """Return the processors of this process and its scheduling class, as far as they are told."""
-    if not hasattr(os, "sched_getscheduler"):
-        return {}
-    names = {os.SCHED_OTHER: "default", os.SCHED_BATCH: "SCHED_BATCH"}
-    found = os.sched_getscheduler(0)
-    return {
-        "affinity": sorted(os.sched_getaffinity(0)),
-        "scheduling_class": names.get(found, str(found)),
-    }
-
-
-def _device() -> dict[str, Any]:
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return {"device_name": "cpu", "device_uuid": None}
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {"device_name": properties.name, "device_uuid": str(getattr(properties, "uuid", None))}
 
 
 def _backend(device: str) -> str | None:

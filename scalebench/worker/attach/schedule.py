@@ -1,7 +1,4 @@
-"""Which steps are measured how: decided once, by rank 0, from the steps of the warm-up.
-
-All of it in plain Python: the script's interpreter need not have numpy.
-"""
+"""Which steps are measured how: decided once, by rank 0, from the steps of the warm-up."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-FIRST_LOOK = 10
+from scalebench.worker.portable import FEWEST_STEPS, MAX_STEPS, how_many, steady_start
+
+FIRST_LOOK = FEWEST_STEPS
 LOOK_EVERY = 5
 """After how many steps the warm-up is looked at, and how often from then on."""
 
-MAX_STEPS = 4
-MIN_STEPS = 2
 KINDS = ("paired", "traced", "bare")
 LEAST_EXTRA = 0.02
 """Of the time: what long steps take beyond usual ones, if it is to be looked after."""
@@ -75,24 +72,6 @@ class Schedule(NamedTuple):
     def from_json(cls, stored: dict[str, Any]) -> Schedule:
         """Return what `to_json` was made of."""
         return cls(**{**stored, "blocks": [Block(*block) for block in stored["blocks"]]})
-
-
-def steady_start(step_s: Sequence[float]) -> int | None:
-    """Return the first steady step, or None: `scalebench.stats.steady_start` in plain Python."""
-    n = len(step_s)
-    if n < FIRST_LOOK:
-        return None
-    x = [step - step_s[-1] for step in step_s]
-    total = squares = 0.0
-    errors = [0.0] * n
-    for i in range(n - 1, -1, -1):
-        total += x[i]
-        squares += x[i] * x[i]
-        left = n - i
-        errors[i] = max(squares - total * total / left, 0.0) / left**2
-    candidates = errors[: n - 2]
-    first = candidates.index(min(candidates))
-    return first if first <= n // 2 else None
 
 
 def median(values: Sequence[float]) -> float:
@@ -213,11 +192,6 @@ def rounds(
     if cycle > 1 and round_s <= most_rounds * plan["rounds_s"]:
         num_rounds, count = max(1, int(plan["rounds_s"] / round_s)), whole
     else:
-        num_rounds, count = 1, MIN_STEPS
-        for steps in (MAX_STEPS, MIN_STEPS):
-            fitting = int(plan["rounds_s"] / (step_s * len(KINDS) * (steps + 1)))
-            if fitting >= 2:
-                num_rounds, count = fitting, steps
-                break
+        num_rounds, count = how_many(plan["rounds_s"], step_s, len(KINDS))
     kinds = KINDS * min(num_rounds, plan["max_rounds"])
     return [Block(kind, first + i * (count + 1), count + 1) for i, kind in enumerate(kinds)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 from torch.autograd.profiler import record_function
-from torch.profiler import ProfilerActivity, profile
+
+from scalebench.worker.portable import step_profiler
 
 STEP = "scalebench.step"
 """`scalebench.trace.marks.STEP`. Here it is a point between two steps, not a span."""
@@ -34,15 +34,7 @@ class Traces:
         """Switch the profiler on before a step."""
         if self.failure is not None:
             return
-        activities = [ProfilerActivity.CPU]
-        if self.device == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-            os.environ.setdefault("TEARDOWN_CUPTI", "1")  # see scalebench.worker.measure.tracing
-        profiler = profile(
-            activities=activities,
-            record_shapes=True,
-            experimental_config=_every_thread(self.device),
-        )
+        profiler = step_profiler(self.device)
         try:
             profiler.start()
         except Exception as error:  # the script may be profiling itself
@@ -84,15 +76,3 @@ class Traces:
                 return
             self.blocks[number]["file"] = str(file)
         self._profilers.clear()
-
-
-def _every_thread(device: str) -> Any:
-    """Return what makes the profiler see every thread of a CPU rank, where torch can; or None."""
-    if device == "cuda":
-        return None
-    try:
-        from torch._C._profiler import _ExperimentalConfig
-
-        return _ExperimentalConfig(profile_all_threads=True)
-    except (ImportError, TypeError):  # torch before 2.6
-        return None

@@ -22,7 +22,6 @@ from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, Fed
 from scalebench.worker.attach.between import Between, Doings
 from scalebench.worker.attach.calls import PATIENCE, OptimizerCalls
-from scalebench.worker.attach.clocks import between, clock_for
 from scalebench.worker.attach.compiled import SEEN
 from scalebench.worker.attach.host_waits import HostWaits
 from scalebench.worker.attach.inputs import Inputs
@@ -35,6 +34,7 @@ from scalebench.worker.attach.problems import (
 from scalebench.worker.attach.tracing import Traces
 from scalebench.worker.attach.traffic import Traffic, TrafficWatch
 from scalebench.worker.attach.unused_search import UnusedSearch
+from scalebench.worker.portable import allocator_retries, between, clock_for, memory
 
 MOST_ENDINGS = 3
 """A script that catches SystemExit is asked again at its next steps; then it is ended by force."""
@@ -176,7 +176,7 @@ class Watch:
         if doings is not None:
             self.doings[self.num_calls] = doings
         if self.num_calls == 0:
-            self._retries_before = facts.allocator_retries(self.request["device"])
+            self._retries_before = allocator_retries(self.request["device"]) or 0
         if self.num_calls == 0 and self.rank == 0:
             self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
         self.num_calls += 1
@@ -351,7 +351,7 @@ class Watch:
         self.batches.off = True
 
     def _read_memory(self) -> None:
-        self._memory = facts.memory(self.request["device"], self._retries_before)
+        self._memory = memory(self.request["device"], self._retries_before)
 
     def _finish(self) -> None:
         self.store()

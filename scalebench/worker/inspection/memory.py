@@ -35,30 +35,9 @@ from scalebench.worker.inspection.allocations import (
     composition_at_peak,
     frees_of,
 )
-from scalebench.worker.process.setup import peak_rss_bytes
 
 LET_GO_S = 2e-3
 STRETCH = "scalebench: a stretch of memory"
-
-
-def read_memory(device: torch.device) -> Memory:
-    """Return the peaks of this process so far; CUDA counts from the start of the process."""
-    if device.type == "cpu":
-        return Memory(rss_bytes=peak_rss_bytes())
-    free, total = torch.cuda.mem_get_info(device)
-    return Memory(
-        allocated_bytes=torch.cuda.max_memory_allocated(device),
-        reserved_bytes=torch.cuda.max_memory_reserved(device),
-        device_bytes=total - free,
-        rss_bytes=peak_rss_bytes(),
-    )
-
-
-def allocator_retries(device: torch.device) -> int | None:
-    """Return how often CUDA's allocator had to free its cache and retry so far; None on CPU."""
-    if device.type == "cpu":
-        return None
-    return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0))
 
 
 def owned_storages(

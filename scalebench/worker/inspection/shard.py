@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.worker.inspection.fit import train_watched
 from scalebench.worker.inspection.reference import fresh_workload
-from scalebench.worker.measure.clock import step_clock
 from scalebench.worker.measure.loop import Loop, Measurement
+from scalebench.worker.portable import step_clock
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training
@@ -32,7 +32,7 @@ def measure_shard(context: RankContext) -> tuple[Measurement, dict[str, Any]]:
         leave_gradients(training)
         batches = endless(workload.batches, context.device, context.cell.rank_batch)
         gc.collect()
-        loop = Loop(training, batches, context, step_clock(context.device))
+        loop = Loop(training, batches, context, step_clock(context.device.type))
         loop.warm_up(context.cell.steps)
     loop.measure_clean(context.cell.steps)
     known = {"optimizer": optimizer_kind(training.optimizer), **training.facts}

@@ -17,8 +17,7 @@ import torch
 
 from scalebench.records.rank import Block, Phase
 from scalebench.spec import StepPlan
-from scalebench.stats import mean_precision, steady_start
-from scalebench.worker.measure.clock import StepClock, step_clock
+from scalebench.worker.portable import StepClock, steady_start
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.workloads.batches import first_samples
@@ -27,7 +26,6 @@ WARMUP_BLOCK = 5
 STEPS_TO_SEE_THE_LENGTH = 2
 """Where long steps are not warmed up: the first one pays for what is done once."""
 FIRST_WARMUP_BLOCK = 10
-CLEAN_BLOCKS = 4
 WINDOW_SLACK = 0.1
 FEWEST_STEPS_OF_TURN = 2
 
@@ -74,14 +72,6 @@ class Measurement:
             for block in self.blocks
             if block.phase == "clean" and block.start_ns is not None
         )
-
-
-def measure(training: Training, batches: Iterator[Any], context: RankContext) -> "Loop":
-    """Train, and measure the steps, as the cell's plan of steps says."""
-    loop = Loop(training, batches, context, step_clock(context.device))
-    loop.warm_up(context.cell.steps)
-    loop.measure_clean(context.cell.steps)
-    return loop
 
 
 @dataclass
@@ -138,14 +128,13 @@ class Loop:
         if plan.steps is not None:
             self.run_block("clean", plan.steps + 1)
             return
-        num_blocks = 1 if plan.precision is None else CLEAN_BLOCKS
         while True:
             step_s = float(np.mean(self.seen.clean_s() or self.seen.pace_s[-WARMUP_BLOCK:]))
             wanted = steps_still_wanted(self.seen.clean_s(), plan, step_s)
             for_energy = energy_steps_still_wanted(self.seen.timed_clean_s(), plan, step_s)
             if wanted == for_energy == 0:
                 return
-            self.run_block("clean", max(math.ceil(wanted / num_blocks), for_energy) + 1)
+            self.run_block("clean", max(wanted, for_energy) + 1)
 
     def run_block(
         self,
@@ -268,13 +257,10 @@ def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> i
         plan: Limits; ``steps`` is not looked at.
         step_s: What the next step will take, seconds.
     """
-    missing = plan.min_steps - len(clean_s)
-    precision = mean_precision(clean_s)
-    if plan.precision is not None and precision is not None and precision <= plan.precision:
-        return max(missing, 0)
+    missing = max(plan.min_steps - len(clean_s), 0)
     left_s = plan.window_s - sum(clean_s)
     if left_s < WINDOW_SLACK * plan.window_s:
-        return max(missing, 0)
+        return missing
     return max(missing, math.ceil(left_s / step_s))
 
 

@@ -14,9 +14,11 @@ would mind: times do not depend on the values.
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from scalebench.records.trace import ClockAlignment, Trace
@@ -25,12 +27,11 @@ from scalebench.worker.measure.alignment import combine, measure_offset
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import Capture, only_group, traced
+from scalebench.worker.portable import MIN_STEPS, how_many
 from scalebench.worker.process.failure import classify
 from scalebench.worker.strategies.base import Training
 
 NUM_KINDS = len(("paired", "traced", "local", "bare"))
-MAX_STEPS = 4
-MIN_STEPS = 2
 
 ANOTHER_RANK = "another rank exited while steps were traced"
 
@@ -84,7 +85,8 @@ class Rounds:
                 trace_unavailable="the steps are too long for the cell's time limit"
             )
         try:
-            return self._run(*how_many(cell.steps.rounds_s, step_s, cell.steps.max_rounds))
+            num_rounds, num_steps = how_many(cell.steps.rounds_s, step_s, NUM_KINDS)
+            return self._run(min(num_rounds, cell.steps.max_rounds), num_steps)
         except (Exception, SystemExit) as error:
             self.loop.seen.forget_rounds()
             traceback.print_exc()
@@ -150,19 +152,28 @@ class Rounds:
         return [loss] * count
 
 
-def how_many(rounds_s: float, step_s: float, max_rounds: int) -> tuple[int, int]:
-    """Return how many rounds fit into ``rounds_s`` seconds, and the steps of a block that count.
-
-    At least one round of two steps: with long steps that takes longer than asked.
-    """
-    for num_steps in (MAX_STEPS, MIN_STEPS):
-        num_rounds = int(rounds_s / (step_s * NUM_KINDS * (num_steps + 1)))
-        if num_rounds >= 2:
-            return min(num_rounds, max_rounds), num_steps
-    return 1, MIN_STEPS
-
-
 def collective_group(training: Training, world_size: int) -> dict[str, int]:
     """Return name and size of the process group of a training's collectives, if it is but one."""
     own = training.collective_groups()
     return only_group(world_size) if own is None else own
+
+
+def logged_exposed_s(training: Any) -> float | None:
+    """Return what DDP's own logger says of exposed communication per step, seconds.
+
+    A cross-check only: the logger is private, samples the first ten and then every hundredth step,
+    and starts its clock of the backward pass at the first gradient that is ready. None: the
+    training is not DDP's, or this torch has no such logger.
+    """
+    module = getattr(training, "module", None)
+    if not isinstance(module, DistributedDataParallel):
+        return None
+    try:
+        logged = module._get_ddp_logging_data()
+    except (AttributeError, RuntimeError):
+        return None
+    communication_ns = logged.get("avg_backward_comm_time", 0)
+    overlap_ns = logged.get("avg_backward_compute_comm_overlap_time", 0)
+    if not communication_ns:
+        return None
+    return float(max(communication_ns - overlap_ns, 0)) / 1e9

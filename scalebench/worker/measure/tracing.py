@@ -1,7 +1,6 @@
 """Tracing steps with torch's profiler, read from memory into columns: no detour by way of JSON."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,22 +12,19 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch._C._autograd import _KinetoEvent
-from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 
 from scalebench.records.scratch import Scratch
 from scalebench.trace.communication_kernels import carries_details
 from scalebench.trace.events import CATEGORIES, Events
 from scalebench.trace.kineto import read_kineto
 from scalebench.trace.marks import STEP
+from scalebench.worker.portable import step_profiler
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}
 FROM_MEMORY = hasattr(_KinetoEvent, "extra_meta")
 """Before torch 2.13 only the file that the profiler writes has NCCL's fields, and says what is a
 kernel and what a copy."""
-TEARDOWN = "TEARDOWN_CUPTI"
-"""Kineto's variable: without it CUPTI stays attached after a trace, and every launch of a kernel
-takes longer from then on. On an H200 steps of 4.1 ms took 5.5 ms between traces, with it 3.9."""
 _RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 
 
@@ -61,14 +57,8 @@ class Capture:
 @contextmanager
 def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterator[Capture]:
     """Trace what runs inside the block; the capture's events are there when it is over."""
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-        os.environ.setdefault(TEARDOWN, "1")
     capture = Capture()
-    with profile(
-        activities=activities, record_shapes=True, experimental_config=_every_thread(device)
-    ) as profiler:
+    with step_profiler(device.type) as profiler:
         yield capture
     results = profiler.profiler.kineto_results
     if FROM_MEMORY:
@@ -107,16 +97,6 @@ def marks_of(events: Events) -> NDArray[np.int64]:
     host = events.of("user_annotation")
     marks = host[[events.names[code] == STEP for code in events.name[host]]]
     return marks[np.argsort(events.start_ns[marks])]
-
-
-def _every_thread(device: torch.device) -> _ExperimentalConfig | None:
-    """Return what makes the profiler see every thread of a CPU rank; None: the default.
-
-    By itself it sees the threads that inherit its state. What a communication hook begins in a
-    callback, PowerSGD's second and third all-reduce, begins on one of gloo's own threads. On a
-    GPU callbacks run on the thread that waits for them, and kernels are seen wherever they begin.
-    """
-    return None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
 
 
 def read_events(

@@ -24,6 +24,7 @@ from scalebench.processors import (
     read_processors,
 )
 from scalebench.spec import Device, Job
+from scalebench.worker.portable import scheduling_class
 
 _PR_SET_PDEATHSIG = 1
 _SOCKET_FOLDER_LENGTH = 80
@@ -151,15 +152,6 @@ def lead_session() -> None:
         os.setsid()
 
 
-def scheduling_class() -> str:
-    """Return the scheduling class of this process; ``default`` is SCHED_OTHER."""
-    if not hasattr(os, "sched_getscheduler"):
-        return "default"
-    names = ("SCHED_BATCH", "SCHED_IDLE", "SCHED_FIFO", "SCHED_RR")
-    known = {getattr(os, name): name for name in names if hasattr(os, name)}
-    return known.get(os.sched_getscheduler(0), "default")
-
-
 def settle(job: Job, local_rank: int) -> dict[str, Any]:
     """Bring this process into the state in which it is measured; return what is in force."""
     pinned = pin(local_rank, job.threads, job.device) if job.pinned else unpinned_place()
@@ -180,16 +172,6 @@ def use_threads(threads: int) -> None:
     """Use ``threads`` intra-op threads, here and in processes started from here."""
     torch.set_num_threads(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)
-
-
-def peak_rss_bytes() -> int | None:
-    """Return the peak resident set of this process in bytes, or None where it is not told."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    line = next((ln for ln in status.splitlines() if ln.startswith("VmHWM:")), None)
-    return int(line.split()[1]) * 1024 if line else None
 
 
 def redirect_output(log: Path) -> None:

@@ -11,9 +11,9 @@ from scalebench.records.rank import Block, Memory, Phase, StepGap
 from scalebench.records.trace import ClockAlignment
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget, evaluate
-from scalebench.stats import steady_start
 from scalebench.worker.attach.problems import NO_EXCHANGE
 from scalebench.worker.attach.schedule import FIRST_LOOK
+from scalebench.worker.portable import steady_start
 from scalebench.worker.script.traces import NoTrace, trace_of
 
 FEWEST_STEPS = 4

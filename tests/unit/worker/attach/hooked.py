@@ -23,11 +23,11 @@ from scalebench.worker.attach import hooks
 from scalebench.worker.attach.batches import Batches
 from scalebench.worker.attach.between import Between
 from scalebench.worker.attach.calls import OptimizerCalls
-from scalebench.worker.attach.clocks import HostClock
 from scalebench.worker.attach.compiled import SEEN, catch_up
 from scalebench.worker.attach.inputs import Inputs
 from scalebench.worker.attach.problems import ScriptProblem
 from scalebench.worker.attach.traffic import TrafficWatch
+from scalebench.worker.portable import HostClock
 
 STEPS = 3
 

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDa
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalebench.worker.attach.batches import Batches, leading_of, tokens_of
-from scalebench.worker.attach.clocks import HostClock
+from scalebench.worker.portable import HostClock
 
 NEXT = _BaseDataLoaderIter.__next__
 ASK = _BaseDataLoaderIter._next_index

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.worker import attach
+from scalebench.worker import attach, portable
 
-MODULES = sorted(Path(attach.__file__).parent.glob("*.py"))
+MODULES = [*sorted(Path(attach.__file__).parent.glob("*.py")), Path(portable.__file__)]
+OURS = ("scalebench.worker.attach", "scalebench.worker.portable")
 ON_THE_WAY = [Path(attach.__file__).parents[up] / "__init__.py" for up in (1, 2)]
 
 
@@ -33,7 +34,7 @@ def test_it_imports_nothing_else(path):
         for name in names:
             root = name.partition(".")[0]
             known = root in sys.stdlib_module_names or root == "torch"
-            assert known or name.startswith("scalebench.worker.attach"), name
+            assert known or name.startswith(OURS), name
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)

@@ -1,11 +1,7 @@
 """The schedule that rank 0 decides on."""
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scalebench import stats
 from scalebench.spec import StepPlan
 from scalebench.worker.attach.schedule import (
     FIRST_LOOK,
@@ -15,7 +11,6 @@ from scalebench.worker.attach.schedule import (
     Schedule,
     decide,
     first_steady,
-    steady_start,
 )
 
 PLAN = StepPlan().model_dump()
@@ -23,15 +18,6 @@ PLAN = StepPlan().model_dump()
 
 def plan(**changes: object) -> dict[str, object]:
     return {**PLAN, **changes}
-
-
-@given(st.lists(st.floats(1e-4, 10.0), max_size=60))
-def test_the_steady_state_is_found_by_the_rule_of_the_own_loop(step_s):
-    found, expected = steady_start(step_s), stats.steady_start(step_s)
-    if found != expected:  # of equally good ones rounding decides
-        assert found is not None and expected is not None
-        rest = [np.var(step_s[i:]) / (len(step_s) - i) for i in (found, expected)]
-        np.testing.assert_allclose(rest[0], rest[1], rtol=1e-6, atol=1e-12)
 
 
 def decided(step_s, settings=PLAN, period=1, **changes):

@@ -19,7 +19,6 @@ from scalebench.worker.inspection.allocations import (
 )
 from scalebench.worker.inspection.memory import (
     MemoryWatch,
-    allocator_retries,
     owned_storages,
     read_tree,
     watch_memory,
@@ -402,15 +401,6 @@ def test_only_the_device_in_question_counts():
     assert owned_storages(nn.Linear(4, 4), None, torch.device("meta")) == {}
 
 
-def test_retries_are_a_matter_of_cuda(monkeypatch):
-    told = {"num_alloc_retries": 3, "num_ooms": 1}
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: told)
-    assert allocator_retries(torch.device("cuda", 0)) == 3
-    assert allocator_retries(CPU) is None
-    told.clear()  # of a device that this process has not used yet
-    assert allocator_retries(torch.device("cuda", 0)) == 0
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_peak_is_the_allocators_own():
@@ -432,4 +422,3 @@ def test_on_cuda_the_peak_is_the_allocators_own():
     assert watch.memory.parameters_bytes == pytest.approx(PARAMETER_BYTES, rel=0.01)
     assert watch.memory.optimizer_bytes == pytest.approx(2 * PARAMETER_BYTES, rel=0.01)
     assert watch.memory.allocated_bytes == torch.cuda.max_memory_allocated(device) - before
-    assert allocator_retries(device) == 0

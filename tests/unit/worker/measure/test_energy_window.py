@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.session.plan import Machine, Request, make_plan
@@ -12,13 +11,11 @@ from scalebench.worker.measure import loop
 from scalebench.worker.measure.loop import (
     FEWEST_STEPS_OF_TURN,
     energy_steps_still_wanted,
-    measure,
     steps_of_turns,
 )
-from scalebench.worker.process.context import RankContext
+from tests.builders.loops import Fake, level, run_loop
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.watched import BEGIN_NS, A, make_twin, sample
-from tests.unit.worker.measure.test_loop import Fake, level
 
 START_S = 0.3
 SECONDS = 60.0
@@ -37,10 +34,8 @@ def measured_on_twin(step_s, **request):
         monotonic_ns=lambda: BEGIN_NS + round(fake.now * 1e9), process_time=lambda: fake.now
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "step_clock", lambda _: fake)
         patch.setattr(loop, "time", watch)
-        context = RankContext(cell, 0, 0, torch.device("cpu"))
-        seen = measure(fake, iter(range(1_000_000)), context).seen
+        seen = run_loop(fake, cell)
     assert fake.now < SECONDS
     rank = make_record(
         step_s=seen.step_s,

@@ -1,54 +1,23 @@
+"""The measured loop on a time of its own: when it is warm, what is clean, when it has enough."""
+
 import math
-from itertools import pairwise
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.records.rank import Block
 from scalebench.spec import StepPlan
-from scalebench.stats import mean_precision, steady_start
 from scalebench.worker.measure import loop
 from scalebench.worker.measure.loop import (
     FIRST_WARMUP_BLOCK,
     WARMUP_BLOCK,
     clean_from,
-    measure,
     steps_still_wanted,
 )
-from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import Training
+from scalebench.worker.portable import steady_start
+from tests.builders.loops import Fake, level, run_loop
 from tests.builders.runs import make_cell
-
-
-class Fake(Training):
-    """Training and clock in one: step number i takes ``duration(i)`` seconds of a time of its own.
-
-    Whatever is asked for between the steps is written down: nothing may wait inside a block.
-    """
-
-    def __init__(self, duration):
-        self.duration = duration
-        self.now = 0.0
-        self.num_steps = 0
-        self.marks = []
-        self.events = []
-
-    def step(self, batch):
-        assert batch == self.num_steps, "every batch is trained on once, in order"
-        self.now += self.duration(self.num_steps)
-        self.num_steps += 1
-        self.events.append("step")
-        return torch.tensor(float(self.num_steps))
-
-    def mark(self):
-        self.marks.append(self.now)
-
-    def resolve(self):
-        self.events.append("resolve")
-        marks, self.marks = self.marks, []
-        return [b - a for a, b in pairwise(marks)]
 
 
 def measured(duration, settling_steps=0, world_size=1, **plan):
@@ -56,29 +25,16 @@ def measured(duration, settling_steps=0, world_size=1, **plan):
     fake = Fake(duration)
     fake.settling_steps = settling_steps
     cell = make_cell("plain", world_size, steps=StepPlan(**plan))
-    context = RankContext(cell, 0, 0, torch.device("cpu"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "step_clock", lambda _: fake)
-        seen = measure(fake, iter(range(1_000_000)), context).seen
-    return seen, fake
+    return run_loop(fake, cell), fake
 
 
 def blocks(seen):
     return [(block.phase, block.count) for block in seen.blocks]
 
 
-def jitter(i):
-    """A thousandth up and down: steady from the first step, and not by a tie."""
-    return 1e-3 * (-1) ** i
-
-
 def noise(i):
     """A thousandth of something that looks like noise."""
     return 1e-3 * math.sin(12.9898 * i * i)
-
-
-def level(step_s):
-    return lambda i: step_s * (1 + jitter(i))
 
 
 def check_consistent(seen, fake):
@@ -183,9 +139,8 @@ def test_long_steps_of_several_ranks_are_not_warmed_up_for_long(step_s, world_si
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
-@pytest.mark.parametrize("precision", [None, 0.5])
-def test_steps_are_exactly_as_many_clean_ones_in_one_block(steps, precision):
-    seen, fake = measured(level(0.01), steps=steps, precision=precision)
+def test_steps_are_exactly_as_many_clean_ones_in_one_block(steps):
+    seen, fake = measured(level(0.01), steps=steps)
     assert blocks(seen) == [("warmup", 10), ("clean", steps + 1)]
     assert len(seen.clean_s()) == steps
     check_consistent(seen, fake)
@@ -210,71 +165,12 @@ def test_steps_that_become_faster_are_followed_by_another_block():
     check_consistent(seen, fake)
 
 
-def test_precision_ends_the_window_early_but_not_before_the_fewest_steps():
-    precise, fake = measured(level(0.01), window_s=10.0, precision=0.01)
-    assert mean_precision(precise.clean_s()) <= 0.01
-    assert len(precise.clean_s()) <= 10 + 1000 / 4 + 1  # of the warm-up, and one block of four
-    check_consistent(precise, fake)
-    slow, _ = measured(level(2.0), window_s=1.0, precision=0.4, min_steps=40)
-    assert len(slow.clean_s()) >= 40
-
-
-def rough(i):
-    """Blocks of seven steps that differ by half: the mean is never known well."""
-    return 0.01 * (1 + 0.5 * math.sin(78.233 * (i // 7) ** 2)) * (1 + noise(i))
-
-
-def test_a_precision_that_cannot_be_reached_ends_with_the_window():
-    seen, fake = measured(rough, window_s=3.0, precision=0.001, max_warmup_steps=20)
-    assert mean_precision(seen.clean_s()) > 0.001
-    assert 2.7 <= sum(seen.clean_s()) <= 3.3
-    check_consistent(seen, fake)
-
-
-def test_the_first_step_is_noted_once():
-    seen, _ = measured(level(0.01), window_s=0.2)
-    first = seen.first_step_ns
-    assert first > 0
-    again, _ = measured(level(0.01), window_s=0.2)
-    assert again.first_step_ns > first
-
-
-# steps_still_wanted
-
-
-def test_never_fewer_than_the_fewest_steps():
-    plan = StepPlan(window_s=0.001, min_steps=10)
-    assert steps_still_wanted([], plan, 5.0) == 10
-    assert steps_still_wanted([5.0] * 7, plan, 5.0) == 3
-    assert steps_still_wanted([5.0] * 10, plan, 5.0) == 0
-
-
 def test_what_is_left_of_the_window_at_the_speed_so_far():
     plan = StepPlan(window_s=2.0, min_steps=2)
     assert steps_still_wanted([0.125] * 5, plan, 0.125) == 11
     assert steps_still_wanted([0.125] * 14, plan, 0.125) == 2
     assert steps_still_wanted([0.125] * 15, plan, 0.125) == 0  # the rest is not worth a block
     assert steps_still_wanted([0.125] * 30, plan, 0.125) == 0
-
-
-def test_precise_enough_is_enough():
-    clean = [0.1 * (1 + noise(i)) for i in range(12)]
-    assert steps_still_wanted(clean, StepPlan(window_s=100, precision=0.01), 0.1) == 0
-    assert steps_still_wanted(clean, StepPlan(window_s=100, precision=1e-6), 0.1) > 0
-    assert steps_still_wanted(clean, StepPlan(window_s=100), 0.1) > 0
-
-
-def test_a_launch_whose_steps_come_in_bursts_is_as_precise_as_their_mean():
-    """Six steps of 2 ms and one of 160 ms: the typical one is known at once, the mean is not."""
-    plan = StepPlan(window_s=100, precision=0.01)
-    bursts = [0.16 if i % 7 == 6 else 0.002 for i in range(80)]
-    assert steps_still_wanted(bursts, plan, 0.025) > 0
-    assert steps_still_wanted(bursts[:70], plan, 0.025) == 0  # ten batches of a whole burst
-
-
-def test_too_few_steps_are_never_precise_enough():
-    plan = StepPlan(window_s=100, precision=0.5, min_steps=2)
-    assert steps_still_wanted([0.1] * 9, plan, 0.1) > 0
 
 
 def test_steps_from_the_steady_one_on_are_clean_and_a_block_is_cut_where_it_lies():
@@ -306,10 +202,9 @@ def test_every_block_tells_its_processor_time(monkeypatch):
     st.lists(st.floats(1e-4, 10), max_size=40),
     st.floats(0.01, 100),
     st.integers(2, 30),
-    st.none() | st.floats(0.001, 0.5),
 )
-def test_more_steps_never_make_the_plan_want_more_than_its_limits(clean, window, fewest, precision):
-    plan = StepPlan(window_s=window, min_steps=fewest, precision=precision)
+def test_more_steps_never_make_the_plan_want_more_than_its_limits(clean, window, fewest):
+    plan = StepPlan(window_s=window, min_steps=fewest)
     step_s = 0.37
     wanted = steps_still_wanted(clean, plan, step_s)
     missing = max(0, fewest - len(clean))

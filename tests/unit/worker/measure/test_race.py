@@ -10,7 +10,6 @@ from scalebench.errors import UsageError
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.race import Race, Recipe
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.measure.clock import HostClock
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.race import (
     RaceRun,
@@ -20,6 +19,7 @@ from scalebench.worker.measure.race import (
     trained_seconds,
 )
 from scalebench.worker.optimizers import optimizer_of
+from scalebench.worker.portable import step_clock
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import base
 from scalebench.worker.workloads import build_workload
@@ -48,7 +48,9 @@ class Training(base.Training):
 def raced(recipe, race, batch=10):
     training = Training(recipe)
     cell = make_cell("plain", 1, recipe=recipe, race=race, global_batch=batch, rank_batch=batch)
-    loop = Loop(training, cycle([torch.ones(batch, 1)]), RankContext(cell, 0, 0, CPU), HostClock())
+    loop = Loop(
+        training, cycle([torch.ones(batch, 1)]), RankContext(cell, 0, 0, CPU), step_clock("cpu")
+    )
     held_out = [torch.full((2, 1), 2.0)] * 4
     workload = Workload(
         training.module, [], lambda module, x: module(x).square().mean(), evaluation=held_out

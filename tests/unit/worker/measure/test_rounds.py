@@ -12,9 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from scalebench.records.rank import Block
 from scalebench.spec import Fsdp, StepPlan
 from scalebench.worker.measure import tracing
-from scalebench.worker.measure.ddp_logger import logged_exposed_s
 from scalebench.worker.measure.loop import Loop, Measurement
-from scalebench.worker.measure.rounds import Rounds, how_many
+from scalebench.worker.measure.rounds import Rounds, logged_exposed_s
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
 from tests.builders.runs import make_cell
@@ -110,15 +109,6 @@ def test_steps_that_would_not_end_within_the_limit_are_not_looked_into():
     loop.run_block("clean", 5)  # steps of 2.5 s: 12 of them would be 30 s
     assert "too long" in Rounds(loop).run().trace_unavailable
     assert [block.phase for block in loop.seen.blocks] == ["clean"]
-
-
-@pytest.mark.parametrize(
-    ("rounds_s", "step_s", "expected"),
-    [(1.0, 0.001, (8, 4)), (1.0, 0.01, (5, 4)), (1.0, 0.03, (2, 2)), (1.0, 10.0, (1, 2))],
-)
-def test_as_many_rounds_as_there_are_seconds_for(rounds_s, step_s, expected):
-    assert how_many(rounds_s, step_s, 8) == expected
-    assert how_many(rounds_s, step_s, 1) == (1, expected[1])
 
 
 def test_only_a_strategy_that_can_keeps_its_steps_to_itself():

@@ -1,7 +1,6 @@
 """Reading the profiler from memory, held against the same trace read from its file."""
 
 import json
-import os
 import threading
 import time
 from collections import Counter
@@ -131,26 +130,6 @@ def test_on_the_cpu_threads_that_training_did_not_start_are_seen():
         thread.join()
         torch.ones(1000).sum()
     assert {"aten::cumsum", "aten::sum"} <= set(capture.events.names)
-
-
-def test_a_gpus_rank_is_not_asked_for_every_thread(monkeypatch):
-    """There it costs time, and kernels are seen wherever they begin."""
-    asked = []
-
-    def fake(**options):
-        asked.append(options)
-        raise InterruptedError
-
-    monkeypatch.setattr(tracing, "profile", fake)
-    for device in ("cpu", "cuda"):
-        monkeypatch.delenv(tracing.TEARDOWN, raising=False)
-        with pytest.raises(InterruptedError), traced(torch.device(device)):
-            pass
-        assert os.environ.get(tracing.TEARDOWN) == {"cpu": None, "cuda": "1"}[device]
-    on_cpu, on_gpu = asked
-    assert on_gpu["experimental_config"] is None and on_cpu["experimental_config"] is not None
-    assert on_gpu["activities"] == [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    assert on_cpu["activities"] == [ProfilerActivity.CPU]
 
 
 def test_a_clock_that_is_set_meanwhile_is_noticed():

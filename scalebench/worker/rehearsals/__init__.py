@@ -1,1 +1,0 @@
-"""Steps and pipelines that ranks play without their models: real messages beside real work."""

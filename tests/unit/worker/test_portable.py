@@ -1,0 +1,210 @@
+"""What measures steps in scalebench's own ranks and in scripts: clocks, steadiness, memory."""
+
+import math
+import os
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.profiler import ProfilerActivity
+
+from scalebench.worker import portable
+from scalebench.worker.portable import (
+    CudaClock,
+    HostClock,
+    StepClock,
+    allocator_retries,
+    clock_for,
+    how_many,
+    memory,
+    steady_start,
+    step_profiler,
+)
+
+
+class RecordedEvent:
+    """Twin of ``torch.cuda.Event``: the device reaches the events at recorded times."""
+
+    device_ms: ClassVar[list[float]] = []
+    calls: ClassVar[list[str]] = []
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing, "an event without timing cannot be resolved"
+
+    def record(self) -> None:
+        self.ms = self.device_ms.pop(0)
+        self.calls.append("record")
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def query(self) -> bool:
+        return "synchronize" in self.calls
+
+    def elapsed_time(self, later: "RecordedEvent") -> float:
+        assert "synchronize" in self.calls, "asked before the device had got there"
+        return later.ms - self.ms
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> type[RecordedEvent]:
+    monkeypatch.setattr(torch.cuda, "Event", RecordedEvent)
+    RecordedEvent.device_ms = [100.0, 110.0, 125.0, 126.5]
+    RecordedEvent.calls = []
+    return RecordedEvent
+
+
+def test_cuda_steps_are_what_the_device_noted_and_nothing_waits_between(
+    recorded: type[RecordedEvent],
+) -> None:
+    clock = StepClock(CudaClock())
+    for _ in range(4):
+        clock.mark()
+    assert recorded.calls == ["record"] * 4
+    assert clock.resolve() == pytest.approx([0.010, 0.015, 0.0015])
+    assert recorded.calls == ["record"] * 4 + ["synchronize"]
+    assert clock.resolve() == []
+
+
+def test_the_host_clock_counts_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([1_000_000_000, 1_250_000_000, 3_250_000_000])
+    monkeypatch.setattr("time.monotonic_ns", lambda: next(times))
+    clock = StepClock(HostClock())
+    for _ in range(3):
+        clock.mark()
+    assert clock.resolve() == [0.25, 2.0]
+    assert isinstance(clock_for("cpu"), HostClock)
+
+
+@pytest.mark.parametrize(
+    ("rounds_s", "step_s", "expected"),
+    [(1.0, 0.001, (50, 4)), (1.0, 0.01, (5, 4)), (1.0, 0.03, (2, 2)), (1.0, 10.0, (1, 2))],
+)
+def test_as_many_rounds_as_there_are_seconds_for(rounds_s, step_s, expected):
+    assert how_many(rounds_s, step_s, 4) == expected
+
+
+def test_on_a_gpu_cupti_is_detached_after_a_trace_and_threads_are_not_asked_for(monkeypatch):
+    """Otherwise every launch of a kernel takes longer from then on."""
+    monkeypatch.setattr(portable, "profile", lambda **options: options)
+    monkeypatch.setenv("TEARDOWN_CUPTI", "")
+    monkeypatch.delenv("TEARDOWN_CUPTI")
+    assert step_profiler("cpu")["experimental_config"] is not None
+    assert os.environ.get("TEARDOWN_CUPTI") is None
+    on_gpu = step_profiler("cuda")
+    assert os.environ.get("TEARDOWN_CUPTI") == "1"
+    assert on_gpu["experimental_config"] is None
+    assert on_gpu["activities"] == [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+
+
+def test_what_loading_a_model_cost_the_allocator_does_not_count(monkeypatch):
+    cuda = torch.cuda
+    assert (allocator_retries("cpu"), set(memory("cpu"))) == (None, {"rss_bytes"})
+    monkeypatch.setattr(cuda, "is_initialized", lambda: False)
+    assert allocator_retries("cuda") == 0  # this process has not used one yet
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "mem_get_info", lambda: (60, 80))
+    for peak in ("max_memory_allocated", "max_memory_reserved"):
+        monkeypatch.setattr(cuda, peak, lambda: 10)
+    monkeypatch.setattr(cuda, "memory_stats", lambda: {"num_alloc_retries": 3})
+    before = allocator_retries("cuda")
+    monkeypatch.setattr(cuda, "memory_stats", lambda: {"num_alloc_retries": 5})
+    assert memory("cuda", before)["allocator_retries"] == 2
+    assert "allocator_retries" not in memory("cuda") and memory("cuda")["device_bytes"] == 20
+
+
+def noise(seed, n, sigma=0.05):
+    return np.random.default_rng(seed).normal(0, sigma, n)
+
+
+def autocorrelated(seed, n, phi=0.6, sigma=0.05):
+    """An AR(1) series with standard deviation ``sigma``."""
+    shocks = noise(seed, n, sigma * math.sqrt(1 - phi**2))
+    series = [float(noise(seed + 10_000, 1, sigma)[0])]
+    for shock in shocks[1:]:
+        series.append(phi * series[-1] + shock)
+    return np.array(series)
+
+
+@pytest.mark.parametrize("num_slow", [3, 5, 10, 20])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_start_up_transient_is_cut(num_slow, seed):
+    series = 0.01 * np.exp(noise(seed, 80))
+    series[:num_slow] *= 3
+    start = steady_start(series)
+    assert start is not None
+    assert num_slow <= start <= 40
+
+
+def test_a_transient_that_fades_is_cut_where_it_drowns_in_the_noise():
+    steps = np.arange(60)
+    start = steady_start(0.01 * (1 + 4 * np.exp(-steps / 3)) * np.exp(noise(3, 60, 0.02)))
+    assert start is not None
+    assert 8 <= start <= 30
+
+
+def first_accepted(series):
+    """How many steps the loop would have run: it asks at 10 and then after every 5 more."""
+    asked = range(10, len(series) + 1, 5)
+    return next((n for n in asked if steady_start(series[:n]) is not None), None)
+
+
+@pytest.mark.parametrize("make", [noise, autocorrelated])
+def test_noise_around_a_level_is_accepted_early(make):
+    found = [first_accepted(0.01 * np.exp(make(seed, 60))) for seed in range(100)]
+    assert None not in found
+    assert np.mean([n <= 20 for n in found]) >= 0.75
+    assert np.mean([n <= 40 for n in found]) >= 0.95
+
+
+@pytest.mark.parametrize("n", [10, 20, 50, 200])
+@pytest.mark.parametrize("ends", [(2, 1), (1, 2)])
+def test_a_series_that_still_drifts_is_not_steady(n, ends):
+    assert steady_start(np.linspace(*ends, n) * np.exp(noise(n, n, 0.01))) is None
+
+
+def test_slow_steps_beyond_the_first_half_mean_that_more_are_needed():
+    assert steady_start([3.0] * 12 + [1.0] * 8) is None
+
+
+@pytest.mark.parametrize("n", range(10))
+def test_fewer_than_ten_steps_tell_nothing(n):
+    assert steady_start([0.1] * n) is None
+
+
+@given(st.floats(min_value=1e-6, max_value=100), st.integers(10, 60))
+def test_steps_that_are_all_alike_are_steady_from_the_first(step_s, n):
+    assert steady_start([step_s] * n) == 0
+
+
+def rough_series():
+    """Series without ties or near-ties, where rounding alone could decide."""
+    return st.builds(
+        lambda seed, n, num_slow, factor: (
+            np.concatenate([np.full(num_slow, factor), np.ones(n - num_slow)])
+            * np.exp(noise(seed, n))
+        ),
+        st.integers(0, 10_000),
+        st.integers(20, 60),
+        st.integers(0, 9),
+        st.floats(1.5, 5),
+    )
+
+
+@given(rough_series(), st.floats(min_value=1e-3, max_value=1e3))
+def test_the_unit_does_not_matter_for_steadiness(series, factor):
+    assert steady_start(series * factor) == steady_start(series)
+
+
+@given(rough_series(), st.floats(min_value=0, max_value=100))
+def test_a_constant_added_does_not_matter_for_steadiness(series, shift):
+    assert steady_start(series + shift) == steady_start(series)
+
+
+def test_noise_of_a_millionth_on_a_long_step_is_told_from_a_transient():
+    series = 30 * (1 + noise(0, 40, 1e-7))
+    series[:4] *= 1 + 3e-6
+    assert steady_start(series) == steady_start(series - 30)
