@@ -9,6 +9,7 @@ from scalebench.launch.external import launcher as module
 from scalebench.launch.external.launcher import ExternalLauncher
 from scalebench.launch.external.nodes import Registration
 from scalebench.records.rank import Block
+from scalebench.records.secret import VARIABLE, new_secret
 from scalebench.records.telemetry import DeviceStates, DeviceTrack, NodeTrack
 from scalebench.session.unusable import refusal
 from scalebench.spec.world import Rendezvous, WorldMember
@@ -48,6 +49,7 @@ def world(monkeypatch, tmp_path):
     """Makes a launcher of a world with a process for each answer."""
     bridge: list[Bridge] = []
     monkeypatch.setattr(module, "BridgeClient", lambda *_: bridge[0])
+    monkeypatch.setenv(VARIABLE, new_secret())  # else it is written to files
 
     def make(hosts, answers):
         bridge[:] = [Bridge(answers)]
