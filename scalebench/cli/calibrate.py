@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import Count, CpuShares, Rate, Rates, Size, WorldSizes
-from scalebench.cli.run import option, trust_network, virtual_hosts_from
+from scalebench.cli.options import (
+    CPU_SHARES,
+    MESSAGE_SIZE,
+    RATES,
+    WORLD_SIZES,
+    Count,
+    as_run_launcher,
+    device_option,
+    hosts_options,
+    option,
+    trust_network,
+)
+from scalebench.cli.run import virtual_hosts_from
 from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
-from scalebench.launch.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from scalebench.costmodel.links.profile import LinkProfile
@@ -21,23 +31,10 @@ if TYPE_CHECKING:
     from scalebench.spec import Device
     from scalebench.spec.world import World
 
-LARGEST_BYTES = 2**34
-
-
-class MessageSize(Size):
-    """The size of a message, in bytes."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes."""
-        size = super().convert(value, param, ctx)
-        if not 64 <= size <= LARGEST_BYTES:
-            self.fail(f"{value}: give a size from 64 B to 16Gi, so that there are sizes to fit.")
-        return size
-
 
 @click.command()
-@option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 2,4,… up to the devices.")
-@option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
+@option("--gpus", type=WORLD_SIZES, help="Numbers of ranks. Default: 2,4,… up to the devices.")
+@device_option
 @click.option(
     "--op",
     "operations",
@@ -46,7 +43,7 @@ class MessageSize(Size):
 )
 @click.option("--dtype", "dtypes", default="float32", help="float32,bfloat16,int8 [float32]")
 @click.option(
-    "--max-bytes", type=MessageSize(), help="Largest size. Default: 4Mi on CPU, 256Mi on CUDA."
+    "--max-bytes", type=MESSAGE_SIZE, help="Largest size. Default: 4Mi on CPU, 256Mi on CUDA."
 )
 @click.option("--repeats", type=Count(min=3), default=5, help="Timings per size. [5]")
 @click.option(
@@ -54,15 +51,13 @@ class MessageSize(Size):
     metavar="NAME,...|all",
     help="scalebench's own all-reduces to time as well as the backend's.",
 )
-@option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
+@option("--launcher", **as_run_launcher)
 @trust_network
-@option("--link", "--link-intra", "link", type=Rates(), help="Rate of the virtual hosts' links.")
+@option("--link", "--link-intra", "link", type=RATES, help="Rate of the virtual hosts' links.")
 @option(
-    "--cpus-per-rank", type=CpuShares(), help="Share of a core that each rank may use, e.g. 0.2."
+    "--cpus-per-rank", type=CPU_SHARES, help="Share of a core that each rank may use, e.g. 0.2."
 )
-@option("--ranks-per-host", type=Count(min=1), help="Ranks that share a virtual host. [1]")
-@option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
-@option("--hosts-per-rack", type=Count(min=1), help="Virtual hosts behind one switch.")
+@hosts_options
 @click.option(
     "--import",
     "logs",

@@ -12,7 +12,7 @@ import click
 
 from scalebench import units
 from scalebench.cli import completion
-from scalebench.cli.options import Count, Duration, Fraction, config_file
+from scalebench.cli.options import DURATION, FRACTION, Count, config_file, options
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
 from scalebench.errors import UsageError
 
@@ -111,8 +111,9 @@ def judged(
     return compare_results(base, new, settings_here(exact_only), allowed)
 
 
-def show_result(result: "GateResult", form: str, everything: bool) -> None:
-    """Print a result in one of the formats."""
+def show_result(result: "GateResult", flags: Mapping[str, Any]) -> None:
+    """Print a result in the format that the flags say."""
+    form, everything = "json" if flags["as_json"] else flags["form"], flags["everything"]
     if form != "table":
         emit(FORMATS[form](result).removesuffix("\n"))
         return
@@ -123,43 +124,33 @@ def show_result(result: "GateResult", form: str, everything: bool) -> None:
     )
 
 
-def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that ``compare`` and ``gate`` share."""
-    for option in (
-        click.option("--all", "everything", is_flag=True, help="Also show what is unchanged."),
-        click.option(
-            "--allow-mismatch",
-            "allowed",
-            metavar="NAME",
-            multiple=True,
-            help="Compare even if NAME differs: torch, cpu, devices, bucket_mb, … (repeatable).",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
-        click.option(
-            "--format",
-            "form",
-            type=click.Choice(["table", *FORMATS]),
-            default="table",
-            show_default=True,
-            help="Output format of the verdicts.",
-        ),
-    ):
-        command = option(command)
-    return command
+_shared = options(
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", *FORMATS]),
+        default="table",
+        show_default=True,
+        help="Output format of the verdicts.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+    click.option(
+        "--allow-mismatch",
+        "allowed",
+        metavar="NAME",
+        multiple=True,
+        help="Compare even if NAME differs: torch, cpu, devices, bucket_mb, … (repeatable).",
+    ),
+    click.option("--all", "everything", is_flag=True, help="Also show what is unchanged."),
+)
+"""What ``compare`` and ``gate`` share."""
 
 
 @click.command()
 @click.argument("base", shell_complete=completion.runs)
 @click.argument("new", required=False, shell_complete=completion.runs)
 @_shared
-def compare(
-    base: str,
-    new: str | None,
-    everything: bool,
-    allowed: tuple[str, ...],
-    as_json: bool,
-    form: str,
-) -> None:
+def compare(base: str, new: str | None, **flags: Any) -> None:
     """Show what changed from BASE to NEW (default: the newest run), with intervals.
 
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
@@ -169,14 +160,13 @@ def compare(
     from scalebench.report.gate.sentence import sentence
     from scalebench.report.tables.terminal import line, printed
 
-    result = judged(results_of(base), results_of(new), allowed)
+    result = judged(results_of(base), results_of(new), flags["allowed"])
     result = replace(result, let_pass=tuple(EXIT_CODES))
-    form = "json" if as_json else form
-    if form == "table" and (told := sentence(result)):
+    if not flags["as_json"] and flags["form"] == "table" and (text := sentence(result)):
         emit_for_terminal(
-            lambda width, color, plain: printed([line(told, plain, "bold")], width, color, plain)
+            lambda width, color, plain: printed([line(text, plain, "bold")], width, color, plain)
         )
-    show_result(result, form, everything)
+    show_result(result, flags)
 
 
 GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
@@ -234,13 +224,13 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
 @click.option(
     "--repeat-until-decided",
     "budget_s",
-    type=Duration(),
+    type=DURATION,
     help="With --interleave: measure until all is decided, for at most this long, e.g. 20m. "
     "Default: 15m; none with --rounds.",
 )
 @click.option(
     "--need",
-    type=Fraction(),
+    type=FRACTION,
     help="Exit with 3 where a slowdown of this size could not have been seen, e.g. 3%.",
 )
 @click.option(
@@ -251,28 +241,15 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
     help="warn: exit with 0 where nothing but noise or --need stands against it.",
 )
 @_shared
-def gate(
-    arguments: tuple[str, ...],
-    base: str | None,
-    exact_only: bool,
-    need: float | None,
-    on_inconclusive: str,
-    interleave: bool,
-    base_python: str | None,
-    base_dir: str | None,
-    rounds: int | None,
-    separate: bool,
-    budget_s: float | None,
-    everything: bool,
-    allowed: tuple[str, ...],
-    as_json: bool,
-    form: str,
-) -> int:
+def gate(arguments: tuple[str, ...], **flags: Any) -> int:
     """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
-    if interleave:
-        with _interleaved_runs(base, arguments, (base_python, base_dir), separate) as interleaved:
-            result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only, need)
-    elif len(arguments) > 1 or base_python or base_dir or budget_s or separate:
+    need, allowed, exact_only = flags["need"], flags["allowed"], flags["exact_only"]
+    if flags["interleave"]:
+        with _interleaved_runs(arguments, flags) as interleaved:
+            result = _interleaved(interleaved, flags)
+    elif len(arguments) > 1 or any(
+        flags[name] for name in ("base_python", "base_dir", "budget_s", "separate")
+    ):
         raise UsageError(
             "gate judges one run: name one NEW, and what to compare it with after --baseline. "
             "--base-python, --base-dir, --repeat-until-decided, --separate-runs and arguments of "
@@ -280,10 +257,10 @@ def gate(
         )
     else:
         measured = results_of(arguments[0] if arguments else None)
-        result = judged(_baseline(base, measured), measured, allowed, exact_only)
-    passing: tuple[Overall, ...] = ("inconclusive",) if on_inconclusive == "warn" else ()
+        result = judged(_baseline(flags["base"], measured), measured, allowed, exact_only)
+    passing: tuple[Overall, ...] = ("inconclusive",) if flags["on_inconclusive"] == "warn" else ()
     result = replace(result, need=need, let_pass=passing)
-    show_result(result, "json" if as_json else form, everything)
+    show_result(result, flags)
     if result.verdict in passing:
         say(
             "scalebench: warning: inconclusive: the noise hides whether something changed. "
@@ -292,12 +269,7 @@ def gate(
     return int(result.exit_code)
 
 
-def _interleaved_runs(
-    base: str | None,
-    arguments: Sequence[str],
-    of_base: tuple[str | None, str | None],
-    separate: bool,
-) -> "InterleavedRuns":
+def _interleaved_runs(arguments: Sequence[str], flags: Mapping[str, Any]) -> "InterleavedRuns":
     """Return what measures both versions; the runs stay in a separate folder."""
     from datetime import UTC, datetime
 
@@ -305,8 +277,8 @@ def _interleaved_runs(
     from scalebench.records.paths import default_runs_folder
     from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 
-    python, folder = of_base
-    if base is not None or not (python or folder):
+    python, folder = flags["base_python"], flags["base_dir"]
+    if flags["base"] is not None or not (python or folder):
         raise UsageError(
             "--interleave measures the base itself. Choose it with --base-python or --base-dir, "
             "and leave out --baseline."
@@ -316,30 +288,27 @@ def _interleaved_runs(
         Version("new", sys.executable, Path(".")),
     )
     out = default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved"
-    return InterleavedRuns(versions, arguments, claim_folder(out), say, separate)
+    return InterleavedRuns(versions, arguments, claim_folder(out), say, flags["separate"])
 
 
-def _interleaved(
-    interleaved: "InterleavedRuns",
-    effort: tuple[int | None, float | None],
-    allowed: Sequence[str],
-    exact_only: bool,
-    need: float | None,
-) -> "GateResult":
-    """Measure rounds and judge them; ``effort``: how many, and for how long, where the user says.
+def _interleaved(interleaved: "InterleavedRuns", flags: Mapping[str, Any]) -> "GateResult":
+    """Measure rounds and judge them.
 
-    A number alone is exactly so many; otherwise it goes on until all is decided, or the time is up.
+    ``--rounds`` alone is exactly so many; otherwise it goes on until all is decided, or the time
+    is up.
     """
     from scalebench.gate.gate import compare as compare_results
     from scalebench.session.interleaved.until_decided import until_decided
 
-    settings = settings_here(exact_only)
+    settings = settings_here(flags["exact_only"])
 
     def judge(base: "Results", new: "Results", error_budget: float = 1.0) -> "GateResult":
-        told = compare_results(base, new, settings, allowed, rounds=True, error_budget=error_budget)
-        return replace(told, need=need)
+        result = compare_results(
+            base, new, settings, flags["allowed"], rounds=True, error_budget=error_budget
+        )
+        return replace(result, need=flags["need"])
 
-    asked, budget_s = effort
+    asked, budget_s = flags["rounds"], flags["budget_s"]
     if asked is not None and budget_s is None:
         for _ in range(asked):
             interleaved.measure(asked)

@@ -3,33 +3,42 @@
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from scalebench.errors import UsageError, unknown_name
+from scalebench.launch.launchers import LAUNCHERS
 
 MAX_SECONDS = 1e9
+SMALLEST_MEMORY_BYTES = 10**6
+LARGEST_MESSAGE_BYTES = 2**34
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+Command = Callable[..., Any]
 
 
-class WorldSizes(click.ParamType):  # type: ignore[type-arg]
-    """Numbers of ranks, separated by commas: ``1,2,4,8``."""
+class Value(click.ParamType):  # type: ignore[type-arg]
+    """A value that a function makes of what was typed; it raises UsageError for what is none.
 
-    name = "N,N,..."
+    Args:
+        name: What the help calls it.
+        parse: Makes the value of text.
+        of_many: The value is a tuple; a file may give a list.
+    """
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the sizes in rising order, each once."""
+    def __init__(self, name: str, parse: Callable[[str], Any], of_many: bool = False) -> None:
+        self.name, self.parse, self.of_many = name, parse, of_many
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value; one that was converted before stays as it is."""
         if isinstance(value, tuple):
             return value
-        from scalebench.spec.selection import parse_world_sizes
-
-        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         try:
-            return parse_world_sizes(text)
+            return self.parse(",".join(map(str, value)) if isinstance(value, list) else str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
@@ -49,23 +58,6 @@ class Count(click.IntRange):
             self.fail(f"{str(value)!r} is not a whole number {valid}.", param, ctx)
 
 
-class Names(click.ParamType):  # type: ignore[type-arg]
-    """Names, separated by commas: ``ddp,fsdp``."""
-
-    name = "NAME,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Return the names, each once, in their order."""
-        if isinstance(value, tuple):
-            return value
-        names = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
-        if not names:
-            self.fail("it names nothing. Give for example ddp,fsdp.", param, ctx)
-        return names
-
-
 class LauncherName(click.Choice):  # type: ignore[type-arg]
     """A launcher; Slurm's srun is none of them."""
 
@@ -81,162 +73,146 @@ class LauncherName(click.Choice):  # type: ignore[type-arg]
         return super().convert(value, param, ctx)
 
 
-class Positive(click.ParamType):  # type: ignore[type-arg]
-    """A number above 0."""
-
-    name = "NUMBER"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the number."""
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = 0.0
-        if not 0 < number < math.inf:
-            self.fail(f"{str(value)!r} is not a number above 0, for example 2.5.", param, ctx)
-        return number
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A duration: ``90``, ``90s``, ``10m``, ``1h``."""
+def _world_sizes(text: str) -> tuple[int, ...]:
+    from scalebench.spec.selection import parse_world_sizes
 
-    name = "DURATION"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return seconds."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip())
-        if not match or match[2] not in _SECONDS or not 0 < float(match[1]) < MAX_SECONDS:
-            self.fail(f"{value!r} is not a duration. Give for example 90s, 10m or 1h.", param, ctx)
-        return float(match[1]) * _SECONDS[match[2]]
+    return parse_world_sizes(text)
 
 
-class Fraction(click.ParamType):  # type: ignore[type-arg]
-    """A fraction between 0 and 1: ``0.02`` or ``2%``."""
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not names:
+        raise UsageError("it names nothing. Give for example ddp,fsdp.")
+    return names
 
-    name = "FRACTION"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the plain ratio."""
-        text = str(value).strip()
-        try:
-            number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-        except ValueError:
-            number = 0.0
-        if not 0 < number < 1:
-            self.fail(
-                f"{value!r} is not a fraction between 0 and 1. Give for example 0.02 or 2%.",
-                param,
-                ctx,
+def _positive(text: str) -> float:
+    number = _number(text)
+    if not 0 < number < math.inf:
+        raise UsageError(f"{text!r} is not a number above 0, for example 2.5.")
+    return number
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
+    if not match or match[2] not in _SECONDS or not 0 < float(match[1]) < MAX_SECONDS:
+        raise UsageError(f"{text!r} is not a duration. Give for example 90s, 10m or 1h.")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _ratio(text: str) -> float:
+    percent, plain = text.strip().removesuffix("%"), text.strip()
+    number = _number(plain) if percent == plain else _number(percent) / 100
+    if not 0 < number < 1:
+        raise UsageError(
+            f"{text!r} is not a fraction between 0 and 1. Give for example 0.02 or 2%."
+        )
+    return number
+
+
+def _rate(text: str) -> int:
+    from scalebench.spec.virtual_hosts import parse_rate
+
+    return parse_rate(text)
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})([kmg]?i?)b?", text.strip().lower())
+    if match is None or match[2] not in _BYTES or not int(match[1]):
+        raise UsageError(f"{text!r} is not a size. Give bytes, for example 64k, 4Mi or 1Gi.")
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def _memory_bytes(text: str) -> int:
+    """Return bytes of a rank; one whose unit was forgotten is refused."""
+    found, text = _bytes(text), text.strip()
+    if found < SMALLEST_MEMORY_BYTES:
+        meant = f" Did you mean {text}GB?" if text.isdigit() else ""
+        raise UsageError(
+            f"{text} is {found:,} bytes, less than any rank needs.{meant} Give for example "
+            "200MB or 80GB."
+        )
+    return found
+
+
+def _message_bytes(text: str) -> int:
+    size = _bytes(text)
+    if not 64 <= size <= LARGEST_MESSAGE_BYTES:
+        raise UsageError(f"{text}: give a size from 64 B to 16Gi, so that there are sizes to fit.")
+    return size
+
+
+def _cpu_shares(text: str) -> tuple[float, ...]:
+    from scalebench.spec.virtual_hosts import MIN_CPU_SHARE
+
+    shares = tuple(map(_number, text.split(",")))
+    for part, share in zip(text.split(","), shares, strict=True):
+        if not MIN_CPU_SHARE <= share < math.inf:
+            raise UsageError(
+                f"{part!r} is not a share of a core. Give a number of at least "
+                f"{MIN_CPU_SHARE:g}, for example 0.2, or one for each rank: 1,1,0.33."
             )
-        return number
+    return shares
 
 
-class Rates(click.ParamType):  # type: ignore[type-arg]
-    """Rates of links: ``50mbit``, or several separated by commas."""
-
-    name = "RATE,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return bits per second."""
-        from scalebench.spec.virtual_hosts import parse_rate
-
-        if isinstance(value, tuple):
-            return value
-        given = value if isinstance(value, list) else str(value).split(",")
-        try:
-            return tuple(parse_rate(str(part)) for part in given)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
+WORLD_SIZES = Value("N,N,...", _world_sizes, of_many=True)
+NAMES = Value("NAME,...", _names)
+POSITIVE = Value("NUMBER", _positive)
+DURATION = Value("DURATION", _seconds)
+FRACTION = Value("FRACTION", _ratio)
+RATE = Value("RATE", _rate)
+RATES = Value("RATE,...", lambda text: tuple(map(_rate, text.split(","))), of_many=True)
+SIZE = Value("size", _bytes)
+MEMORY_SIZE = Value("size", _memory_bytes)
+MESSAGE_SIZE = Value("size", _message_bytes)
+CPU_SHARES = Value("CORES", _cpu_shares, of_many=True)
+"""Kinds of values: ``1,2,4``, ``ddp,fsdp``, ``2.5``, ``10m`` in seconds, ``2%``, ``50mbit`` in
+bits per second, ``4Mi`` in bytes, ``0.2`` of a core for all ranks or one number for each."""
 
 
-class Rate(Rates):
-    """The rate of one link: ``50mbit``."""
-
-    name = "RATE"
-
-    def convert(  # type: ignore[override]
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Return bits per second."""
-        if isinstance(value, int):
-            return value
-        return super().convert([value], param, ctx)[0]
+def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """Declare an option that can also be set by environment variable and configuration file."""
+    long = next(name for name in names if name.startswith("--")).partition("/")[0]
+    variable = "SCALEBENCH_" + long[2:].replace("-", "_").upper()
+    return click.option(*names, envvar=variable, **settings)
 
 
-_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+def options(*declared: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return what declares several options, in their order."""
+
+    def declare(command: Command) -> Command:
+        for one in reversed(declared):
+            command = one(command)
+        return command
+
+    return declare
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes: ``4Mi``, ``64k``, ``200MB``, ``1000``."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes."""
-        match = re.fullmatch(r"(\d{1,15})([kmg]?i?)b?", str(value).strip().lower())
-        if match is None or match[2] not in _BYTES or not int(match[1]):
-            self.fail(f"{value!r} is not a size. Give bytes, for example 64k, 4Mi or 1Gi.")
-        return int(match[1]) * _BYTES[match[2]]
-
-
-SMALLEST_MEMORY_BYTES = 10**6
-
-
-class MemorySize(Size):
-    """The memory of a rank; one whose unit was forgotten is refused."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes."""
-        found = super().convert(value, param, ctx)
-        if found < SMALLEST_MEMORY_BYTES:
-            text = str(value).strip()
-            meant = f" Did you mean {text}GB?" if text.isdigit() else ""
-            self.fail(
-                f"{text} is {found:,} bytes, less than any rank needs.{meant} Give for example "
-                "200MB or 80GB.",
-                param,
-                ctx,
-            )
-        return found
-
-
-class CpuShares(click.ParamType):  # type: ignore[type-arg]
-    """A share of a core, or cores: ``0.2``, ``1.5``; or one for each rank: ``1,1,0.33``."""
-
-    name = "CORES"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        """Return cores, one number for all ranks or one for each."""
-        from scalebench.spec.virtual_hosts import MIN_CPU_SHARE
-
-        if isinstance(value, tuple):
-            return value
-        given = value if isinstance(value, list) else str(value).split(",")
-        shares = []
-        for part in given:
-            try:
-                share = float(str(part))
-            except ValueError:
-                share = 0.0
-            if not MIN_CPU_SHARE <= share < math.inf:
-                self.fail(
-                    f"{part!r} is not a share of a core. Give a number of at least "
-                    f"{MIN_CPU_SHARE:g}, for example 0.2, or one for each rank: 1,1,0.33.",
-                    param,
-                    ctx,
-                )
-            shares.append(share)
-        return tuple(shares)
+trust_network = option(
+    "--trust-network",
+    is_flag=True,
+    help="Under torchrun, srun or mpirun: need no secret. Anyone who can reach the ranks' port "
+    "can then run programs as you.",
+)
+as_run_launcher: dict[str, Any] = {
+    "type": click.Choice(list(LAUNCHERS)),
+    "help": "Same as for run.",
+}
+hosts_options = options(
+    option("--ranks-per-host", type=Count(min=1), help="Ranks that share a virtual host. [1]"),
+    option("--link-inter", type=RATE, help="Rate of the links between racks of virtual hosts."),
+    option("--hosts-per-rack", type=Count(min=1), help="Virtual hosts behind one switch."),
+)
+device_option = option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]"
+)
 
 
 def config_file() -> tuple[Path, dict[str, Any]] | None:
@@ -289,7 +265,7 @@ def config_for(command: click.Command) -> dict[str, Any]:
         if name not in options:
             raise unknown_name(f"setting in {path}:", key, options)
         if isinstance(value, list):
-            if not isinstance(options[name].type, WorldSizes | Rates | CpuShares):
+            if not getattr(options[name].type, "of_many", False):
                 raise UsageError(f"{path}: {key} is one value, and a list was given.")
         elif not isinstance(value, bool) or options[name].type is not click.BOOL:
             value = str(value)  # as from an environment variable

@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scalebench.cli import completion
-from scalebench.cli.options import Count, Duration, Positive, WorldSizes
+from scalebench.cli.options import DURATION, POSITIVE, WORLD_SIZES, Count
 from scalebench.cli.view import emit_for_terminal, emit_json, resolve_run
 
 if TYPE_CHECKING:
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from scalebench.analysis.run import StoredRun
 
 
+WHAT_IF = ("times_bandwidth", "gradient_bits", "bucket_mb", "hierarchical", "microbatches")
+"""Options that are the fields of a `scalebench.costmodel.what_if.WhatIf`, in their order."""
+
+
 @click.command()
 @click.argument("run", required=False, shell_complete=completion.runs)
-@click.option("--gpus", required=True, type=WorldSizes(), help="Numbers of ranks, e.g. 16,64,512.")
+@click.option("--gpus", required=True, type=WORLD_SIZES, help="Numbers of ranks, e.g. 16,64,512.")
 @click.option(
     "--topology",
     metavar="NAME|FILE",
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--times-bandwidth",
-    type=Positive(),
+    type=POSITIVE,
     default=1.0,
     help="Multiply the bandwidth of every link by this factor. [1]",
 )
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--bucket-mb",
-    type=Positive(),
+    type=POSITIVE,
     help="Size of DDP's buckets, in MiB.",
 )
 @click.option(
@@ -59,44 +63,24 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--noise-scale",
-    type=Positive(),
+    type=POSITIVE,
     help="Gradient noise scale, samples: predict the time to a loss. [that of a race of RUN]",
 )
-@click.option("--mtbf", type=Duration(), help="Mean time between failures of the job, e.g. 3h.")
+@click.option("--mtbf", type=DURATION, help="Mean time between failures of the job, e.g. 3h.")
 @click.option(
     "--device-mtbf",
-    type=Duration(),
+    type=DURATION,
     help="The same of one device, e.g. 50000h: N devices fail N times as often.",
 )
-@click.option("--interval", type=Duration(), help="With a failure rate: training between saves.")
+@click.option("--interval", type=DURATION, help="With a failure rate: training between saves.")
 @click.option(
     "--restart",
-    type=Duration(),
+    type=DURATION,
     help="From a failure until the job trains again. [as measured]",
 )
-@click.option(
-    "--checkpoint-cost", type=Duration(), help="What a save costs training. [as measured]"
-)
+@click.option("--checkpoint-cost", type=DURATION, help="What a save costs training. [as measured]")
 @click.option("--json", "as_json", is_flag=True, help="Print the projection as JSON.")
-def project(
-    run: str | None,
-    gpus: tuple[int, ...],
-    topology: str | None,
-    link_profile: Path | None,
-    times_bandwidth: float,
-    gradient_bits: int | None,
-    bucket_mb: float | None,
-    microbatches: int | None,
-    hierarchical: bool,
-    measure_shard: bool,
-    noise_scale: float | None,
-    mtbf: float | None,
-    device_mtbf: float | None,
-    interval: float | None,
-    restart: float | None,
-    checkpoint_cost: float | None,
-    as_json: bool,
-) -> int:
+def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
     """Predict the steps of RUN's cases at numbers of ranks that were not measured.
 
     Default: the newest run. With a failure rate (--mtbf or --device-mtbf) and a run that measured
@@ -117,11 +101,13 @@ def project(
     from scalebench.report.tables.projection import render_projection
     from scalebench.report.tables.recovery_projection import render_recovery
 
+    topology, link_profile = flags["topology"], flags["link_profile"]
     if topology is not None and link_profile is not None:
         raise UsageError("--topology and --link-profile both name the links. Give one of them.")
     stored = load_run(resolve_run(run))
-    shards = _measured_shards(stored, gpus) if measure_shard else []
-    rates = FailureRates(mtbf, device_mtbf, interval, restart, checkpoint_cost)
+    shards = _measured_shards(stored, gpus) if flags["measure_shard"] else []
+    names = ("mtbf", "device_mtbf", "interval", "restart", "checkpoint_cost")
+    rates = FailureRates(*(flags[name] for name in names))
     recovery = (
         project_recovery(summarise(stored).rows, gpus, rates) if rates != FailureRates() else []
     )
@@ -130,16 +116,17 @@ def project(
             stored,
             gpus,
             load_topology(topology) if topology is not None else None,
-            WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical, microbatches),
+            WhatIf(*(flags[name] for name in WHAT_IF)),
             read_model(link_profile, LinkProfile) if link_profile is not None else None,
             shards,
-            noise_scale=noise_scale,
+            noise_scale=flags["noise_scale"],
         )
     except NothingToProject as refused:
         if not recovery:
             raise
         projection = Projection.without_steps(stored.info.run_id, str(refused))
     projection = projection.model_copy(update={"recovery": tuple(recovery)})
+    as_json = flags["as_json"]
     if as_json:
         emit_json(projection)
     elif projection.rows:

@@ -3,8 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +12,20 @@ import click
 
 from scalebench.cli import completion
 from scalebench.cli.options import (
+    CPU_SHARES,
+    DURATION,
+    FRACTION,
+    MEMORY_SIZE,
+    NAMES,
+    POSITIVE,
+    RATES,
+    WORLD_SIZES,
     Count,
-    CpuShares,
-    Duration,
-    Fraction,
     LauncherName,
-    MemorySize,
-    Names,
-    Positive,
-    Rate,
-    Rates,
-    WorldSizes,
+    device_option,
+    hosts_options,
+    option,
+    trust_network,
     value_sources,
 )
 from scalebench.cli.right_command import meant_by_option, meant_by_script
@@ -38,15 +41,6 @@ if TYPE_CHECKING:
     from scalebench.spec.script import ScriptTarget
     from scalebench.spec.virtual_hosts import VirtualHosts
     from scalebench.spec.world import WorldMember
-
-Command = Callable[..., None]
-
-
-def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """Declare an option that can also be set by environment variable and configuration file."""
-    long = next(name for name in names if name.startswith("--")).partition("/")[0]
-    variable = "SCALEBENCH_" + long[2:].replace("-", "_").upper()
-    return click.option(*names, envvar=variable, **settings)
 
 
 class RunCommand(click.Command):
@@ -76,14 +70,6 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     return args[:place], True, args[place + 1 :]
 
 
-trust_network = option(
-    "--trust-network",
-    is_flag=True,
-    help="Under torchrun, srun or mpirun: need no secret. Anyone who can reach the ranks' port "
-    "can then run programs as you.",
-)
-
-
 @click.command(cls=RunCommand, options_metavar="[OPTIONS]")
 @click.argument(
     "suites",
@@ -91,8 +77,8 @@ trust_network = option(
     metavar="-- SCRIPT [ARGS] | [SUITE]...",
     shell_complete=completion.suites,
 )
-@option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
-@option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
+@option("--gpus", type=WORLD_SIZES, help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
+@device_option
 @option(
     "--oversubscribe",
     is_flag=True,
@@ -106,7 +92,7 @@ trust_network = option(
 )
 @option(
     "--strategies",
-    type=Names(),
+    type=NAMES,
     shell_complete=completion.strategies,
     help="Compare these with one another on one workload, e.g. ddp,fsdp,tensor: cases of the "
     "suites, or whole suites.",
@@ -126,7 +112,7 @@ trust_network = option(
 @option("--max-batch", is_flag=True, help="Find and measure the largest batch that fits a rank.")
 @option(
     "--memory-limit",
-    type=MemorySize(),
+    type=MEMORY_SIZE,
     help="Peak memory per rank that --max-batch allows, e.g. 200MB.",
 )
 @option(
@@ -136,7 +122,7 @@ trust_network = option(
 )
 @option("--python", metavar="PATH", help="Of a script: its interpreter. Default: this one.")
 @option("--to-the-end", is_flag=True, help="Of a script: let it run on after the measurement.")
-@option("--time-limit", type=Duration(), help="End a launch after this much time. Default: 15m.")
+@option("--time-limit", type=DURATION, help="End a launch after this much time. Default: 15m.")
 @option("--steps", type=Count(min=2), help="Exactly this many measured steps per launch.")
 @option(
     "--repeats",
@@ -145,18 +131,18 @@ trust_network = option(
 )
 @option(
     "--precision",
-    type=Fraction(),
+    type=FRACTION,
     help="Launch further rounds until every efficiency is known to ± this much, e.g. 2%. "
     "Default on CPU: 3%.",
 )
 @option(
     "--target-loss",
-    type=Positive(),
+    type=POSITIVE,
     help="Loss to race to, for a suite that is a race. Default: the plain baseline's half-way.",
 )
 @option(
     "--budget",
-    type=Duration(),
+    type=DURATION,
     help="Start no launch after this much time, e.g. 10m. Default for --precision: 90 s a suite.",
 )
 @option(
@@ -174,19 +160,17 @@ trust_network = option(
     "--link",
     "--link-intra",
     "link",
-    type=Rates(),
+    type=RATES,
     help="Rate of the virtual hosts' links, e.g. 50mbit; or one rate for each host.",
 )
 @option(
     "--cpus-per-rank",
-    type=CpuShares(),
+    type=CPU_SHARES,
     help="Share of a core that each rank may use, e.g. 0.2; one for each rank makes slow ranks: "
     "1,1,0.33.",
 )
 @trust_network
-@option("--ranks-per-host", type=Count(min=1), help="Ranks that share a virtual host. [1]")
-@option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
-@option("--hosts-per-rack", type=Count(min=1), help="Virtual hosts behind one switch.")
+@hosts_options
 @click.option(
     "--link-profile",
     type=click.Path(path_type=Path),
@@ -401,37 +385,22 @@ def show_result(measured: "Run", flags: dict[str, Any]) -> None:
 def request_from(flags: dict[str, Any]) -> "Request":
     """Return what the flags ask for."""
     from scalebench.session.plan import Request
+    from scalebench.session.plan.request import option_of
 
+    given = {name: flags[str(p.name)] for p in run.params for name in p.opts}
+    names = {field.name: option_of(field.name) for field in fields(Request)}
+    values = {field: given[name] for field, name in names.items() if name in given}
+    of_script = flags["script"] is not None
     return Request(
-        world_sizes=flags["gpus"],
-        device=None if flags["device"] == "auto" else flags["device"],
-        oversubscribe=flags["oversubscribe"],
-        workload=flags["workload"],
-        autocast=None if flags["dtype"] is None else flags["dtype"] == "bfloat16",
-        compile=flags["compile"],
-        scaling=flags["scaling"] if flags["script"] is None else None,  # its suite has it
-        batch_size=flags["batch_size"],
-        steps=flags["steps"],
-        repeats=flags["repeats"],
-        precision=flags["precision"],
-        target_loss=flags["target_loss"],
-        time_limit_s=flags["time_limit"],
-        budget_s=flags["budget"],
-        quick=flags["quick"],
-        shared=flags["shared"],
-        pinned=flags["pinned"],
-        threads=None if flags["script"] is None else threads_of_script(flags["script"]),
-        trace=not flags["no_trace"],
-        selection=flags["selection"],
-        only=flags["only"],
-        virtual_hosts=virtual_hosts_from(flags),
-        link_profile=flags["link_profile"],
-        max_batch=flags["max_batch"],
-        memory_limit_bytes=flags["memory_limit"],
-        keep_going=flags["keep_going"],
-        anonymise=flags["anonymise"],
-        allow_busy=flags["allow_busy"],
-        checkpoint_dir=flags["checkpoint_dir"],
+        **values
+        | {
+            "device": None if flags["device"] == "auto" else flags["device"],
+            "autocast": None if flags["dtype"] is None else flags["dtype"] == "bfloat16",
+            "scaling": None if of_script else flags["scaling"],  # its suite has it
+            "threads": threads_of_script(flags["script"]) if of_script else None,
+            "trace": not flags["no_trace"],
+            "virtual_hosts": virtual_hosts_from(flags),
+        }
     )
 
 

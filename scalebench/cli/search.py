@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import Count, CpuShares, Fraction, MemorySize
+from scalebench.cli.options import CPU_SHARES, FRACTION, MEMORY_SIZE, Count, as_run_launcher
 from scalebench.cli.run import virtual_hosts_from
 from scalebench.cli.view import emit_for_terminal, emit_json, say
 from scalebench.errors import UsageError
@@ -29,11 +29,11 @@ MOST_GPUS = 2**17
 @click.option("--gpus", required=True, type=Count(min=2, max=MOST_GPUS), help="Number of ranks.")
 @click.option("--workload", help="A transformer, or any other: MODULE:FUNCTION. [gpt]")
 @click.option("--batch-size", type=Count(min=1), help="Global batch. [the workload's]")
-@click.option("--memory-limit", type=MemorySize(), help="Memory of a rank: 80GB. [the GPU type's]")
-@click.option("--margin", type=Fraction(), help="Memory left free. [learnt from the runs here]")
+@click.option("--memory-limit", type=MEMORY_SIZE, help="Memory of a rank: 80GB. [the GPU type's]")
+@click.option("--margin", type=FRACTION, help="Memory left free. [learnt from the runs here]")
 @click.option("--gpu-type", metavar="NAME", help="A device that is not here: a100, h100, …")
 @click.option(
-    "--mfu", type=Fraction(), help="Part of its published peak that a rank reaches, e.g. 0.45."
+    "--mfu", type=FRACTION, help="Part of its published peak that a rank reaches, e.g. 0.45."
 )
 @click.option(
     "--link",
@@ -44,8 +44,8 @@ MOST_GPUS = 2**17
 @click.option("--links", metavar="FILE|NAME", help="A link profile, or a topology: dgx-h100.")
 @click.option("--ranks-per-node", type=Count(min=1), default=8, help="With --link A+B. [8]")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Start from this run.")
-@click.option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
-@click.option("--cpus-per-rank", type=CpuShares(), help="Share of a core of each rank, e.g. 0.2.")
+@click.option("--launcher", **as_run_launcher)
+@click.option("--cpus-per-rank", type=CPU_SHARES, help="Share of a core of each rank, e.g. 0.2.")
 @click.option("--measure", type=Count(min=1), help="Train so many of the best here.")
 @click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Write the best here.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page to this file.")

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,11 @@ from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from scalebench.launch.submission.request import JobRequest
+
+
+OF_SLURM = ("time", "partition", "account", "cpus-per-task")
+OF_KUBERNETES = ("image", "claim", "runtime")
+"""Options of one kind of cluster alone."""
 
 
 @click.command()
@@ -35,41 +40,24 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print it; do not submit it.")
 @click.argument("command", nargs=-1, metavar="-- run ...")
 @click.pass_context
-def submit(
-    context: click.Context,
-    where: str | None,
-    name: str,
-    nodes: int,
-    ranks_per_node: int,
-    gpus_per_node: int,
-    time: str | None,
-    partition: str | None,
-    account: str | None,
-    cpus_per_task: int | None,
-    image: str | None,
-    claim: str | None,
-    runtime: str | None,
-    dry_run: bool,
-    command: tuple[str, ...],
-) -> None:
+def submit(context: click.Context, /, command: tuple[str, ...], **flags: Any) -> None:
     """Submit a run to a cluster's queue: scalebench submit --slurm ... -- run ddp --gpus 2,4."""
     from scalebench.launch.submission.request import JobRequest
 
-    request = JobRequest(name, nodes, ranks_per_node, gpus_per_node, command)
+    size = (flags["nodes"], flags["ranks_per_node"], flags["gpus_per_node"])
+    request = JobRequest(flags["name"], *size, command)
+    where = flags["where"]
     _check_run(request, here=where == "slurm")
-    of_slurm = {
-        "time": time,
-        "partition": partition,
-        "account": account,
-        "cpus-per-task": None if cpus_per_task is None else str(cpus_per_task),
-    }
-    of_kubernetes = {"image": image, "claim": claim, "runtime": runtime}
+    of_slurm = {name: flags[name.replace("-", "_")] for name in OF_SLURM}
+    of_kubernetes = {name: flags[name] for name in OF_KUBERNETES}
     if where == "slurm":
         _refuse(of_kubernetes, "--kubernetes")
-        _to_slurm(request, {k: v for k, v in of_slurm.items() if v is not None}, dry_run)
+        given = {name: str(value) for name, value in of_slurm.items() if value is not None}
+        _to_slurm(request, given, flags["dry_run"])
     elif where == "kubernetes":
         _refuse(of_slurm, "--slurm")
-        emit(_for_kubernetes(request, image, claim, runtime, dry_run).removesuffix("\n"))
+        text = _for_kubernetes(request, **of_kubernetes, dry_run=flags["dry_run"])
+        emit(text.removesuffix("\n"))
     else:
         raise UsageError("Say where to submit to: --slurm or --kubernetes.")
     context.exit(int(ExitCode.OK))
@@ -106,7 +94,7 @@ def _check_run(request: "JobRequest", here: bool) -> None:
         make_plan(asked, suites, Machine(num_ranks if on_gpus else 0, num_ranks))
 
 
-def _refuse(options: dict[str, str | None], where: str) -> None:
+def _refuse(options: dict[str, Any], where: str) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"--{given[0]} is for {where}. Leave it out.")

@@ -5,7 +5,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,21 +115,15 @@ def emit(text: str, color: bool | None = None) -> None:
     help="Chunks per rank of the schedule (default: the fewest).",
 )
 def show(
-    run: str | None,
-    as_json: bool,
-    verbose: bool,
-    schedule: str | None,
-    ranks: int | None,
-    microbatches: int | None,
-    chunks: int | None,
+    run: str | None, as_json: bool, verbose: bool, schedule: str | None, **size: int | None
 ) -> None:
     """Print table and verdict of RUN (default: the newest run), or draw a pipeline's schedule."""
     if schedule is not None:
         if run is not None:
             raise UsageError("--schedule draws without a run. Leave out RUN, or --schedule.")
-        draw_schedule(schedule, ranks or 4, microbatches or 8, chunks, as_json)
+        draw_schedule(schedule, size, as_json)
         return
-    if ranks or microbatches or chunks:
+    if any(size.values()):
         raise UsageError("-p, -m and -v are for --schedule. Name a schedule, or leave them out.")
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
@@ -143,10 +137,13 @@ def show(
         print_where_the_rest_is(run)
 
 
-def draw_schedule(
-    name: str, ranks: int, microbatches: int, chunks: int | None, as_json: bool
-) -> None:
+def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> None:
     """Print what the ranks of a pipeline do when, all stages alike; or as JSON.
+
+    Args:
+        name: Of the schedule.
+        size: Its ``ranks``, ``microbatches`` and ``chunks``, as far as they are given.
+        as_json: Print JSON.
 
     Raises:
         UsageError: There is no such schedule, or torch refuses these numbers.
@@ -155,7 +152,7 @@ def draw_schedule(
     from scalebench.report.tables.schedule_text import render_schedule
     from scalebench.session.schedules import schedule_as_json, schedule_by_name
 
-    schedule = schedule_by_name(name, ranks, microbatches, chunks)
+    schedule = schedule_by_name(name, size["ranks"] or 4, size["microbatches"] or 8, size["chunks"])
     timeline = dry_run(schedule, equal_times(schedule.num_stages))
     if as_json:
         emit(json.dumps(schedule_as_json(timeline)))

@@ -8,19 +8,11 @@ from pathlib import Path
 from scalebench.errors import UsageError
 from scalebench.session.finish import Run
 from scalebench.session.plan import Request
+from scalebench.session.plan.request import option_of
 from scalebench.session.progress import Silent
 from scalebench.session.session import Session
 from scalebench.session.suite_files import load_suites
 from scalebench.spec import Suite
-
-_NAMES = {
-    "world_sizes": "--gpus",
-    "selection": "-k",
-    "time_limit_s": "--time-limit",
-    "budget_s": "--budget",
-    "memory_limit_bytes": "--memory-limit",
-}
-"""Options with another name than the field's, for values and for ``True``."""
 
 _SWITCHES = {
     ("autocast", True): ["--dtype", "bfloat16"],
@@ -52,7 +44,7 @@ def command_of(suites: Sequence[Suite | str], request: Request) -> list[str]:
 def _option(name: str, value: object) -> list[str]:
     if isinstance(value, bool) and (name, value) in _SWITCHES:
         return _SWITCHES[name, value]
-    option = _NAMES.get(name, f"--{name.replace('_', '-')}")
+    option = option_of(name)
     if isinstance(value, bool):
         return [option]
     if name == "only" and isinstance(value, tuple):

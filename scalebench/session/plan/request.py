@@ -60,6 +60,20 @@ class Request:
     notices: tuple[str, ...] = ()
 
 
+_OPTIONS = {
+    "world_sizes": "--gpus",
+    "selection": "-k",
+    "time_limit_s": "--time-limit",
+    "budget_s": "--budget",
+    "memory_limit_bytes": "--memory-limit",
+}
+
+
+def option_of(field: str) -> str:
+    """Return the option of ``scalebench run`` that a field of a request has, if it has one."""
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+
+
 @dataclass(frozen=True)
 class Plan:
     """What will be run: the resolved specification, the cells in order, what to tell first.

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.cli import cli
-from scalebench.cli.options import Count, Duration, Fraction, Positive, Size, WorldSizes
+from scalebench.cli.options import DURATION, FRACTION, POSITIVE, SIZE, WORLD_SIZES, Count
 from scalebench.errors import UsageError
 
 
@@ -37,7 +37,7 @@ def converted(kind, value):
     ],
 )
 def test_world_sizes(given, sizes):
-    assert converted(WorldSizes(), given) == sizes
+    assert converted(WORLD_SIZES, given) == sizes
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_world_sizes(given, sizes):
 )
 def test_what_is_no_list_of_rank_counts_is_refused_with_an_example(given):
     with pytest.raises(click.BadParameter, match="1,2,4"):
-        converted(WorldSizes(), given)
+        converted(WORLD_SIZES, given)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_no_list_of_rank_counts_is_refused_with_an_example(given):
     ],
 )
 def test_durations(given, seconds):
-    assert converted(Duration(), given) == pytest.approx(seconds)
+    assert converted(DURATION, given) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_durations(given, seconds):
 )
 def test_what_is_no_duration_is_refused_with_an_example(given):
     with pytest.raises(click.BadParameter, match="10m"):
-        converted(Duration(), given)
+        converted(DURATION, given)
 
 
 @pytest.mark.parametrize(
     ("given", "ratio"), [("0.02", 0.02), ("2%", 0.02), ("2 %", 0.02), (0.05, 0.05), ("1e-3", 1e-3)]
 )
 def test_fractions(given, ratio):
-    assert converted(Fraction(), given) == pytest.approx(ratio)
+    assert converted(FRACTION, given) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_fractions(given, ratio):
 )
 def test_what_is_no_fraction_is_refused_with_an_example(given):
     with pytest.raises(click.BadParameter, match=r"0\.02 or 2%"):
-        converted(Fraction(), given)
+        converted(FRACTION, given)
 
 
 @pytest.mark.parametrize("given", ["", "0", "x", "1.5", "-3", "2e1", "nan"])
@@ -99,12 +99,12 @@ def test_what_is_no_count_is_refused_with_what_is_valid(given):
 @pytest.mark.parametrize("given", ["", "0", "x", "-3", "nan", "inf"])
 def test_what_is_not_above_zero_is_refused_with_an_example(given):
     with pytest.raises(click.BadParameter, match=r"not a number above 0, for example 2\.5"):
-        converted(Positive(), given)
-    assert converted(Positive(), "1e-3") == 1e-3
+        converted(POSITIVE, given)
+    assert converted(POSITIVE, "1e-3") == 1e-3
 
 
 @given(st.text(max_size=12))
-@pytest.mark.parametrize("kind", [WorldSizes(), Duration(), Fraction(), Count(1), Positive()])
+@pytest.mark.parametrize("kind", [WORLD_SIZES, DURATION, FRACTION, Count(1), POSITIVE])
 def test_any_text_is_a_value_or_a_usage_error(kind, text):
     try:
         converted(kind, text)
@@ -203,13 +203,13 @@ def test_another_tools_settings_are_none_of_ours(empty_folder):
     [("1000", 1000), ("64k", 64_000), ("4Mi", 4 << 20), ("200MB", 200_000_000), (5, 5)],
 )
 def test_sizes(given, size):
-    assert converted(Size(), given) == size
+    assert converted(SIZE, given) == size
 
 
 @pytest.mark.parametrize("given", ["", "0", "-1", "1.5", "2 pages", "1e9", "9" * 40])
 def test_what_is_no_size_is_refused_with_an_example(given):
     with pytest.raises(click.BadParameter, match="4Mi"):
-        converted(Size(), given)
+        converted(SIZE, given)
 
 
 @pytest.mark.parametrize(
