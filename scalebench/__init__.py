@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from scalebench.session.finish import Run
     from scalebench.session.run import run
+    from scalebench.session.storing.finish import Run
     from scalebench.session.watching import watch
     from scalebench.spec.race import Race, Recipe
     from scalebench.spec.recovery import Recovery
@@ -95,7 +95,7 @@ _HOME = {
     "Race": "scalebench.spec.race",
     "Recipe": "scalebench.spec.race",
     "Recovery": "scalebench.spec.recovery",
-    "Run": "scalebench.session.finish",
+    "Run": "scalebench.session.storing.finish",
     "Shard": "scalebench.spec.workload",
     "StepPlan": "scalebench.spec.suites",
     "Suite": "scalebench.spec.suites",

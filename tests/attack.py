@@ -417,7 +417,8 @@ def no_loopback(user: Attacked) -> None:
 def gpu_locks(user: Attacked) -> None:
     """a GPU that is claimed is claimed for jobs with another temporary folder as well"""
     code = (
-        "from scalebench.session.gpu_locks import GpuClaims\nimport time\nclaims = GpuClaims()\n"
+        "from scalebench.session.machine.gpu_locks import GpuClaims\nimport time\n"
+        "claims = GpuClaims()\n"
         "print('shared', claims.claim(['GPU-attack'], True), flush=True)\ntime.sleep({})\n"
     )
     others = user.own(user.home / "tmp2")

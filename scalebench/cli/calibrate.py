@@ -130,9 +130,9 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
     from scalebench.session.calibration.sweeps import calibrate as measure
+    from scalebench.session.machine.unusable import refusal
     from scalebench.session.plan import Machine, Request
     from scalebench.session.plan.make import choose_device
-    from scalebench.session.unusable import refusal
 
     if flags["world_size"] is not None:
         raise UsageError("--world-size is for --import; give --gpus for what is measured here.")

@@ -33,7 +33,7 @@ def _offering(names: Callable[[click.Context], Iterable[str]]) -> Complete:
 
 
 def _suites(context: click.Context) -> Iterable[str]:
-    from scalebench.session.suite_files import suite_files
+    from scalebench.session.suites.files import suite_files
 
     return [] if context.meta.get(SCRIPT) is not None else sorted(suite_files())
 
@@ -46,7 +46,7 @@ def _workloads(_: click.Context) -> Iterable[str]:
 
 def _cases(context: click.Context) -> Iterable[str]:
     """Return the cases of the suites that come with scalebench; others would be executed."""
-    from scalebench.session.suite_files import core_suites, load_suites, own_suites, suite_files
+    from scalebench.session.suites.files import core_suites, load_suites, own_suites, suite_files
 
     # Where -k has no value yet, click has not told suites from options.
     named = {*context.meta.get(WORDS, ())} & suite_files().keys() or {*core_suites()}
@@ -55,8 +55,8 @@ def _cases(context: click.Context) -> Iterable[str]:
 
 
 def _strategies(_: click.Context) -> Iterable[str]:
-    from scalebench.session.strategies_suite import known_strategies
-    from scalebench.session.suite_files import own_suites, suite_files
+    from scalebench.session.suites.files import own_suites, suite_files
+    from scalebench.session.suites.strategies import known_strategies
 
     return known_strategies(sorted(suite_files().keys() - own_suites().keys()))
 

@@ -29,7 +29,7 @@ def doctor(as_json: bool, links: bool, logs: tuple[Path, ...]) -> None:
         raise UsageError("--links looks at this machine, --nccl-log at a log: give one of them.")
     if links or logs:
         from scalebench.report.tables.wires import render_wires
-        from scalebench.session.wires import wires_here, wires_of_logs
+        from scalebench.session.machine.wires import wires_here, wires_of_logs
 
         wires = wires_here() if links else wires_of_logs(logs)
         if as_json:
@@ -40,8 +40,8 @@ def doctor(as_json: bool, links: bool, logs: tuple[Path, ...]) -> None:
     from scalebench import machine
     from scalebench.cli.text_tables import render_diagnosis
     from scalebench.launch.lab import try_lab
-    from scalebench.session.diagnosis import diagnose, read_conditions
-    from scalebench.session.survey import survey_machine
+    from scalebench.session.machine.diagnosis import diagnose, read_conditions
+    from scalebench.session.machine.survey import survey_machine
 
     survey = survey_machine(fresh=True, rates=True)
     facts = machine.fingerprint(survey)

@@ -13,7 +13,7 @@ from scalebench.errors import ScalebenchError, UsageError
 from scalebench.records.files import write_atomic
 from scalebench.records.folder import find_runs
 from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
-from scalebench.session.suite_files import read_question, suite_files
+from scalebench.session.suites.files import read_question, suite_files
 
 READABLE = 0o644
 """A gallery is made to be shown."""

@@ -20,6 +20,7 @@ from rich.progress import (
 
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.report.words.plain_text import plain, printable
+from scalebench.session.launches.progress import ProgressListener
 from scalebench.session.plan.forecast import usual_time
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
@@ -56,7 +57,7 @@ class Log:
         print_on(self.console, told)
 
 
-class TerminalProgress:
+class TerminalProgress(ProgressListener):
     """Shows a session on a console."""
 
     def __init__(self, console: Console, bar: Progress, log: Log | None = None) -> None:

@@ -62,7 +62,7 @@ def meant_by_script(words: Sequence[str], run: click.Command) -> UsageError | No
 
 def meant_by_command(words: Sequence[str], commands: Mapping[str, click.Command]) -> UsageError:
     """Return the error for a command that there is not: often it is a script, or a suite."""
-    from scalebench.session.suite_files import suite_files
+    from scalebench.session.suites.files import suite_files
 
     by_script = meant_by_script(words, commands["run"])
     if by_script is not None:
@@ -91,7 +91,7 @@ def _where_a_script_begins(words: Sequence[str], options: Mapping[str, click.Opt
 
 
 def _begins_a_script(word: str) -> bool:
-    from scalebench.session.suite_files import names_a_suite
+    from scalebench.session.suites.files import names_a_suite
     from scalebench.spec.script import INTERPRETER, LAUNCHERS
 
     name = PurePath(word).name

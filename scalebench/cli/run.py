@@ -35,8 +35,8 @@ from scalebench.errors import ExitCode, UsageError
 from scalebench.launch.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from scalebench.session.finish import Run
     from scalebench.session.plan import Request
+    from scalebench.session.storing.finish import Run
     from scalebench.spec import Suite
     from scalebench.spec.script import ScriptTarget
     from scalebench.spec.virtual_hosts import VirtualHosts
@@ -250,7 +250,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
             "script, and --out."
         )
     from scalebench.analysis.unmeasured import unmeasured_cases
-    from scalebench.session.finish import ResultsNotSaved
+    from scalebench.session.storing.finish import ResultsNotSaved
 
     if flags["changed_script"] and flags["resume"] is None:
         raise UsageError("--changed-script is for --resume: name the run, or leave it out.")
@@ -287,7 +287,7 @@ def wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     suites = _suites(flags) if flags["resume"] is None else []
     request = request_from(flags)
     if suites and flags["script"] is None:
-        from scalebench.session.suite_files import about_hidden
+        from scalebench.session.suites.files import about_hidden
 
         request = replace(request, notices=about_hidden(flags["suites"]))
     check_names(request, suites)
@@ -297,7 +297,7 @@ def wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
 def _suites(flags: dict[str, Any]) -> "list[Suite]":
     """Return the suites, or the one that the user's script is."""
     if flags["script"] is None:
-        from scalebench.session.suite_files import load_suites
+        from scalebench.session.suites.files import load_suites
 
         for name in ("samples_per_step", "python", "to_the_end"):
             if flags[name]:
@@ -309,10 +309,10 @@ def _suites(flags: dict[str, Any]) -> "list[Suite]":
             return load_suites(flags["suites"])
         if flags["suites"]:
             raise UsageError(f"Give a suite ({flags['suites'][0]}) or --strategies, not both.")
-        from scalebench.session.strategies_suite import strategies_suite
+        from scalebench.session.suites.strategies import strategies_suite
 
         return [strategies_suite(flags["strategies"], flags["workload"])]
-    from scalebench.session.script_suite import script_suite
+    from scalebench.session.suites.script import script_suite
 
     return [script_suite(flags["script"], flags)]
 
@@ -347,7 +347,7 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
 
 def _go_where_started(flags: dict[str, Any]) -> None:
     """Go to the folder in which the script of a run that is resumed was started."""
-    from scalebench.session.code import go_where_started
+    from scalebench.session.storing.code import go_where_started
 
     before = os.getcwd()
     changed, script = flags["changed_script"], _script_again(flags)
@@ -366,7 +366,7 @@ def _script_again(flags: dict[str, Any]) -> "ScriptTarget | None":
 
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     """Render the report and print the table (or JSON), as the flags say."""
-    from scalebench.session.finish import render_report
+    from scalebench.session.storing.finish import render_report
 
     if flags["no_report"]:
         where = f"Run     {measured.paths.root}"
@@ -453,8 +453,7 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     from scalebench.cli.progress import progress_on
     from scalebench.cli.text_tables import render_plan
     from scalebench.records.paths import default_runs_folder
-    from scalebench.session.plan.forecast import forecast
-    from scalebench.session.script_history import seconds_of_a_launch
+    from scalebench.session.plan.forecast import forecast, seconds_of_a_launch
     from scalebench.session.session import Session
 
     checked = wanted(flags) if member is None else None

@@ -15,8 +15,8 @@ from scalebench.launch.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from scalebench.analysis.search.result import SearchResult
-    from scalebench.session.finish import Run
     from scalebench.session.search.search import SearchRequest
+    from scalebench.session.storing.finish import Run
     from scalebench.spec import Device, Suite
     from scalebench.spec.virtual_hosts import VirtualHosts
 

@@ -32,8 +32,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
     from scalebench.report.tables.certificate import render_certificate
-    from scalebench.session import certificates
-    from scalebench.session.selftest import self_test
+    from scalebench.session.selftest import certificates, self_test
 
     drawn = secrets.randbelow(1_000_000) if seed is None else seed
     with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalebench.analysis.unmeasured import unmeasured_cases
-from scalebench.session.diagnosis import Finding
+from scalebench.session.machine.diagnosis import Finding
 from scalebench.session.plan import Plan
 from scalebench.session.plan.forecast import Forecast
 from scalebench.spec import Cell

@@ -150,7 +150,7 @@ def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> N
     """
     from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
     from scalebench.report.tables.schedule_text import render_schedule
-    from scalebench.session.schedules import schedule_as_json, schedule_by_name
+    from scalebench.session.plan.schedules import schedule_as_json, schedule_by_name
 
     schedule = schedule_by_name(name, size["ranks"] or 4, size["microbatches"] or 8, size["chunks"])
     timeline = dry_run(schedule, equal_times(schedule.num_stages))
@@ -170,12 +170,12 @@ def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> N
 )
 def report(runs: Sequence[str], image: Path | None) -> None:
     """Render the page of one or several runs (default: the newest); print its path."""
-    from scalebench.session.finish import render_report
+    from scalebench.session.storing.finish import render_report
 
     page = render_report([resolve_run(name) for name in runs or (None,)])
     emit(str(page))
     if image is not None:
-        from scalebench.session.overview_picture import draw_overview
+        from scalebench.session.storing.overview_picture import draw_overview
 
         draw_overview(Path(page), image)
         emit(str(image))
@@ -196,8 +196,8 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> None:
     from scalebench.cli.text_tables import render_inventory
     from scalebench.launch.external.environment import why_no_world
     from scalebench.launch.launchers import LAUNCHERS
-    from scalebench.session.inventory import take_inventory
-    from scalebench.session.survey import survey_machine
+    from scalebench.session.machine.inventory import take_inventory
+    from scalebench.session.machine.survey import survey_machine
 
     cannot_run = {
         **{name: offer.why_not() for name, offer in LAUNCHERS.items()},

@@ -19,8 +19,8 @@ from scalebench.pytest_plugin.recorded_clock import Benchmark, RecordedClock
 from scalebench.records.summary import Row
 from scalebench.report.export.measures import numbers
 from scalebench.report.words.plain_text import plain
-from scalebench.session.finish import Run
-from scalebench.session.suite_files import load_suite
+from scalebench.session.storing.finish import Run
+from scalebench.session.suites.files import load_suite
 from scalebench.spec import Case, Suite
 from scalebench.spec.selection import words
 

@@ -18,8 +18,8 @@ from scalebench.pytest_plugin.recorded_clock import RecordedClock
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.export.measures import caveats
 from scalebench.report.words import causes, wording
-from scalebench.session.finish import Run
-from scalebench.session.suite_files import load_suite
+from scalebench.session.storing.finish import Run
+from scalebench.session.suites.files import load_suite
 from scalebench.spec import Case, Strategy, Suite
 from scalebench.spec.selection import parse_world_sizes
 

@@ -14,10 +14,10 @@ from scalebench.records.summary import Row
 from scalebench.report.export.measures import caveats
 from scalebench.report.export.pytest_benchmark import row_info, step_times_s
 from scalebench.report.words import wording
-from scalebench.session.finish import Run
+from scalebench.session.launches.progress import ProgressListener
 from scalebench.session.plan import Request
-from scalebench.session.progress import Silent
 from scalebench.session.session import Interrupted, Session
+from scalebench.session.storing.finish import Run
 from scalebench.spec import Case, Suite
 from scalebench.spec.selection import parse_world_sizes
 
@@ -71,7 +71,7 @@ class Measurements:
 
     def _run(self, suite: Suite, request: Request) -> Run:
         if self._session is None:
-            self._session = Session(Silent())
+            self._session = Session(ProgressListener())
         command = ["scalebench", "run", suite.name]
         if request.world_sizes is not None:
             command += ["--gpus", ",".join(map(str, request.world_sizes))]

@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from scalebench.errors import UsageError
-from scalebench.session.finish import Run
+from scalebench.session.launches.progress import ProgressListener
 from scalebench.session.plan import Request
 from scalebench.session.plan.request import option_of
-from scalebench.session.progress import Silent
 from scalebench.session.session import Session
-from scalebench.session.suite_files import load_suites
+from scalebench.session.storing.finish import Run
+from scalebench.session.suites.files import load_suites
 from scalebench.spec import Suite
 
 _SWITCHES = {
@@ -76,7 +76,7 @@ def run(
     wanted = request or Request()
     if world_sizes is not None:
         wanted = _with_sizes(wanted, world_sizes)
-    with Session(Silent()) as session:
+    with Session(ProgressListener()) as session:
         return session.run(wanted, loaded or load_suites(()), command_of(given, wanted), out)
 
 

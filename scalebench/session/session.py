@@ -15,28 +15,28 @@ from scalebench.launch.local import LocalLauncher
 from scalebench.records.folder import point_latest_at, require_plain, working_on
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
-from scalebench.session.anonymise import with_script
 from scalebench.session.calibration.of_run import about_profile, read_profile
-from scalebench.session.cell_runner import CellRunner
-from scalebench.session.certificates import newest
-from scalebench.session.claim import Devices, begin_in, claim_devices, run_id_of
-from scalebench.session.code import check_code, code_of, folder_of
-from scalebench.session.finish import Run, finish, results_not_saved
-from scalebench.session.gpu_locks import GpuClaims
 from scalebench.session.interleaved.connection import RoundRequests
+from scalebench.session.launches.cell_runner import CellRunner
+from scalebench.session.launches.precision import add_rounds
+from scalebench.session.launches.progress import ProgressListener
+from scalebench.session.launches.requested_rounds import make_requested_rounds
+from scalebench.session.launches.sharing import only_whole_launches
+from scalebench.session.machine.claim import Devices, begin_in, claim_devices, run_id_of
+from scalebench.session.machine.gpu_locks import GpuClaims
 from scalebench.session.plan import Plan, Request
 from scalebench.session.plan.max_batch import CannotProbe, with_largest_batches
-from scalebench.session.precision import add_rounds
-from scalebench.session.prepare import Prepared, check_same_machine, prepare
-from scalebench.session.progress import ProgressListener
+from scalebench.session.plan.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.recovery.directory import (
     own_directories,
     remove_checkpoints,
     with_directory,
 )
-from scalebench.session.requested_rounds import make_requested_rounds
-from scalebench.session.sharing import only_whole_launches
-from scalebench.session.store import RunStore, cleaner_for
+from scalebench.session.selftest.certificates import newest
+from scalebench.session.storing.anonymise import with_script
+from scalebench.session.storing.code import check_code, code_of, folder_of
+from scalebench.session.storing.finish import Run, finish, results_not_saved
+from scalebench.session.storing.store import RunStore, cleaner_for
 from scalebench.spec import Cell, Suite
 from scalebench.spec.script import ScriptTarget
 
@@ -111,7 +111,7 @@ class Session:
             self.claims.close()
 
     def prepare(self, request: Request, suites: Sequence[Suite]) -> Prepared:
-        """Plan and fingerprint the machine; see `scalebench.session.prepare.prepare`."""
+        """Plan and fingerprint the machine; see `scalebench.session.plan.prepare.prepare`."""
         self.progress.preparing()
         return prepare(self.launcher, request, suites)
 

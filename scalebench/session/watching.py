@@ -15,11 +15,11 @@ from scalebench.errors import UsageError
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.summary import Summary
-from scalebench.session.anonymise import Cleaner
-from scalebench.session.claim import begin_in, run_id_of
-from scalebench.session.finish import Run, finish
-from scalebench.session.script_suite import CASE
-from scalebench.session.store import RunStore
+from scalebench.session.machine.claim import begin_in, run_id_of
+from scalebench.session.storing.anonymise import Cleaner
+from scalebench.session.storing.finish import Run, finish
+from scalebench.session.storing.store import RunStore
+from scalebench.session.suites.script import CASE
 from scalebench.spec import Case, Cell, Device, Script, StepPlan, Suite
 from scalebench.spec.script import SIZES, ScriptTarget, as_name, evaluate
 

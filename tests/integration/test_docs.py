@@ -15,7 +15,7 @@ from benchmarks import published
 from scalebench.launch.lab import try_lab
 from scalebench.records.certificate import Certificate
 from scalebench.report.tables.certificate import render_certificate
-from scalebench.session.suite_files import load_suite
+from scalebench.session.suites.files import load_suite
 from scalebench.spec import Context, Tensor
 from tests.conftest import PATIENCE_S, Scalebench
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.session import survey
+from scalebench.session.machine import survey
 from tests.builders.runs import make_stored_run
 
 SCRIPT = """

@@ -3,7 +3,7 @@
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.local import LocalLauncher
 from scalebench.machine import fingerprint
-from scalebench.session.unusable import refusal
+from scalebench.session.machine.unusable import refusal
 from scalebench.spec import Device
 
 

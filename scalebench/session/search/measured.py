@@ -10,7 +10,7 @@ from scalebench.analysis.search.result import Experiment, MeasuredChoice, Ranked
 from scalebench.costmodel.search.certainty import typical_error
 from scalebench.errors import EnvironmentUnfit
 from scalebench.records.summary import Row
-from scalebench.session.finish import Run
+from scalebench.session.storing.finish import Run
 from scalebench.spec import Case, Plain, StepPlan, Suite
 
 STEPS = StepPlan(window_s=0.4, min_steps=4, max_warmup_s=10.0, long_step_s=1.0, trace=False)

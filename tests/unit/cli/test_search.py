@@ -18,7 +18,7 @@ from scalebench.errors import ScalebenchError
 from scalebench.report.page.search_page import render_search_page
 from scalebench.report.tables.search import render_search
 from scalebench.session.session import Interrupted, Session
-from scalebench.session.suite_files import load_suite
+from scalebench.session.suites.files import load_suite
 from scalebench.spec import Case, Plain, Suite
 
 ELSEWHERE = ["--workload", "gpt-7b", "--gpu-type", "h100", "--mfu", "0.45", "--margin", "0.1"]

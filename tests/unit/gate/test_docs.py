@@ -14,7 +14,7 @@ from scalebench.errors import UsageError
 from scalebench.gate.metrics import COLLECTIVES, METRICS, RECOVERY, GateSettings, gate_settings
 from scalebench.records.files import write_model
 from scalebench.report.gate.table import render_verdict
-from scalebench.session.suite_files import load_suite
+from scalebench.session.suites.files import load_suite
 from tests.builders.gated import gated_run
 from tests.unit.gate.test_gate import explained
 

@@ -11,7 +11,7 @@ from scalebench.launch.external.nodes import Registration
 from scalebench.records.rank import Block
 from scalebench.records.secret import VARIABLE, new_secret
 from scalebench.records.telemetry import DeviceStates, DeviceTrack, NodeTrack
-from scalebench.session.unusable import refusal
+from scalebench.session.machine.unusable import refusal
 from scalebench.spec.world import Rendezvous, WorldMember
 from tests.builders.runs import make_cell, make_record
 

@@ -13,7 +13,7 @@ from scalebench.analysis.summarise import summarise
 from scalebench.pytest_plugin import collecting, fixture, measuring
 from scalebench.records.outcome import skipped_result
 from scalebench.records.summary import TimedCollectives
-from scalebench.session.finish import Run
+from scalebench.session.storing.finish import Run
 from tests.builders.runs import (
     make_cell,
     make_failed,

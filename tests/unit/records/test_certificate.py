@@ -11,7 +11,7 @@ from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Line, cannot, judged
 from scalebench.report import render_page, render_table
 from scalebench.report.tables.certificate import render_certificate, verdict
-from scalebench.session import certificates
+from scalebench.session.selftest import certificates
 from tests.builders.summaries import HOSTILE, make_summary
 
 RATIO = st.floats(min_value=0, max_value=1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scalebench import machine
 from scalebench.launch.external.nodes import Registration, world_of
 from scalebench.session.plan import Machine, Request, make_plan
-from scalebench.session.suite_files import load_suites
+from scalebench.session.suites.files import load_suites
 from scalebench.spec.world import Node, World
 
 

@@ -2,7 +2,7 @@
 
 from scalebench.records.summary import TimedCollectives
 from scalebench.report.page.gallery import INDEX, TOUR, Exhibit, render_gallery
-from scalebench.session.suite_files import suite_files
+from scalebench.session.suites.files import suite_files
 from tests.builders.page_data import make_evidence
 from tests.builders.summaries import make_row, make_summary
 

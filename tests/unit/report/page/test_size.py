@@ -10,7 +10,7 @@ from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.report.page.offline import packed, plotly_script
 from scalebench.report.page.page import render_page
-from scalebench.session.suite_files import suite_files
+from scalebench.session.suites.files import suite_files
 from tests.builders.summaries import make_summary
 
 GALLERY = Path(__file__).parents[4] / "reports/gallery"

@@ -7,8 +7,8 @@ from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.profile import profile_of
 from scalebench.errors import ExitCode, UsageError
 from scalebench.report import render_table
-from scalebench.session.finish import Run
 from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.session.storing.finish import Run
 from scalebench.spec import Case, Collectives, Ddp, Plain, Suite
 from tests.builders.runs import make_run
 from tests.unit.session.calibration.test_sweeps import line, point

@@ -18,7 +18,7 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.probes import PlayedSteps, ProbeRecord
 from scalebench.session.calibration import rehearsals
 from scalebench.session.calibration.rehearsals import rehearse_steps
-from scalebench.session.store import RunStore
+from scalebench.session.storing.store import RunStore
 from scalebench.spec import Cell, Pipeline, Plain, StepPlan
 from scalebench.spec.probes import Rehearsal
 from scalebench.spec.race import Race

@@ -1,7 +1,7 @@
 """A framework that is not installed is skipped with the command that installs it."""
 
-from scalebench.session.inventory import take_inventory
-from scalebench.session.plan.frameworks import why_missing, without_missing_frameworks
+from scalebench.session.machine.inventory import take_inventory
+from scalebench.session.plan.unavailable import why_missing, without_missing_frameworks
 from scalebench.spec import Accelerate, Ddp, DeepSpeed
 from tests.unit.session.plan.test_too_large import cell
 
@@ -38,7 +38,7 @@ def test_only_its_own_cells_are_skipped_and_earlier_reasons_stay():
 
 def test_the_list_tells_how_to_install_what_is_missing(monkeypatch):
     monkeypatch.setattr(
-        "scalebench.session.inventory.why_missing", lambda s: why_missing(s, lambda _: None)
+        "scalebench.session.machine.inventory.why_missing", lambda s: why_missing(s, lambda _: None)
     )
     found = {one["name"]: one["cannot_run"] for one in take_inventory(NOTHING)["strategies"]}
     assert found["ddp"] is None

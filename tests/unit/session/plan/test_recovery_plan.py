@@ -7,7 +7,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.session.plan import Request, check_names, make_plan
 from scalebench.session.plan.request import Machine
-from scalebench.session.suite_files import load_suites
+from scalebench.session.suites.files import load_suites
 from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, Suite
 from scalebench.spec.recovery import Recovery
 from scalebench.spec.virtual_hosts import VirtualHosts

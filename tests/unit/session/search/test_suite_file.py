@@ -9,7 +9,7 @@ import pytest
 from scalebench.analysis.search.result import RankedChoice
 from scalebench.errors import EnvironmentUnfit
 from scalebench.session.search.suite_file import write_suite
-from scalebench.session.suite_files import load_suite
+from scalebench.session.suites.files import load_suite
 
 
 def way(microbatches: int, step_s: float, shard: int = 4) -> RankedChoice:

@@ -1,0 +1,1 @@
+"""Launching cells one after the other, by turns, and in further rounds."""

@@ -1,0 +1,276 @@
+"""Launching a run's cells one after the other, each stored as soon as it has ended."""
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+
+from scalebench.errors import UsageError
+from scalebench.launch.base import Launcher, SharingFailed
+from scalebench.records.outcome import launched_result, skipped_result
+from scalebench.records.run import CellResult
+from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
+from scalebench.session.calibration.rehearsals import rehearse_steps
+from scalebench.session.launches.progress import ProgressListener
+from scalebench.session.launches.sharing import can_share, cells_to_share, too_much_memory
+from scalebench.session.plan.max_batch import why_too_large
+from scalebench.session.recovery.directory import saving_in
+from scalebench.session.recovery.faults import measure_faults
+from scalebench.session.storing.store import RunStore
+from scalebench.session.storing.written_files import WrittenFiles
+from scalebench.spec import Cell, Script, SharedLaunch
+
+SHORTEST_S = 0.001
+
+
+class CellRunner:
+    """Launches what a run has no result of yet.
+
+    Args:
+        launcher: Starts the ranks.
+        store: Has what is there already, and keeps what is added.
+        progress: Hears how it goes.
+
+    Attributes:
+        began: When it was made, on the monotonic clock: budgets count from then.
+    """
+
+    def __init__(self, launcher: Launcher, store: RunStore, progress: ProgressListener) -> None:
+        self.launcher = launcher
+        self.store = store
+        self.progress = progress
+        self.began = time.monotonic()
+        self._calibrated = False
+        self._calibrated_scripts = False
+        self._rehearsed = store.run.link is not None  # a profile that was given stays as it is
+        self._by_itself: set[str] = set()
+        self._files = WrittenFiles(Path.cwd(), store.run.paths.root)
+
+    def run_missing(self) -> str:
+        """Launch every cell without a result; return the run's status afterwards."""
+        info, results = self.store.run.info, self.store.run.results
+        if not info.plan:
+            self._calibrate_once()
+        for cell in info.plan:
+            if cell.id in results:
+                continue
+            if self._left_s() <= 0:
+                return "over budget"
+            if cell.purpose != "inspect":
+                self._calibrate_once()
+                self._rehearse_once()
+            together = self._to_share(cell)
+            if len(together) > 1 and self._launch_shared(together):
+                continue
+            self._launch(cell)
+        if self._left_s() > 0:
+            self._calibrate_scripts_once()
+            self._rehearse_once()
+        return "complete"
+
+    def _left_s(self) -> float:
+        """Return what is left of the budget, seconds; infinite where there is none.
+
+        Calibration may have used up what was left when a launch was decided on: its windows are
+        then as short as they can be.
+        """
+        budget_s = self.store.run.info.spec.budget_s
+        return self.began + budget_s - time.monotonic() if budget_s else inf
+
+    def _launch(self, cell: Cell) -> CellResult:
+        """Launch a cell by itself and keep its result."""
+        left_s = self._left_s()
+        result = self._result_of(cell if left_s == inf else cell.shortened(max(SHORTEST_S, left_s)))
+        self.progress.ended(self.store.keep_result(result))
+        return result
+
+    def _to_share(self, first: Cell) -> list[Cell]:
+        """Return the cells that can be launched together with one that is due, itself included."""
+        run = self.store.run
+        spec = run.info.spec
+        missing = [cell for cell in run.info.plan if cell.id not in run.results]
+        cells = [
+            cell
+            for cell in cells_to_share(first, missing)
+            if can_share(cell, spec, self.launcher.shares)
+            and _sort(cell) not in self._by_itself
+            and self._why_not(cell) is None
+        ]
+        return cells if first in cells and not self._was_begun(first) else []
+
+    def _was_begun(self, first: Cell) -> bool:
+        """Tell whether others of a round were launched in an earlier session, and are kept.
+
+        The rest of it did not take turns with them, so it does not look as if it did.
+        """
+        spec = self.store.run.info.spec
+        return any(
+            result.status != "skipped"
+            and (result.cell.suite, result.cell.repeat) == (first.suite, first.repeat)
+            and can_share(result.cell, spec, self.launcher.shares)
+            and _sort(result.cell) not in self._by_itself
+            for result in self.store.run.results.values()
+        )
+
+    def _launch_shared(self, cells: Sequence[Cell]) -> bool:
+        """Launch cells that take turns and keep their results; False: not possible."""
+        run = self.store.run
+        too_much = too_much_memory(cells, run.results)
+        if too_much is not None:
+            self._part(cells, too_much)
+            return False
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.progress.started_together(cells)
+        left_s = max(SHORTEST_S, self._left_s())
+        shortened = [c.shortened(left_s / len(cells)) for c in cells] if left_s < inf else cells
+        logs = [run.paths.logs(cell.id) for cell in cells]
+        try:
+            launched = self.launcher.launch_shared(SharedLaunch.of(shortened), logs)
+        except SharingFailed as failed:
+            self._find_the_one_to_blame(cells, str(failed))
+            return True
+        together = {"shared_with": [cell.id for cell in cells]}
+        results = [
+            launched_result(
+                cell, one.records, one.failure, now, (one.launch_s, one.wall_s), one.node
+            ).model_copy(update=together)
+            for cell, one in zip(shortened, launched, strict=True)
+        ]
+        for result in self.store.keep_results(results):
+            self.progress.ended(result)
+        return True
+
+    def _find_the_one_to_blame(self, cells: Sequence[Cell], reason: str) -> None:
+        """Launch cells by themselves that did not come to their end together, within the budget.
+
+        Those that fail by themselves are not launched with others again. If none fails, they
+        cannot share a launch at all.
+        """
+        failed = []
+        for cell in cells:
+            if self._left_s() <= 0:
+                break
+            result = self._launch(cell)
+            if result.status in ("failed", "oom"):
+                failed.append(cell)
+        self._part(failed or cells, None if failed else reason)
+
+    def _part(self, cells: Sequence[Cell], reason: str | None) -> None:
+        """Have cells launched by themselves from now on; say so once if it is nobody's fault."""
+        self._by_itself.update(map(_sort, cells))
+        if reason is None:
+            return
+        self.store.add_notice(
+            f"{cells[0].suite}: launched one row at a time, not by turns: {reason}"
+        )
+
+    def _calibrate_once(self) -> None:
+        """Calibrate the run's links, unless it has a profile of them."""
+        if not self._calibrated and self.store.run.link is None:
+            calibrate_run(self.launcher, self.store.run, self.progress.calibrating)
+            self._keep_calibration()
+        self._calibrated = True
+
+    def _rehearse_once(self) -> None:
+        """Have ranks play the run's steps, as soon as it is known what they compute."""
+        if not self._rehearsed:
+            self._rehearsed = rehearse_steps(
+                self.launcher, self.store.run, self.progress.calibrating
+            )
+
+    def _calibrate_scripts_once(self) -> None:
+        """Calibrate what users' own scripts were seen to send, unless the run has a profile."""
+        if not self._calibrated_scripts and self.store.run.link is None:
+            calibrate_scripts(self.launcher, self.store.run, self.progress.calibrating)
+            self._keep_calibration()
+        self._calibrated_scripts = True
+
+    def _keep_calibration(self) -> None:
+        """Take names out of a calibration, and have the run say what it left out."""
+        self.store.clean_calibration()
+        for told in self.store.run.link.cut_short if self.store.run.link is not None else ():
+            self.store.add_notice(told)
+
+    def _why_not(self, cell: Cell) -> str | None:
+        """Say why a cell is not launched; None: it is."""
+        run = self.store.run
+        inspection = run.results.get(cell.model_copy(update={"purpose": "inspect"}).id)
+        if cell.skip_reason:
+            return cell.skip_reason
+        if inspection is not None and inspection.status != "ok":
+            return f"not measured: {inspection.reason}"
+        if cell.purpose == "restore":
+            return self._why_not_restored(cell)
+        failed_before = why_not_again(cell, run.results.values())
+        if failed_before is not None:
+            return failed_before
+        too_large = why_too_large(cell, run.results.values())
+        return None if run.info.spec.keep_going else too_large
+
+    def _why_not_restored(self, cell: Cell) -> str | None:
+        """Say why there is nothing to restore; None: every number of ranks has saved."""
+        results = self.store.run.results
+        for size in cell.restore_from:
+            saving = cell.model_copy(update={"purpose": "save", "world_size": size})
+            saved = results.get(saving.id)
+            if saved is not None and saved.status != "ok":
+                return f"nothing to restore: saving at N={size} failed: {saved.reason}"
+        return None
+
+    def _result_of(self, cell: Cell) -> CellResult:
+        run = self.store.run
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        reason = self._why_not(cell)
+        if reason is not None:
+            return skipped_result(cell, reason, now)
+        self.progress.started(cell)
+        cell = saving_in(cell, self.store.checkpoints)
+        if cell.purpose == "fail":
+            return measure_faults(self.launcher, cell, run.paths.logs(cell.id), now)
+        self._files.before_launch(cell)
+        launched = self.launcher.launch(cell, run.paths.logs(cell.id))
+        times = (launched.launch_s, launched.wall_s)
+        result = launched_result(
+            cell,
+            launched.records,
+            launched.failure,
+            now,
+            times,
+            node=launched.node,
+            lost=launched.lost,
+        )
+        failure = launched.failure
+        if failure is not None and (failure.kind == "usage" or self._is_hopeless(result)):
+            raise UsageError(self.store.cleaner.text(failure.message))
+        for told in self._files.after_launch(cell, result.ranks):
+            self.store.add_notice(told)
+        return result
+
+    def _is_hopeless(self, result: CellResult) -> bool:
+        """Tell whether a script ended before it was measured, and so it did at every other size."""
+        results = [*self.store.run.results.values(), result]
+        known = {one.cell.id for one in results}
+        if result.failure is None or result.failure.kind != "ended":
+            return False
+        return all(one.status != "ok" for one in results) and all(
+            cell.id in known or why_not_again(cell, results) for cell in self.store.run.info.plan
+        )
+
+
+def why_not_again(cell: Cell, results: Iterable[CellResult]) -> str | None:
+    """Say why a script that failed is not launched again at the same size; None: it may be.
+
+    Its start can take minutes, and what failed before it was measured fails again.
+    """
+    if not isinstance(cell.strategy, Script):
+        return None
+    for result in results:
+        if result.cell.row_key == cell.row_key and result.status in ("failed", "oom"):
+            return f"not launched again: launch {result.cell.repeat} failed: {result.reason}"
+    return None
+
+
+def _sort(cell: Cell) -> str:
+    """Return what the launches of a cell have in common, whatever the round."""
+    return cell.model_copy(update={"repeat": 0}).id

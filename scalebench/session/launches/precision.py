@@ -1,0 +1,129 @@
+"""Further rounds for the rows whose efficiency is known least, until all are known as asked.
+
+A further round holds only those rows and the baselines that they are measured against. It ends
+when every row is precise enough, or when the next round would go beyond the time.
+
+Its windows are as long as those of the planned rounds: launches of one row differ by more than the
+blocks within one explain, so more rounds tell more than longer ones.
+"""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from scalebench.analysis.rows.efficiency import Ratios
+from scalebench.analysis.run import StoredRun
+from scalebench.records.precision import ImpreciseRow, PrecisionReached
+from scalebench.records.summary import RowKey
+from scalebench.session.storing.store import RunStore
+from scalebench.spec import Cell
+
+
+def add_rounds(store: RunStore, run_missing: Callable[[], str], began: float) -> str:
+    """Launch further rounds as the run's precision asks for; return the run's status.
+
+    Args:
+        store: Of a run whose plan is done.
+        run_missing: Launches what of the plan has no result yet; returns the status.
+        began: When the run began, on the monotonic clock, seconds.
+    """
+    spec = store.run.info.spec
+    if spec.precision is None or spec.precision_budget_s is None:
+        return "complete"
+    status = "complete"
+    while True:
+        reached = reached_by(store.run, spec.precision, spec.precision_budget_s)
+        store.run.info = store.run.info.model_copy(update={"precision": reached})
+        if status != "complete":
+            return status
+        cells = next_round(store.run, reached.imprecise)
+        left_s = spec.precision_budget_s - (time.monotonic() - began)
+        if not cells or expected_s(store.run, cells) > left_s:
+            return "complete"
+        store.extend_plan(cells)
+        status = run_missing()
+
+
+def reached_by(run: StoredRun, half_width: float, budget_s: float) -> PrecisionReached:
+    """Return how precisely the efficiencies of a run are known.
+
+    Args:
+        run: As far as it came.
+        half_width: Wanted, as a fraction of ideal.
+        budget_s: Time for it, seconds.
+    """
+    found = list(Ratios.of(run).efficiencies())
+    imprecise = [
+        ImpreciseRow(
+            suite=row.cell.suite,
+            case=row.cell.case,
+            world_size=row.cell.world_size,
+            half_width=estimate.half_width,
+            more_s=_more_s(run, row.cell.suite, estimate.half_width, half_width),
+        )
+        for row, _, estimate in found
+        if all(result.status == "ok" for result in row.measured.values())
+        and (estimate.half_width is None or estimate.half_width > half_width)
+    ]
+    return PrecisionReached(
+        half_width=half_width, budget_s=budget_s, num_rows=len(found), imprecise=imprecise
+    )
+
+
+def next_round(run: StoredRun, imprecise: Sequence[ImpreciseRow]) -> list[Cell]:
+    """Return the cells of a further round: imprecise rows, and the rows they are compared with.
+
+    The round has one number in its suite, also for rows that were not in every round before:
+    ratios are formed between launches of the same number.
+    """
+    ratios = Ratios.of(run)
+    wanted: set[RowKey] = {(row.suite, row.case, row.world_size) for row in imprecise}
+    for row, base, _ in ratios.efficiencies():
+        if row.cell.row_key in wanted:
+            wanted.add(base.cell.row_key)
+    return cells_of_round(run, wanted)
+
+
+def cells_of_round(run: StoredRun, wanted: Collection[RowKey]) -> list[Cell]:
+    """Return the cells of a further round of rows, numbered by suite; steps are not traced."""
+    measuring = [cell for cell in run.info.plan if cell.purpose == "measure"]
+    rows = {cell.row_key: cell for cell in measuring if cell.row_key in wanted}
+    return [_further(cell, _next_number(run, cell.suite)) for cell in rows.values()]
+
+
+def _next_number(run: StoredRun, suite: str) -> int:
+    """Return the number of a suite's next round: that of no round in the plan."""
+    return 1 + max(cell.repeat for cell in run.info.plan if cell.suite == suite)
+
+
+def _further(cell: Cell, repeat: int) -> Cell:
+    steps = cell.steps.model_copy(update={"trace": False})
+    return cell.model_copy(update={"repeat": repeat, "steps": steps})
+
+
+def expected_s(run: StoredRun, cells: Sequence[Cell]) -> float:
+    """Return how long a round of cells will take, from the newest rounds of their suites."""
+    return sum(_seconds_of_a_cell(run, cell) for cell in cells)
+
+
+def _seconds_of_a_cell(run: StoredRun, cell: Cell) -> float:
+    launches = [
+        result
+        for result in run.results.values()
+        if result.cell.suite == cell.suite and result.cell.purpose == "measure" and result.wall_s
+    ]
+    if not launches:
+        return 0.0
+    newest = max(launches, key=lambda result: result.cell.repeat)
+    return newest.cost_s
+
+
+def _more_s(run: StoredRun, suite: str, found: float | None, wanted: float) -> float | None:
+    """Return the time in which an interval would shrink as wanted: it does so by the root of it."""
+    if found is None:
+        return None
+    spent_s = sum(
+        result.cost_s
+        for result in run.results.values()
+        if result.cell.suite == suite and result.cell.purpose == "measure"
+    )
+    return max(0.0, spent_s * ((found / wanted) ** 2 - 1))

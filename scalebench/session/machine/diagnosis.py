@@ -1,0 +1,212 @@
+"""What about this machine would spoil a measurement, and what to do about it.
+
+`read_conditions` looks, `diagnose` judges: the second is a pure function of facts, so that every
+warning can be tested without the machine that deserves it.
+"""
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from scalebench.launch.loopback import why_no_loopback
+from scalebench.session.machine.unusable import about_unusable
+
+MIN_TORCH = (2, 11)
+MIN_SHM_BYTES = 1 << 30
+MIN_FILES = 1024
+SLOW_DEVICE = 0.9
+BUSY_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is worth telling.
+
+    Attributes:
+        level: ``warning`` spoils numbers; ``note`` explains them.
+        remedy: What to do; empty when there is nothing to do.
+    """
+
+    level: Literal["warning", "note"]
+    text: str
+    remedy: str = ""
+
+
+def read_conditions() -> dict[str, Any]:
+    """Return what is true of the machine right now; null where the platform does not tell."""
+    shm = Path("/dev/shm")
+    frequency = psutil.cpu_freq()
+    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return {
+        "cpu_busy_share": psutil.cpu_percent(interval=0.5) / 100,
+        "memory_available_bytes": psutil.virtual_memory().available,
+        "swap_used_bytes": psutil.swap_memory().used,
+        "shm_bytes": shutil.disk_usage(shm).total if shm.is_dir() else None,
+        "no_loopback": why_no_loopback(),
+        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "cpu_governor": governor.read_text().strip() if governor.is_file() else None,
+        "cpu_clock_hz": frequency.current * 1e6 if frequency else None,
+        "links": {
+            name: {"bit_per_s": stats.speed * 1_000_000 or None, "mtu_bytes": stats.mtu}
+            for name, stats in psutil.net_if_stats().items()
+            if stats.isup
+        },
+        "compiler": shutil.which("g++") or shutil.which("clang++"),
+        "sched_batch": hasattr(os, "SCHED_BATCH"),
+    }
+
+
+def diagnose(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[Finding]:
+    """Return everything worth telling, warnings first.
+
+    Args:
+        facts: The machine's fingerprint, with ``rates`` of its devices.
+        conditions: What `read_conditions` found.
+    """
+    found = [
+        *_about_torch(facts),
+        *_about_devices(facts),
+        *_about_load(facts, conditions),
+        *_about_limits(facts, conditions),
+        *_about_virtual_hosts(conditions.get("virtual_hosts")),
+        *_about_variables(facts.get("variables", {})),
+    ]
+    return sorted(found, key=lambda finding: finding.level != "warning")
+
+
+def _about_torch(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    version = tuple(int(part) for part in facts["torch"].split("+")[0].split(".")[:2])
+    if version < MIN_TORCH:
+        yield Finding(
+            "warning",
+            f"torch {facts['torch']} is older than {'.'.join(map(str, MIN_TORCH))}",
+            "upgrade torch",
+        )
+    if "gloo" not in facts["backends"]:
+        yield Finding("warning", "torch has no gloo backend", "use a torch build with gloo")
+
+
+def _about_devices(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    unusable = about_unusable(facts)
+    if unusable is not None:
+        yield Finding("warning", *unusable)
+    elif not facts["devices"]:
+        built_for = "CUDA" if facts.get("cuda") else "ROCm" if facts.get("hip") else None
+        why = f"torch sees no {built_for} device" if built_for else "torch is a CPU build"
+        yield Finding("note", f"{why}: ranks run on CPU over gloo")
+    elif "nccl" not in facts["backends"]:
+        yield Finding("warning", "CUDA devices but no NCCL in torch", "use a torch build with NCCL")
+    uncompiled = facts.get("uncompiled")
+    if uncompiled is not None:
+        what = f"torch.compile, the default on GPUs, does not work: {uncompiled['problem']}"
+        yield Finding("warning", f"{what}; ranks run eagerly", uncompiled["remedy"])
+    for kind in ("matrix_flop_per_s", "copy_byte_per_s"):
+        rates = {rate["device"]: rate[kind] for rate in facts.get("rates", [])}
+        for device, rate in rates.items():
+            if rate < SLOW_DEVICE * max(rates.values()):
+                share = rate / max(rates.values())
+                yield Finding(
+                    "warning",
+                    f"{device} reaches {share:.0%} of the fastest device's {kind.split('_')[0]} "
+                    "rate: it will slow down every step",
+                    "look at its clocks, temperature and other users (nvidia-smi -q -d "
+                    "PERFORMANCE), or leave it out with CUDA_VISIBLE_DEVICES",
+                )
+
+
+def _about_load(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[Finding]:
+    busy = conditions["cpu_busy_share"]
+    if busy > BUSY_SHARE:
+        yield Finding(
+            "warning",
+            f"other programs keep the processors {busy:.0%} busy",
+            "close them, or treat CPU numbers with caution",
+        )
+    if conditions["swap_used_bytes"]:
+        yield Finding("note", "swap is in use", "free memory before measuring")
+    governor = conditions["cpu_governor"]
+    if governor not in (None, "performance"):
+        yield Finding(
+            "note",
+            f"the CPU frequency governor is {governor!r}: clocks change under load",
+            "cpupower frequency-set -g performance",
+        )
+
+
+def _about_limits(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[Finding]:
+    quota = facts.get("cgroup_cpus")
+    if quota is not None and quota < 1:
+        yield Finding(
+            "warning",
+            f"the cgroup allows {quota:.2g} of a core: ranks are stopped in the middle of steps",
+            "raise the CPU limit of the container",
+        )
+    shm = conditions["shm_bytes"]
+    if shm is not None and shm < MIN_SHM_BYTES:
+        yield Finding(
+            "warning",
+            f"/dev/shm has only {shm / 1e6:.0f} MB: NCCL and data loaders may fail",
+            "start the container with --shm-size=1g or --ipc=host",
+        )
+    if conditions["no_loopback"] is not None:
+        yield Finding(
+            "warning",
+            f"nothing can connect to 127.0.0.1, so no two ranks can: {conditions['no_loopback']}",
+            "ip link set lo up; ip address add 127.0.0.1/8 dev lo",
+        )
+    if conditions["open_files_limit"] < MIN_FILES:
+        yield Finding(
+            "warning",
+            f"only {conditions['open_files_limit']} open files are allowed",
+            "ulimit -n 4096",
+        )
+    if conditions["compiler"] is None:
+        yield Finding(
+            "note", "no C++ compiler: --compile cannot work on CPU", "install g++ or clang"
+        )
+    if not conditions["sched_batch"]:
+        yield Finding("note", "no SCHED_BATCH here: small messages between many CPU ranks are slow")
+
+
+def _about_virtual_hosts(possible: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Say what of --launcher lab cannot be had here.
+
+    Args:
+        possible: ``network`` and ``quota`` (reasons, or None); None: it was not tried.
+    """
+    if possible is None:
+        return
+    if possible["network"]:
+        yield Finding(
+            "note",
+            f"no virtual hosts (--launcher lab): {possible['network']}",
+            "run as root or allow user namespaces; install iproute2; load sch_tbf, veth, bridge",
+        )
+    elif possible["quota"]:
+        yield Finding(
+            "note",
+            f"virtual hosts, but no share of the CPU for each (--cpus-per-rank): "
+            f"{possible['quota']}",
+            "run as root; under cgroup v2 also with cpu in a cgroup.subtree_control at or above "
+            "the process's own, for example with systemd-run --scope -p Delegate=yes",
+        )
+
+
+_VARIABLES = {
+    ("CUDA_LAUNCH_BLOCKING", "1"): "makes every kernel wait: no overlap is left to measure",
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"): "checks every collective: communication is slower",
+    ("TORCH_NCCL_ENABLE_TIMING", "1"): "breaks the overlap of communication and computation",
+    ("TORCH_NCCL_BLOCKING_WAIT", "1"): "makes the host wait for every collective",
+}
+
+
+def _about_variables(variables: Mapping[str, str]) -> Iterator[Finding]:
+    for (name, value), effect in _VARIABLES.items():
+        if variables.get(name) == value:
+            yield Finding("warning", f"{name}={value} {effect}", f"unset {name}")

@@ -1,0 +1,1 @@
+"""What a run stores, while it goes on and at its end."""

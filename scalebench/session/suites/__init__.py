@@ -1,0 +1,1 @@
+"""Which suites there are: files, named strategies, the user's own script."""

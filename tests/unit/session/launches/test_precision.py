@@ -1,0 +1,159 @@
+"""Which rows get a further round, what it holds, and when no more are begun."""
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from scalebench.records.files import read_model
+from scalebench.records.run import CellResult, RunInfo
+from scalebench.session.launches.precision import add_rounds, expected_s, next_round, reached_by
+from scalebench.session.storing.store import RunStore
+from scalebench.spec import Cell
+from tests.builders.runs import make_cell, make_failed, make_info, make_result, make_run
+
+NOISE = (0.0, 1.0, -1.0)
+TOGETHER = ["a", "b", "c", "d"]
+
+
+def results(noisy: float, calm: float = 0.001, **changes: object) -> list[CellResult]:
+    """Three rounds of plain, a calm row at N=1 and a noisy one at N=2, 2 s of wall clock a cell."""
+    rows = (("plain", 1, 0.4, 0.0), ("ddp", 1, 0.5, calm), ("ddp", 2, 0.25, noisy))
+    return [
+        make_result(
+            make_cell(case, size, repeat),
+            step_s * math.exp(spread * NOISE[repeat]),
+            wall_s=8.0,
+            shared_with=TOGETHER,
+            **changes,
+        )
+        for repeat in range(3)
+        for case, size, step_s, spread in rows
+    ]
+
+
+def test_the_row_that_is_known_least_gets_a_round_and_its_baseline_with_it() -> None:
+    run = make_run(results(noisy=0.05))
+    reached = reached_by(run, half_width=0.055, budget_s=90.0)
+    assert [(row.case, row.world_size) for row in reached.imprecise] == [("ddp", 2)]
+    assert reached.num_rows == 2
+    cells = next_round(run, reached.imprecise)
+    assert [cell.id for cell in cells] == ["ddp.plain.n1.r3", "ddp.ddp.n2.r3"]
+    assert not any(cell.steps.trace for cell in cells)
+    assert cells[0].steps.window_s == make_cell().steps.window_s
+
+
+def test_rows_of_one_round_have_one_number_whatever_rounds_they_missed_before() -> None:
+    further = [("plain", 1, 0.4), ("ddp", 2, 0.25)]  # a round that the row at N=1 was not in
+    of_round = [make_result(make_cell(*row[:2], 3), row[2], wall_s=8.0) for row in further]
+    run = make_run([*results(noisy=0.05, calm=0.05), *of_round])
+    cells = next_round(run, reached_by(run, half_width=0.001, budget_s=90.0).imprecise)
+    assert {(cell.case, cell.world_size): cell.repeat for cell in cells} == {
+        ("plain", 1): 4,
+        ("ddp", 1): 4,
+        ("ddp", 2): 4,
+    }
+
+
+def test_nothing_is_missing_where_all_rows_are_known_well() -> None:
+    run = make_run(results(noisy=0.0005))
+    reached = reached_by(run, half_width=0.055, budget_s=90.0)
+    assert reached.imprecise == []
+    assert next_round(run, reached.imprecise) == []
+
+
+def test_a_row_of_one_launch_is_not_known_at_all() -> None:
+    run = make_run([r for r in results(noisy=0.05) if r.cell.repeat == 0])
+    reached = reached_by(run, half_width=0.055, budget_s=90.0)
+    assert [(row.half_width, row.more_s) for row in reached.imprecise] == [(None, None)] * 2
+
+
+def test_a_row_that_failed_gets_no_further_round() -> None:
+    found = [
+        make_failed(r.cell) if (r.cell.world_size, r.cell.repeat) == (2, 2) else r
+        for r in results(noisy=0.05)
+    ]
+    assert reached_by(make_run(found), half_width=0.055, budget_s=90.0).imprecise == []
+
+
+def test_the_time_that_is_missing_grows_with_the_square_of_the_width() -> None:
+    run = make_run(results(noisy=0.05))
+    (row,) = reached_by(run, half_width=0.055, budget_s=90.0).imprecise
+    assert row.half_width is not None
+    spent_s = 9 * 8.0 / len(TOGETHER)
+    assert row.more_s == pytest.approx(spent_s * ((row.half_width / 0.055) ** 2 - 1))
+
+
+def test_a_round_is_expected_to_take_what_the_newest_one_took_a_cell() -> None:
+    run = make_run(results(noisy=0.05))
+    assert expected_s(run, [make_cell(), make_cell("plain", 1)]) == pytest.approx(2 * 8.0 / 4)
+
+
+class Launching:
+    """Stands in for the runner: the launches that it adds have no noise at all."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+        self.launched: list[Cell] = []
+
+    def run_missing(self) -> str:
+        run = self.store.run
+        for cell in [cell for cell in run.info.plan if cell.id not in run.results]:
+            self.launched.append(cell)
+            step_s = 0.4 if cell.case == "plain" else 0.5 / cell.world_size
+            self.store.keep_result(make_result(cell, step_s, wall_s=4.0, shared_with=TOGETHER[:2]))
+        return "complete"
+
+
+def stored(root: Path, **wanted: float) -> RunStore:
+    run = make_run(results(noisy=0.05))
+    run.paths.__init__(root)  # type: ignore[misc]
+    spec = run.info.spec.model_copy(update=wanted)
+    run.info = make_info([r.cell for r in run.results.values()], spec=spec)
+    root.mkdir()
+    return RunStore(run, None)
+
+
+def test_rounds_are_added_until_every_row_is_precise(tmp_path: Path) -> None:
+    store = stored(tmp_path / "r", precision=0.055, precision_budget_s=1000.0)
+    launching = Launching(store)
+    assert add_rounds(store, launching.run_missing, time.monotonic()) == "complete"
+    reached = store.run.info.precision
+    assert reached is not None and reached.imprecise == []
+    assert {cell.case for cell in launching.launched} == {"plain", "ddp"}
+    assert {cell.world_size for cell in launching.launched if cell.case == "ddp"} == {2}
+    in_file = read_model(store.run.paths.run_json, RunInfo)
+    assert [cell.id for cell in in_file.plan] == [cell.id for cell in store.run.info.plan]
+
+
+def test_no_round_is_begun_that_would_end_after_the_budget(tmp_path: Path) -> None:
+    store = stored(tmp_path / "r", precision=0.055, precision_budget_s=90.0)
+    launching = Launching(store)
+    began = time.monotonic() - 90.0 + 1.0  # two cells of 2 s do not fit into 1 s
+    assert add_rounds(store, launching.run_missing, began) == "complete"
+    assert launching.launched == []
+    reached = store.run.info.precision
+    assert reached is not None and [row.case for row in reached.imprecise] == ["ddp"]
+
+
+def test_what_a_round_that_was_cut_short_still_reached_is_stored(tmp_path: Path) -> None:
+    store = stored(tmp_path / "r", precision=0.055, precision_budget_s=1000.0)
+    launching = Launching(store)
+
+    def over_budget() -> str:
+        launching.run_missing()
+        return "over budget"
+
+    before = reached_by(store.run, 0.055, 1000.0).imprecise
+    assert add_rounds(store, over_budget, time.monotonic()) == "over budget"
+    reached = store.run.info.precision
+    assert reached is not None and reached == reached_by(store.run, 0.055, 1000.0)
+    assert reached.imprecise != before
+
+
+def test_without_a_wanted_precision_no_round_is_added(tmp_path: Path) -> None:
+    store = stored(tmp_path / "r")
+    launching = Launching(store)
+    assert add_rounds(store, launching.run_missing, time.monotonic()) == "complete"
+    assert launching.launched == [] and store.run.info.precision is None

@@ -1,0 +1,309 @@
+"""A run touches its own folder alone, goes on with its own code, one session at a time."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.analysis.run import load_run
+from scalebench.errors import UsageError
+from scalebench.launch.base import Launched, ProbeFailed
+from scalebench.records.recovery import RecoveryRecord
+from scalebench.session.launches.progress import ProgressListener
+from scalebench.session.plan import Request
+from scalebench.session.session import Interrupted, Session
+from scalebench.session.storing.code import check_code, code_of, go_where_started
+from scalebench.session.suites.script import script_suite
+from scalebench.spec import Case, Cell, Ddp, Suite
+from scalebench.spec.presets import CustomTarget
+from scalebench.spec.recovery import Recovery
+from tests.builders.runs import make_cell, make_info, make_inspection, make_record
+from tests.unit.session.suites.test_script import NO_FLAGS
+
+pytestmark = pytest.mark.slow
+
+SURVEY = {"torch": "2.13.0", "devices": [], "strategies": [], "backends": ["gloo"]}
+SAVES = Suite(
+    name="saves",
+    question="?",
+    cases=(Case(name="ddp", strategy=Ddp()),),
+    workload="mlp-tiny",
+    repeats=1,
+    recovery=Recovery(methods=("full",), faults=()),
+)
+ONE = Request(world_sizes=(1,), quick=True)
+
+
+class Ranks:
+    """Stands for a launcher: its ranks save a file, and every launch goes well but those named."""
+
+    name, shares, world = "local", False, None
+
+    def __init__(self, stop_at: str = "", before: Callable[[], None] = lambda: None) -> None:
+        self.stop_at, self.before = stop_at, before
+        self.saved: list[Path] = []
+
+    def survey(self, rates: bool = False) -> dict[str, Any]:
+        self.before()
+        return dict(SURVEY)
+
+    def launch(self, cell: Cell, logs: Path) -> Launched:
+        if cell.purpose == self.stop_at:
+            raise KeyboardInterrupt
+        if cell.purpose == "inspect":
+            return Launched(make_inspection(cell).ranks, None, None, 0.2)
+        if cell.recovery is not None:
+            folder = Path(str(cell.recovery.directory))
+            folder.mkdir(exist_ok=True)
+            (folder / "weights").write_text("1")
+            self.saved.append(folder)
+        return Launched([make_record(recovery=RecoveryRecord())], None, 0.1, 0.2)
+
+    def probe(self, *_: object) -> None:
+        raise ProbeFailed("none here")
+
+    def close(self) -> None:
+        pass
+
+
+def start(out: Path, suite: Suite = SAVES, request: Request = ONE, **ranks: Any) -> None:
+    """Start a run; one that is told to stop is interrupted."""
+    try:
+        with Session(ProgressListener(), Ranks(**ranks)) as session:  # type: ignore[arg-type]
+            session.run(request, [suite], ["scalebench"], out)
+    except Interrupted:
+        assert ranks
+
+
+def resume(root: Path, *given: Any) -> list[Path]:
+    """Go on with a run; return where its ranks saved."""
+    ranks = Ranks()
+    with Session(ProgressListener(), ranks) as session:  # type: ignore[arg-type]
+        session.resume(root, *given)
+    return ranks.saved
+
+
+def say_that_checkpoints_are_in(root: Path, folder: Path) -> None:
+    content = json.loads((root / "run.json").read_text())
+    for cell in content["plan"]:
+        if cell["recovery"]:
+            cell["recovery"]["directory"] = str(folder)
+    content |= {"sealed": False}
+    content.pop("sha256")
+    (root / "run.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A run that was interrupted before it saved, with its checkpoints in ``fast``."""
+    (tmp_path / "fast").mkdir()
+    chosen = Request(world_sizes=(1,), quick=True, checkpoint_dir=tmp_path / "fast")
+    start(tmp_path / "run", request=chosen, stop_at="restore")
+    return tmp_path / "run"
+
+
+def test_a_run_saves_below_its_folder_and_takes_that_along_when_it_is_moved_or_copied(
+    tmp_path: Path,
+) -> None:
+    start(tmp_path / "run", stop_at="restore")
+    assert (tmp_path / "run" / "checkpoints" / "weights").exists()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert set(resume(tmp_path / "copy")) == {tmp_path / "copy" / "checkpoints"}
+    assert not (tmp_path / "copy" / "checkpoints").exists()
+    assert (tmp_path / "run" / "checkpoints" / "weights").exists(), "of the original"
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert set(resume(tmp_path / "moved")) == {tmp_path / "moved" / "checkpoints"}
+    assert load_run(tmp_path / "moved").damaged == {}
+    assert os.listdir(tmp_path / "moved" / "cells")
+
+
+def test_a_chosen_directory_is_removed_by_its_run_alone(stopped: Path, tmp_path: Path) -> None:
+    (folder,) = (tmp_path / "fast").iterdir()
+    shutil.copytree(stopped, tmp_path / "copy")
+    with pytest.raises(UsageError, match=r"is a copy.*Nothing was removed.*--checkpoint-dir"):
+        resume(tmp_path / "copy")
+    assert (folder / "weights").exists()
+    (tmp_path / "slow").mkdir()
+    (elsewhere,) = set(resume(tmp_path / "copy", False, False, tmp_path / "slow"))
+    assert elsewhere.parent == tmp_path / "slow" and (folder / "weights").exists()
+    stopped.rename(tmp_path / "moved")
+    assert set(resume(tmp_path / "moved")) == {folder}
+    assert list((tmp_path / "fast").iterdir()) == []
+
+
+def test_two_runs_of_one_second_save_apart(tmp_path: Path) -> None:
+    chosen = Request(world_sizes=(1,), quick=True, checkpoint_dir=tmp_path)
+    for name in ("a", "b"):
+        start(tmp_path / name, request=chosen, stop_at="restore")
+    assert len(list(tmp_path.glob("scalebench-*"))) == 2
+
+
+@pytest.mark.parametrize("how", ["named", "marked as another's", "unmarked", "link", "relative"])
+def test_no_other_folder_is_saved_to_or_removed(stopped: Path, tmp_path: Path, how: str) -> None:
+    (ours,) = (tmp_path / "fast").iterdir()
+    victim = tmp_path / "thesis"
+    victim.mkdir()
+    (victim / "weights").write_text("mine")
+    named = victim
+    if how == "link":
+        shutil.rmtree(ours)
+        ours.symlink_to(victim)
+        named = ours
+    elif how != "named":
+        named = victim = victim.rename(tmp_path / ours.name)
+        if how == "marked as another's":
+            mark = json.loads((ours / ".scalebench-run").read_text())
+            (victim / ".scalebench-run").write_text(json.dumps(mark | {"run_id": "other"}))
+    say_that_checkpoints_are_in(stopped, Path(named.name) if how == "relative" else named)
+    with pytest.raises(UsageError, match="which is not a folder of this run"):
+        resume(stopped)
+    assert (victim / "weights").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "logs", "cells", "checkpoints/saves"])
+def test_no_link_in_a_run_folder_is_followed(tmp_path: Path, name: str) -> None:
+    start(tmp_path / "run", stop_at="restore")
+    outside = tmp_path / "outside"
+    (tmp_path / "run" / name).parent.mkdir(exist_ok=True)
+    if (tmp_path / "run" / name).exists():
+        (tmp_path / "run" / name).rename(outside)
+    else:
+        outside.mkdir()
+    (outside / "weights").write_text("mine")
+    (tmp_path / "run" / name).symlink_to(outside)
+    with pytest.raises(UsageError, match=f"{name} is not a file or folder that scalebench made"):
+        resume(tmp_path / "run")
+    assert (outside / "weights").read_text() == "mine"
+
+
+def test_a_run_without_names_saves_where_it_was_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hidden = Request(world_sizes=(1,), quick=True, anonymise=True)
+    start(tmp_path / "run", request=hidden, stop_at="restore")
+    assert str(tmp_path) not in (tmp_path / "run" / "run.json").read_text()
+    assert set(resume(tmp_path / "run")) == {tmp_path / "run" / "checkpoints"}
+    assert load_run(tmp_path / "run").damaged == {}
+
+
+def test_of_two_runs_in_one_folder_the_second_changes_nothing(tmp_path: Path) -> None:
+    out, said = tmp_path / "run", []
+
+    def second() -> None:
+        with pytest.raises(UsageError) as error:
+            start(out)
+        said.append(str(error.value))
+
+    start(out, before=second)
+    start(tmp_path / "other", before=lambda: None)
+    assert said == [f"Another scalebench is working on {out}. Wait until it has ended."]
+    run = load_run(out)
+    assert run.damaged == {} and len(run.results) == len(run.info.plan)
+
+
+def test_a_run_that_ended_before_it_began_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise UsageError("no such workload")
+
+    with pytest.raises(UsageError, match="no such workload"):
+        start(tmp_path / "run", before=fail)
+    start(tmp_path / "run")
+    with pytest.raises(UsageError, match="already contains files"):
+        start(tmp_path / "run")
+
+
+def test_a_run_goes_on_where_its_folder_was_though_the_link_to_it_moves(tmp_path: Path) -> None:
+    start(tmp_path / "run", stop_at="restore")
+    start(tmp_path / "other", stop_at="restore")
+    (tmp_path / "latest").symlink_to("run")
+    other = (tmp_path / "other" / "run.json").read_text()
+    ranks = Ranks(before=lambda: (tmp_path / "latest").unlink())
+    with Session(ProgressListener(), ranks) as session:  # type: ignore[arg-type]
+        assert session.resume(tmp_path / "latest").paths.root == tmp_path / "run"
+    assert (tmp_path / "other" / "run.json").read_text() == other
+
+
+@pytest.fixture
+def of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of ``project/train.py`` that was interrupted."""
+    project = tmp_path / "project"
+    (project / "pack").mkdir(parents=True)
+    monkeypatch.chdir(project)
+    for name in ("train.py", "pack/train.py"):
+        (project / name).write_text("first")
+    return project
+
+
+WAYS = {"train.py": ["train.py"], "pack/train.py": ["-m", "pack.train"]}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_script_that_has_changed_is_said(of_a_script: Path, name: str) -> None:
+    start(of_a_script / "r", script_suite(WAYS[name], NO_FLAGS), ONE, stop_at="measure")
+    info = load_run(of_a_script / "r").info
+    assert [file.path for file in info.code] == [str(of_a_script / name)]
+    (of_a_script / name).write_text("second")
+    with pytest.raises(UsageError, match=rf"{name} has changed since .* add --changed-script"):
+        resume(of_a_script / "r")
+    resume(of_a_script / "r", False, True)
+    after = load_run(of_a_script / "r").info
+    assert after.code[0].sha256 != info.code[0].sha256
+    assert f"{info.code[0].name} was changed: launches from" in after.notices[-1]
+    resume(of_a_script / "r")  # it is known now
+    (of_a_script / name).unlink()
+    with pytest.raises(UsageError, match=f"{name} is gone"):
+        resume(of_a_script / "r", False, True)
+
+
+def test_a_script_of_another_folder_is_not_taken_for_it(
+    of_a_script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = of_a_script / "r"
+    start(run, script_suite(["train.py"], NO_FLAGS), ONE, stop_at="measure")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "train.py").write_text("another")
+    monkeypatch.chdir(other)
+    with pytest.raises(UsageError, match=f"started in {of_a_script}"):
+        resume(run)
+    assert go_where_started(Path("../project/r")) == run and Path.cwd() == of_a_script
+    resume(run)
+    # Of a project that was moved, the same script is taken, and no other one.
+    monkeypatch.chdir(tmp_path)
+    of_a_script.rename(tmp_path / "moved")
+    monkeypatch.chdir(other)
+    with pytest.raises(UsageError, match=r"other/train\.py has changed"):
+        go_where_started(tmp_path / "moved" / "r")
+    monkeypatch.chdir(tmp_path / "moved")
+    resume(go_where_started(Path("r")))
+
+
+def test_the_file_of_a_workload_and_no_other_is_looked_at(of_a_script: Path) -> None:
+    own = CustomTarget(name="pack.train:f", module="pack.train", function="f")
+    cells = [make_cell(workload=own), make_cell(), make_cell(workload=own, world_size=4)]
+    code = code_of(cells)
+    assert [(file.name, file.path) for file in code] == [
+        ("pack.train", str(of_a_script / "pack" / "train.py"))
+    ]
+    info = make_info(cells, code=code)
+    assert check_code(info, False) == (code, [])
+    (of_a_script / "pack" / "train.py").write_text("second")
+    with pytest.raises(UsageError, match="--changed-script"):
+        check_code(info, False)
+    unknown = CustomTarget(name="no.such:f", module="no.such", function="f")
+    assert code_of([make_cell(workload=unknown)]) == []
+
+
+def test_a_run_of_an_older_version_goes_on_with_what_is_known(of_a_script: Path) -> None:
+    start(of_a_script / "r", script_suite(["train.py"], NO_FLAGS), ONE, stop_at="measure")
+    content = json.loads((of_a_script / "r" / "run.json").read_text())
+    for name in ("code", "folder", "sha256"):
+        del content[name]
+    (of_a_script / "r" / "run.json").write_text(json.dumps(content | {"sealed": False}))
+    (of_a_script / "train.py").write_text("second")
+    resume(of_a_script / "r")

@@ -1,0 +1,170 @@
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.records import paths
+from scalebench.session.suites.files import (
+    CORE_SUITES,
+    about_hidden,
+    core_suites,
+    load_suite,
+    load_suites,
+    read_question,
+    suite_files,
+)
+
+SUITE = """
+from scalebench import Case, Ddp, Plain, Suite
+SUITE = Suite(name={name!r}, question="Is this {question}?", cases=(
+    Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp())))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder as the current one, a bundled suite ``ddp`` and a bundled ``other``."""
+    bundled = tmp_path / "bundled"
+    bundled.mkdir()
+    write(bundled, "ddp", "bundled")
+    write(bundled, "other", "bundled")
+    (bundled / "__init__.py").write_text("")
+    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", lambda: bundled)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write(folder, name, question, file=None):
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{file or name}.py"
+    path.write_text(SUITE.format(name=name, question=question))
+    return path
+
+
+def test_a_suite_by_name():
+    assert load_suite("ddp").question == "Is this bundled?"
+
+
+def test_local_suites_hide_bundled_ones_of_the_same_name(here):
+    write(here / "suites", "ddp", "mine")
+    write(here / "suites", "own", "mine")
+    assert load_suite("ddp").question == "Is this mine?"
+    assert load_suite("own").question == "Is this mine?"
+    assert load_suite("other").question == "Is this bundled?"
+    assert set(suite_files()) == {"ddp", "other", "own"}
+
+
+def test_a_path_wins_over_every_name(here):
+    write(here / "suites", "ddp", "mine")
+    path = write(here, "ddp", "given by path")
+    assert load_suite("ddp.py").question == "Is this given by path?"
+    assert load_suite(str(path)).question == "Is this given by path?"
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_valid_ones():
+    with pytest.raises(UsageError, match=r"Did you mean 'ddp'.*Valid: ddp, other"):
+        load_suite("dpp")
+
+
+@pytest.mark.parametrize("name", ["nowhere.py", "suites/ddp.py", ".py"])
+def test_a_file_that_is_not_there(name):
+    with pytest.raises(UsageError, match="There is no suite"):
+        load_suite(name)
+
+
+def test_a_folder_is_no_suite(here):
+    (here / "x.py").mkdir()
+    with pytest.raises(UsageError, match=r"x\.py"):
+        load_suite("x.py")
+
+
+@pytest.mark.parametrize("text", ["", "SUITE = 3", "SUITE = None", "suite = 1"])
+def test_a_file_without_a_suite_is_told_what_is_missing(here, text):
+    (here / "x.py").write_text(text)
+    with pytest.raises(UsageError, match=r"x\.py does not define SUITE") as error:
+        load_suite("x.py")
+    assert "Suite" in str(error.value)
+
+
+def test_a_training_script_without_the_dashes_is_not_executed(here):
+    (here / "train.py").write_text("open('executed', 'w')")
+    with pytest.raises(UsageError, match=r"scalebench run -- train\.py"):
+        load_suite("train.py")
+    assert not (here / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("raise ValueError('why it broke')", "ValueError: why it broke"),
+        ("raise ValueError", "ValueError"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("SUITE = (", "SyntaxError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import sys; sys.exit('why it left')", "why it left"),
+    ],
+)
+def test_a_suite_that_raises_is_a_usage_error_that_says_what_and_where(here, text, told):
+    (here / "x.py").write_text("SUITE = None\n" + text)
+    with pytest.raises(UsageError, match=r"x\.py") as error:
+        load_suite("x.py")
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Case(name='ddp', strategy=Ddp(bucket_size=3))", "bucket_size"),
+        ("Case(name='Not A Name', strategy=Ddp())", "name"),
+        ("Case(name='ddp', strategy='ddp')", "strategy"),
+    ],
+)
+def test_a_suite_with_a_wrong_field_is_told_which(here, text, told):
+    lines = ["from scalebench import Case, Ddp, Suite"]
+    lines.append(f"SUITE = Suite(name='x', question='?', cases=({text},))")
+    (here / "x.py").write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=r"x\.py") as error:
+        load_suite("x.py")
+    assert told in str(error.value).replace("x.py", "")
+
+
+def test_the_same_suite_given_twice_is_loaded_once():
+    assert [suite.name for suite in load_suites(["ddp", "ddp", "other"])] == ["ddp", "other"]
+
+
+def test_two_suites_of_one_name_are_refused(here):
+    write(here, "ddp", "another", file="another")
+    with pytest.raises(UsageError, match="the same name: ddp"):
+        load_suites(["ddp", "another.py"])
+
+
+def test_without_names_the_core_suites_that_there_are():
+    assert core_suites() == ["ddp"]
+    assert [suite.name for suite in load_suites([])] == ["ddp"]
+
+
+def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch):
+    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", paths.bundled_suites)
+    found = suite_files()
+    assert "ddp" in found
+    for name in found:
+        suite = load_suite(name)
+        assert suite.name == name
+        assert suite.collectives or any(not case.optional for case in suite.cases)
+        assert len({case.name for case in suite.cases}) == len(suite.cases)
+    assert CORE_SUITES[0] == "ddp"
+
+
+def test_a_suite_that_hides_a_bundled_one_is_told_and_no_other(here):
+    write(here / "suites", "ddp", "mine")
+    write(here / "suites", "own", "mine")
+    told = ("Suite ddp is suites/ddp.py, not the suite of this name that comes with scalebench",)
+    assert about_hidden(["own", "ddp", "other"]) == about_hidden([]) == told
+    assert about_hidden(["suites/ddp.py", "other"]) == ()
+
+
+def test_the_question_of_every_bundled_suite_can_be_read_without_executing_it(monkeypatch):
+    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", paths.bundled_suites)
+    assert {name: read_question(path) for name, path in suite_files().items()} == {
+        name: load_suite(name).question for name in suite_files()
+    }

@@ -1,0 +1,133 @@
+"""What people write before their script: understood, or refused with the line to write."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.session.suites.script_words import understood
+from scalebench.spec.script import ScriptTarget, script_from
+
+ACCELERATE = """
+import os, subprocess
+class parser:
+    def parse_args(self, words):
+        import types
+        assert words[0] == "--mixed_precision=bf16", words
+        return types.SimpleNamespace(training_script=words[1], training_script_args=words[2:],
+                                     module=False)
+launch_command_parser = parser
+def launch_command(args):
+    variables = {"ACCELERATE_MIXED_PRECISION": "bf16", "FSDP_VERSION": "2", "MASTER_PORT": "1"}
+    subprocess.Popen(["python"], env={**os.environ, **variables})
+"""
+
+
+def executable(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.fixture
+def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs that is first on PATH, and an empty folder to work in."""
+    found = tmp_path / "bin"
+    here = tmp_path / "here"
+    for folder in (found, here):
+        folder.mkdir()
+    monkeypatch.setenv("PATH", str(found), prepend=os.pathsep)
+    monkeypatch.chdir(here)
+    return found
+
+
+def script(*words: str, python: str | None = None) -> ScriptTarget:
+    return script_from(understood(words, python), python)
+
+
+def test_python_is_the_users_and_what_is_asked_for_wins(bin_: Path) -> None:
+    own = str(executable(bin_ / "python", "#!/bin/sh\n"))
+    assert script("python", "train.py").python == own
+    assert script("python", "train.py", python="/x/python").python == "/x/python"
+    assert script("train.py").python == sys.executable
+    found = script(
+        "env", "A=1", "B=x=y", "python", "-u", "-X", "dev", "-W", "error", "-m", "p", "-u"
+    )
+    assert (found.python, found.program, found.module) == (own, "p", True)
+    assert found.python_options == ("-u", "-X", "dev", "-W", "error")
+    assert (found.environment, found.arguments) == (("A=1", "B=x=y"), ("-u",))
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        ("#!/opt/env/bin/python3.11\nimport x\n", "/opt/env/bin/python3.11"),
+        ("#!/usr/bin/env python3\n", "python3"),
+        ("#!/bin/sh\n'''exec' \"/very/long/python\" \"$0\" \"$@\"\n' '''\n", "/very/long/python"),
+    ],
+)
+def test_a_console_script_is_the_python_file_that_it_is(bin_: Path, text: str, python: str) -> None:
+    file = executable(bin_ / "litgpt", text)
+    found = script("A=1", "litgpt", "pretrain", "--lr", "1")
+    assert (found.name, found.program, found.python) == ("litgpt", str(file), python)
+    assert (found.arguments, found.environment) == (("pretrain", "--lr", "1"), ("A=1",))
+    assert script("litgpt", python="/x/python").python == "/x/python"
+
+
+def test_accelerate_is_asked_for_its_settings(
+    bin_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = tmp_path / "lib" / "accelerate" / "commands"
+    distributed = tmp_path / "lib" / "torch" / "distributed"
+    for folder in (commands, distributed):
+        folder.mkdir(parents=True)
+        for package in (folder, folder.parent):
+            (package / "__init__.py").write_text("")
+    (distributed / "run.py").write_text("")
+    (commands / "launch.py").write_text(ACCELERATE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    executable(bin_ / "accelerate", f"#!{sys.executable}\n")
+    words = ("--mixed_precision=bf16", "train.py", "--batch", "{rank_batch}")
+    module = (sys.executable, "-m", "accelerate.commands.launch")
+    for launch in (("accelerate", "launch"), module):
+        found = script("A=1", *launch, *words)
+        assert (found.program, found.python) == ("train.py", sys.executable)
+        assert found.arguments == ("--batch", "{rank_batch}")
+        assert found.environment == ("A=1", "ACCELERATE_MIXED_PRECISION=bf16", "FSDP_VERSION=2")
+    (commands / "launch.py").write_text("raise ValueError('no such thing')")
+    with pytest.raises(
+        UsageError, match=r"no such thing.*ACCELERATE_MIXED_PRECISION=bf16 train\.py"
+    ):
+        script("accelerate", "launch", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("torchrun --nproc-per-node 2 train.py --lr 1", "-- train.py --lr 1."),
+        ("torchrun --standalone -m pack.train --lr 1", "-- -m pack.train --lr 1."),
+        ("python -m torch.distributed.run --nproc-per-node 2 a/t.py", "-- a/t.py."),
+        ("-m torch.distributed.launch t.py x.py", "-- t.py x.py."),
+        ("deepspeed --num_gpus 2 train.py --deepspeed ds.json", "-- train.py --deepspeed ds.json."),
+        ("mpirun -np 2 python train.py --lr 1", "-- train.py --lr 1."),
+        ("uv run --with x python t.py", '--python "$(uv run --with x which python)" -- t.py.'),
+        ("conda run -n e python -m p", '--python "$(conda run -n e which python)" -- -m p.'),
+        ("nice -n 5 python t.py", "-- t.py."),
+        ("bash train.sh 1", "scalebench run -- torchrun $X train.py --lr 1"),
+        ("./train.sh", "scalebench run -- torchrun $X train.py --lr 1"),
+        ("bash -c x", "scalebench run -- train.py --lr 0.1"),
+    ],
+)
+def test_what_starts_something_else_is_refused_with_the_line_to_write(
+    bin_: Path, words: str, line: str
+) -> None:
+    Path("train.sh").write_text(
+        "set -e\n# python old.py\ntorchrun $X \\\n  train.py --lr 1\necho ok\n"
+    )
+    with pytest.raises(UsageError) as refused:
+        script(*words.split())
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
