@@ -89,8 +89,8 @@ unit: $(DEV_STAMP)
 ## What looks at results alone runs on all cores at once, the long files before the short ones of
 ## tests/unit; what measures has the machine to itself.
 tests: $(DEV_STAMP)
-	$(BIN)/pytest tests -m "not timed" -n auto --dist loadfile --no-loadscope-reorder
-	$(BIN)/pytest tests --ignore tests/unit -m timed
+	$(BIN)/pytest tests -m "not timed" -n auto --dist loadfile --no-loadscope-reorder --durations 50
+	$(BIN)/pytest tests --ignore tests/unit -m timed --durations 50
 
 size:
 	@$(PYTHON) -m tests.sizes
