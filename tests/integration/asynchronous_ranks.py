@@ -5,10 +5,6 @@ forked, and train all cases one after the other. Each writes what it found to ``
 → what the case's function returns.
 """
 
-import json
-import multiprocessing
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,9 +32,9 @@ from scalebench.spec import (
 from scalebench.spec.presets import CustomTarget
 from scalebench.worker.optimizers import Lamb, set_rate
 from scalebench.worker.process.context import RankContext, joined
-from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
 from scalebench.worker.workloads.order import ResidentBatches
+from tests.integration.programs import main
 
 STALE_STEPS = 12
 SAMPLES = 4
@@ -416,27 +412,14 @@ CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
 }
 
 
-def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
-    """Run all cases as one rank; write the report."""
-    die_with_parent(parent)
-    schedule_as_batch()
-    torch.set_num_threads(1)
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
     report = {}
     with joined(make_cell(Ddp(), world_size), rank, folder / "store") as job:
         for name, look in CASES.items():
             report[name] = look(Ranks(job, rank, world_size))
-    (folder / f"{rank}.json").write_text(json.dumps(report))
+    return report
 
 
 if __name__ == "__main__":
-    fork = multiprocessing.get_context("fork")
-    size = int(sys.argv[2])
-    processes = [
-        fork.Process(target=run_rank, args=(Path(sys.argv[1]), rank, size, os.getpid()))
-        for rank in range(size)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()  # a rank that dies is noticed by the others, who then die as well
-    sys.exit(any(process.exitcode for process in processes))
+    main(run_rank)

@@ -6,10 +6,7 @@ the four and what the two have saved. Each rank writes what it recorded to
 ``<world size>-<rank>.json``: case → record, or the error's text.
 """
 
-import json
-import multiprocessing
 import os
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ from scalebench.worker.checkpoints.places import saved_of, store_of
 from scalebench.worker.checkpoints.restoring import measure_restores
 from scalebench.worker.checkpoints.saving import measure_saves
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
+from tests.integration.programs import main
 
 TIMEOUT_S = 60
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
@@ -129,11 +126,8 @@ def look_at_a_spoiled_one(context: RankContext) -> str:
     return "nothing was noticed"
 
 
-def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
-    """Run all cases as one rank; write the report."""
-    die_with_parent(parent)
-    schedule_as_batch()
-    torch.set_num_threads(1)
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
     timeout = timedelta(seconds=TIMEOUT_S)
     store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
@@ -146,25 +140,9 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
         cell = make_cell(folder / "checkpoints", SPOILED, world_size)
         context = RankContext(cell, rank, rank, torch.device("cpu"), control)
         report["spoiled"] = look_at_a_spoiled_one(context)
-    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
     dist.destroy_process_group()
-
-
-def run_all(folder: Path, world_size: int) -> bool:
-    """Fork the ranks of one world size; return whether all came to their end."""
-    fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()  # a rank that dies is noticed by the others, who then die as well
-    return all(process.exitcode == 0 for process in ranks)
+    return report
 
 
 if __name__ == "__main__":
-    for size in (SAVED_BY, *LOADED_BY):
-        if not run_all(Path(sys.argv[1]), size):
-            sys.exit(f"the ranks of world size {size} did not come to their end")
+    main(run_rank)

@@ -6,12 +6,8 @@ writes what it found to ``<world size>-<rank>.json``.
 """
 
 import hashlib
-import json
-import multiprocessing
 import os
 import sys
-import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -24,9 +20,9 @@ from torch._C._distributed_c10d import FileStore
 from scalebench.errors import UsageError
 from scalebench.worker.collectives import execute, ring
 from scalebench.worker.collectives.schedule import Message, Send
-from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from tests.collective_variants import VARIANTS
 from tests.integration.collective_cases import LAYOUTS, Case, cases
+from tests.integration.programs import main
 
 TIMEOUT_S = 60
 
@@ -160,11 +156,8 @@ def in_a_group(rank: int, world_size: int) -> dict[str, Any]:
     return {"text": "summed"}
 
 
-def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
-    """Run all cases as one rank; write the report."""
-    die_with_parent(parent)
-    schedule_as_batch()
-    torch.set_num_threads(1)
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
     dist.init_process_group(
         "gloo",
         store=FileStore(os.fspath(folder / f"store-{world_size}"), world_size),
@@ -183,40 +176,9 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
     watch.one_work = False
     report["refusals"] = refusals(world_size)
     report["group"] = in_a_group(rank, world_size) if world_size > 2 else None
-    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
     dist.destroy_process_group()
-
-
-def run_all(folder: Path, world_size: int) -> bool:
-    """Fork the ranks of one world size; return whether all came to their end."""
-    fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=_rank_or_death, args=(folder, rank, world_size, os.getpid()))
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    while any(process.is_alive() for process in ranks):
-        if any(process.exitcode for process in ranks):
-            break
-        time.sleep(0.02)
-    for process in ranks:
-        process.kill()
-        process.join()
-    return all(process.exitcode == 0 for process in ranks)
-
-
-def _rank_or_death(*arguments: Any) -> None:
-    try:
-        run_rank(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
+    return report
 
 
 if __name__ == "__main__":
-    for size in map(int, sys.argv[2:]):
-        began = time.monotonic()
-        if not run_all(Path(sys.argv[1]), size):
-            sys.exit(f"the ranks of world size {size} did not come to their end")
-        print(f"world size {size}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+    main(run_rank)

@@ -5,10 +5,6 @@ inspect all methods one after the other, then some of them again with something 
 writes what it found to ``<world size>-<rank>.json``.
 """
 
-import json
-import multiprocessing
-import os
-import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +21,9 @@ from scalebench.spec.presets import MlpShape
 from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext, connected
-from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.compression import draw, hook, memory
+from tests.integration.programs import main
 
 WORLD_SIZES = (2, 3)
 MODEL = MlpShape(name="mlp-test", layers=2, width=48, features=40, batch_size=24)
@@ -169,11 +165,8 @@ PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
 """What is planted on rank 1 → method, and what is replaced by what."""
 
 
-def rank_main(rank: int, world_size: int, folder: Path) -> None:
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Inspect everything on one rank."""
-    die_with_parent(os.getppid())
-    schedule_as_batch()
-    torch.set_num_threads(1)
     report: dict[str, Any] = {"inspected": {}, "traffic": {}, "planted": {}}
     first = cell_of("none", world_size)
     with connected(first, rank, folder / f"store{world_size}") as joined:
@@ -198,25 +191,8 @@ def rank_main(rank: int, world_size: int, folder: Path) -> None:
                     )
         report["same as torch"] = same_as_torch(context("fp16"))
         dist.barrier()
-    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
-
-
-def main() -> None:
-    """Run the ranks of every world size."""
-    folder = Path(sys.argv[1])
-    forked = multiprocessing.get_context("fork")
-    for world_size in WORLD_SIZES:
-        ranks = [
-            forked.Process(target=rank_main, args=(rank, world_size, folder))
-            for rank in range(world_size)
-        ]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        if any(process.exitcode for process in ranks):
-            sys.exit(1)
+    return report
 
 
 if __name__ == "__main__":
-    main()
+    main(run_rank)

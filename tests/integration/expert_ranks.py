@@ -1,14 +1,9 @@
 """Ranks that train in expert groups, over gloo: run as a program by `test_expert`.
 
-Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked, and
-those of one world size train all cases one after the other. Each rank writes what it found to
-``<world size>-<rank>.json``: case → what `look` returns.
+The ranks of one world size train all cases one after the other; each reports case → what `look`
+returns.
 """
 
-import json
-import multiprocessing
-import os
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from scalebench import Shard, Workload
-from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
 from scalebench.analysis.rows.experts import experts_of_row
-from scalebench.records.rank import Block, Memory, RankRecord
-from scalebench.records.run import CellResult
+from scalebench.records.rank import Memory
 from scalebench.spec import Cell, Expert, Mesh, StepPlan
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
 from scalebench.worker.inspection.fit import train_watched
@@ -31,13 +24,11 @@ from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.shard import leave_gradients
 from scalebench.worker.inspection.verify import first_batches, inspect
 from scalebench.worker.measure.rounds import collective_group
-from scalebench.worker.measure.trace_record import trace_record
-from scalebench.worker.measure.tracing import traced
 from scalebench.worker.process.context import RankContext, alone, joined
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from tests.integration.sharded_ranks import everybodys
+from tests.integration.programs import main
+from tests.integration.traced_steps import traced_launch
 
 SAMPLES = 8
 """Of a step, all ranks together."""
@@ -204,27 +195,15 @@ def look(context: RankContext) -> dict[str, Any]:
     feed = iter(workload.batches)
     batches = [next(feed) for _ in range(3)]
     training.step(batches[0])
-    with traced(context.device, collective_group(training, cell.world_size)) as capture:
-        for batch in batches[1:]:
-            with capture.step():
-                training.step(batch)
-    record = RankRecord(
-        rank=context.rank,
-        local_rank=context.rank,
-        pid=0,
-        host="here",
-        trace=trace_record([capture], training.groups, training.axes),
-        step_s=[1.0] * 2,
-        blocks=[Block(phase="traced", first=0, count=2)],
-        facts=training.facts,
+    launch = traced_launch(
+        context, training, batches[1:], collective_group(training, cell.world_size)
     )
-    records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
-    result = CellResult(cell=cell, status="ok", started="", ranks=records)
-    launch = LaunchAttribution(result)
-    assert record.trace is not None
+    result = launch.result
+    trace = result.ranks[context.rank].trace
+    assert trace is not None
     operations = [
         (op.kind, op.num_bytes, op.axis, op.group_size)
-        for op in sorted(record.trace.operations, key=lambda op: op.start_ns)
+        for op in sorted(trace.operations, key=lambda op: op.start_ns)
         if (op.group_size or 0) > 1
     ]
     predicted = [
@@ -258,11 +237,8 @@ def routed_alone(context: RankContext) -> list[dict[str, list[int]]]:
     return seen
 
 
-def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
-    """Run all cases as one rank; write the report."""
-    die_with_parent(parent)
-    schedule_as_batch()
-    torch.set_num_threads(1)
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
     cell = make_cell(Expert(), world_size, TOP_2)
     report: dict[str, Any] = {}
     with joined(cell, rank, folder / f"store-{world_size}") as job:
@@ -274,7 +250,7 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
             build_training(fresh_workload(bad), bad)
         except Unsupported as refused:
             report["no experts"] = str(refused)
-    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+    return report
 
 
 def peak_without_data(memory: Memory) -> int:
@@ -283,35 +259,16 @@ def peak_without_data(memory: Memory) -> int:
     return memory.allocated_bytes - (memory.data_bytes or 0)
 
 
-def run_shards(folder: Path, world_size: int, parent: int) -> None:
-    """Be rank 0 of every case, the other ranks not there; write the peaks of its memory."""
-    die_with_parent(parent)
-    torch.set_num_threads(1)
+def run_shards(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Be rank 0 of every case, the other ranks not there; return the peaks of its memory."""
     peaks = {}
     for name, (strategy, workload) in cases(world_size).items():
         cell = make_cell(strategy, world_size, workload)
         with alone(cell) as job:
             memory = train_watched(RankContext(cell, 0, 0, job.device), leave_gradients)
         peaks[name] = peak_without_data(memory)
-    (folder / f"{world_size}-shards.json").write_text(json.dumps(peaks))
-
-
-def run_all(folder: Path, world_size: int) -> bool:
-    """Fork the ranks of one world size; return whether all came to their end."""
-    fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
-        for rank in range(world_size)
-    ]
-    ranks.append(fork.Process(target=run_shards, args=(folder, world_size, os.getpid())))
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()  # a rank that dies is noticed by the others, who then die as well
-    return all(process.exitcode == 0 for process in ranks)
+    return peaks
 
 
 if __name__ == "__main__":
-    for size in map(int, sys.argv[2:]):
-        if not run_all(Path(sys.argv[1]), size):
-            sys.exit(f"the ranks of world size {size} did not come to their end")
+    main(run_rank, run_shards)

@@ -6,15 +6,12 @@ and those of one world size train all cases one after the other. Each rank write
 """
 
 import json
-import multiprocessing
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.distributed.pipelining import PipelineStage
 
 from scalebench.costmodel.pipelines.orders import STYLES
@@ -24,9 +21,9 @@ from scalebench.spec import Cell
 from scalebench.worker.inspection import verify
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
 from tests.integration.pipeline_cases import cases
+from tests.integration.programs import main
 
 done: list[str] = []
 """Every pass that this rank's stages did, in order, since it was last emptied."""
@@ -84,11 +81,8 @@ def train(cell: Cell, context: Any, rank: int) -> dict[str, Any]:
     return verification | {"losses": found.losses}
 
 
-def work(rank: int, world_size: int, folder: Path, parent: int) -> None:
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Train every case as one of the ranks."""
-    die_with_parent(parent)
-    schedule_as_batch()
-    torch.set_num_threads(1)
     given = cases(world_size)
     report: dict[str, Any] = {}
     store = folder / f"store-{world_size}"
@@ -97,7 +91,7 @@ def work(rank: int, world_size: int, folder: Path, parent: int) -> None:
             report[name] = train(cell, context, rank)
             if name in STYLES:
                 report[name]["done"] = done[: len(done) // 3]  # of the first of three steps
-    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+    return report
 
 
 def orders() -> dict[str, Any]:
@@ -116,24 +110,6 @@ def orders() -> dict[str, Any]:
     return found
 
 
-def main() -> int:
-    """Run all ranks of all world sizes, one world size after the other."""
-    folder = Path(sys.argv[1])
-    (folder / "orders.json").write_text(json.dumps(orders()))
-    forks = multiprocessing.get_context("fork")
-    for world_size in map(int, sys.argv[2:]):
-        ranks = [
-            forks.Process(target=work, args=(rank, world_size, folder, os.getpid()))
-            for rank in range(world_size)
-        ]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        if any(process.exitcode for process in ranks):
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    (Path(sys.argv[1]) / "orders.json").write_text(json.dumps(orders()))
+    main(run_rank)

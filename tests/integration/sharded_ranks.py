@@ -6,10 +6,7 @@ counted, at more their results, traffic and traces are looked at. Each rank writ
 ``<world size>-<rank>.json``: case → what `look` or `look_at_memory` returns.
 """
 
-import json
-import multiprocessing
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -23,23 +20,19 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from scalebench import Shard, Workload
-from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.records.rank import Block, RankRecord
-from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Ddp, Fsdp, Fsdp1, Plain, StepPlan, Strategy, Zero1
 from scalebench.spec.presets import PRESETS, CustomTarget
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
-from scalebench.worker.measure.trace_record import trace_record
-from scalebench.worker.measure.tracing import traced
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.fsdp import whole
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads.batches import concatenate
+from tests.integration.programs import main
+from tests.integration.traced_steps import traced_launch
 
 TIMEOUT_S = 60
 SAMPLES = 2
@@ -153,21 +146,7 @@ def look(context: RankContext) -> dict[str, Any]:
         training.step(batch)
     # Other cases' groups are still there: where a strategy tells none, it has one.
     known = {} if training.groups else {"default": cell.world_size}
-    with traced(context.device, known) as capture:
-        for batch in batches[NUM_STEPS - 2 : NUM_STEPS]:
-            with capture.step():
-                training.step(batch)
-    record = RankRecord(
-        rank=context.rank,
-        local_rank=context.rank,
-        pid=0,
-        host="here",
-        trace=trace_record([capture], training.groups),
-        step_s=[1.0] * 2,
-        blocks=[Block(phase="traced", first=0, count=2)],
-    )
-    records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
-    launch = LaunchAttribution(CellResult(cell=cell, status="ok", started="", ranks=records))
+    launch = traced_launch(context, training, batches[NUM_STEPS - 2 : NUM_STEPS], known)
     predicted = predict_traffic(
         cell.strategy, num_parameters, cell.world_size, training.facts.get("group_elements")
     )
@@ -179,13 +158,6 @@ def look(context: RankContext) -> dict[str, Any]:
         "not_apart": launch.not_apart,
         "parameter_deviation": parameter_deviation(training, context),
     }
-
-
-def everybodys(text: str) -> list[str]:
-    """Return what every rank says, on every rank."""
-    texts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(texts, text)
-    return texts
 
 
 def parameter_deviation(training: Any, context: RankContext) -> float:
@@ -244,11 +216,8 @@ def look_at_memory(context: RankContext) -> dict[str, Any]:
     }
 
 
-def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
-    """Run all cases as one rank; write the report."""
-    die_with_parent(parent)
-    schedule_as_batch()
-    torch.set_num_threads(1)
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
     timeout = timedelta(seconds=TIMEOUT_S)
     store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
@@ -268,25 +237,9 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
             for workload, rank_batch in (("gpt-tiny", 8), ("gpt-mini", 1)):
                 context = context_of(CASES[name], rank_batch, PRESETS[workload])
                 report["memory"][f"{name} {workload}"] = look_at_memory(context)
-    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
     dist.destroy_process_group()
-
-
-def run_all(folder: Path, world_size: int) -> bool:
-    """Fork the ranks of one world size; return whether all came to their end."""
-    fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()  # a rank that dies is noticed by the others, who then die as well
-    return all(process.exitcode == 0 for process in ranks)
+    return report
 
 
 if __name__ == "__main__":
-    for size in map(int, sys.argv[2:]):
-        if not run_all(Path(sys.argv[1]), size):
-            sys.exit(f"the ranks of world size {size} did not come to their end")
+    main(run_rank)

@@ -1,23 +1,17 @@
 """Training without lockstep, over four real ranks: each method at the limit its paper gives."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
-from scalebench.launch.loopback import loopback_environment
-from tests.conftest import PATIENCE_S
 from tests.integration.asynchronous_ranks import (
     FAST_S,
     SLOW_RANK,
     SLOW_S,
     STALE_STEPS,
 )
+from tests.integration.programs import Found, reports_of
 
 ROOT = Path(__file__).parents[2]
 NUM_RANKS = 4
@@ -25,34 +19,22 @@ ROUNDING = 1e-5
 ALL_REDUCE = 2 * (NUM_RANKS - 1) / NUM_RANKS
 """Of the bytes of the parameters: what a rank sends for an all-reduce of them."""
 
-Reports = list[dict[str, Any]]
-
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What each rank found."""
     folder = tmp_path_factory.mktemp("asynchronous")
-    module = "tests.integration.asynchronous_ranks"
-    ended = subprocess.run(
-        [sys.executable, "-m", module, str(folder), str(NUM_RANKS)],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
+    return reports_of("asynchronous_ranks", folder, [NUM_RANKS])[NUM_RANKS]
 
 
-def test_local_sgd_with_one_step_is_synchronous_sgd(reports: Reports) -> None:
+def test_local_sgd_with_one_step_is_synchronous_sgd(reports: Found) -> None:
     for report in reports:
         found = report["local-sgd"]
         assert found["period 1 from DDP"] < ROUNDING
         assert found["synchronous start from DDP"] < ROUNDING
 
 
-def test_local_models_drift_apart_until_they_are_averaged(reports: Reports) -> None:
+def test_local_models_drift_apart_until_they_are_averaged(reports: Found) -> None:
     for report in reports:
         found = report["local-sgd"]
         assert found["apart before the exchange"] > 100 * ROUNDING
@@ -61,13 +43,15 @@ def test_local_models_drift_apart_until_they_are_averaged(reports: Reports) -> N
         assert found["together at the first period's end"] == 0
 
 
-def test_a_local_model_is_judged_by_the_mean_and_goes_on_as_it_was(reports: Reports) -> None:
+def test_a_local_model_is_judged_by_the_mean_and_goes_on_as_it_was(
+    reports: Found,
+) -> None:
     for report in reports:
         assert report["local-sgd"]["judged by the mean"] < ROUNDING
         assert report["local-sgd"]["own model comes back"] == 0
 
 
-def test_local_sgd_counts_what_it_sends(reports: Reports) -> None:
+def test_local_sgd_counts_what_it_sends(reports: Found) -> None:
     for report in reports:
         found = report["local-sgd"]
         assert found["sent of a period of 4"] == pytest.approx([0, ALL_REDUCE])
@@ -75,7 +59,7 @@ def test_local_sgd_counts_what_it_sends(reports: Reports) -> None:
         assert found["sent with 3 synchronous steps"] == pytest.approx(with_start)
 
 
-def test_diloco_with_a_plain_outer_step_is_local_sgd(reports: Reports) -> None:
+def test_diloco_with_a_plain_outer_step_is_local_sgd(reports: Found) -> None:
     for report in reports:
         found = report["diloco"]
         assert found["as local SGD"] < ROUNDING
@@ -83,13 +67,15 @@ def test_diloco_with_a_plain_outer_step_is_local_sgd(reports: Reports) -> None:
         assert found["sent"] == pytest.approx(2 * ALL_REDUCE)
 
 
-def test_an_outer_step_goes_where_the_ranks_went_only_further(reports: Reports) -> None:
+def test_an_outer_step_goes_where_the_ranks_went_only_further(
+    reports: Found,
+) -> None:
     """The pseudogradient is old minus new: with the other sign the step goes back."""
     for report in reports:
         assert report["diloco"]["one outer step"] < ROUNDING
 
 
-def test_gossip_comes_together_at_the_rate_of_the_ring(reports: Reports) -> None:
+def test_gossip_comes_together_at_the_rate_of_the_ring(reports: Found) -> None:
     found = reports[0]["gossip"]
     assert found["contraction"] == pytest.approx(1 / 3)
     started = found["distance from the mean"][0]
@@ -98,13 +84,13 @@ def test_gossip_comes_together_at_the_rate_of_the_ring(reports: Reports) -> None
     assert found["mean is kept"] < ROUNDING
 
 
-def test_gossip_trains_as_its_simulation_in_one_process(reports: Reports) -> None:
+def test_gossip_trains_as_its_simulation_in_one_process(reports: Found) -> None:
     for report in reports:
         assert report["gossip"]["as simulated"] < ROUNDING
         assert report["gossip"]["sent of 3 exchanges"] == pytest.approx(3 * 2)
 
 
-def test_an_elastic_exchange_follows_the_papers_equations(reports: Reports) -> None:
+def test_an_elastic_exchange_follows_the_papers_equations(reports: Found) -> None:
     for report in reports:
         found = report["elastic"]
         assert found["model"] < ROUNDING
@@ -112,7 +98,9 @@ def test_an_elastic_exchange_follows_the_papers_equations(reports: Reports) -> N
         assert found["sum is kept"] < ROUNDING
 
 
-def test_elastic_averaging_trains_as_its_simulation_in_one_process(reports: Reports) -> None:
+def test_elastic_averaging_trains_as_its_simulation_in_one_process(
+    reports: Found,
+) -> None:
     for report in reports:
         found = report["elastic"]
         assert found["as simulated"] < ROUNDING
@@ -120,7 +108,9 @@ def test_elastic_averaging_trains_as_its_simulation_in_one_process(reports: Repo
         assert found["sent of 3 exchanges"] == pytest.approx(3 * ALL_REDUCE)
 
 
-def test_fedavg_with_one_step_on_all_samples_is_synchronous_sgd(reports: Reports) -> None:
+def test_fedavg_with_one_step_on_all_samples_is_synchronous_sgd(
+    reports: Found,
+) -> None:
     found = [report["fedavg"] for report in reports]
     assert sorted(client for one in found for client in one["clients"]) == list(range(8))
     samples = [count for one in found for count in one["samples"]]
@@ -129,14 +119,16 @@ def test_fedavg_with_one_step_on_all_samples_is_synchronous_sgd(reports: Reports
         assert one["as one step on all"] < ROUNDING
 
 
-def test_clients_are_drawn_anew_in_each_round_and_never_twice_at_once(reports: Reports) -> None:
+def test_clients_are_drawn_anew_in_each_round_and_never_twice_at_once(
+    reports: Found,
+) -> None:
     rounds = zip(*(report["fedavg"]["of later rounds"] for report in reports), strict=True)
     drawn = [[client for of_rank in one for client in of_rank] for one in rounds]
     assert all(len(set(one)) == 8 for one in drawn)
     assert len({tuple(one) for one in drawn}) > 30
 
 
-def test_a_client_starts_from_the_common_model(reports: Reports) -> None:
+def test_a_client_starts_from_the_common_model(reports: Found) -> None:
     for report in reports:
         found = report["fedavg"]
         assert found["judged by the common model"] == 0
@@ -146,7 +138,7 @@ def test_a_client_starts_from_the_common_model(reports: Reports) -> None:
         assert found["sent of a round"] == pytest.approx(ALL_REDUCE)
 
 
-def test_a_synchronous_parameter_server_is_synchronous_sgd(reports: Reports) -> None:
+def test_a_synchronous_parameter_server_is_synchronous_sgd(reports: Found) -> None:
     for rank, report in enumerate(reports):
         found = report["parameter-server"]
         assert max(found["from DDP"]) < ROUNDING
@@ -157,7 +149,7 @@ def test_a_synchronous_parameter_server_is_synchronous_sgd(reports: Reports) -> 
             assert facts["num_batches"] == 8 and facts["exchange_s"] > 0
 
 
-def test_pushes_during_the_backward_pass_are_synchronous_sgd(reports: Reports) -> None:
+def test_pushes_during_the_backward_pass_are_synchronous_sgd(reports: Found) -> None:
     """Two of four ranks serve: what all send is 8 gradients and 8 answers for each other rank."""
     for pushes in ("backward", "priority"):
         for report in reports:
@@ -171,7 +163,7 @@ def test_pushes_during_the_backward_pass_are_synchronous_sgd(reports: Reports) -
     assert facts[0]["num_overtakes"] == 0
 
 
-def test_stale_gradients_are_all_counted(reports: Reports) -> None:
+def test_stale_gradients_are_all_counted(reports: Found) -> None:
     """In the mean each other rank steps once between two steps of a rank, less at start and end."""
     found = reports[0]["parameter-server"]
     longest = {"asynchronous": NUM_RANKS * STALE_STEPS, "bounded": (2 * 1 + 1) * (NUM_RANKS - 1)}
@@ -183,13 +175,13 @@ def test_stale_gradients_are_all_counted(reports: Reports) -> None:
         assert max(counts) <= most
 
 
-def test_all_ranks_are_judged_by_the_servers_parameters(reports: Reports) -> None:
+def test_all_ranks_are_judged_by_the_servers_parameters(reports: Found) -> None:
     for report in reports:
         for name in ("asynchronous", "bounded"):
             assert report["parameter-server"][f"{name}, judged"] == 0
 
 
-def test_a_server_answers_every_gradient_that_is_pushed(reports: Reports) -> None:
+def test_a_server_answers_every_gradient_that_is_pushed(reports: Found) -> None:
     """Asynchronous ranks share the batches as it comes; with a bound each has one in a step."""
     for name in ("asynchronous", "bounded"):
         server, *others = [report["parameter-server"][f"{name}, sent"] for report in reports]
@@ -197,14 +189,18 @@ def test_a_server_answers_every_gradient_that_is_pushed(reports: Reports) -> Non
     assert others == pytest.approx([STALE_STEPS] * (NUM_RANKS - 1), rel=0.02)
 
 
-def test_servers_train_with_an_optimizer_that_needs_whole_layers(reports: Reports) -> None:
+def test_servers_train_with_an_optimizer_that_needs_whole_layers(
+    reports: Found,
+) -> None:
     for report in reports:
         found = report["whole-layers"]
         assert set(found) == {"1 server", "3 servers", "by priority"}
         assert max(found.values()) < ROUNDING, found
 
 
-def test_a_slow_rank_holds_up_a_synchronous_server_as_the_model_says(reports: Reports) -> None:
+def test_a_slow_rank_holds_up_a_synchronous_server_as_the_model_says(
+    reports: Found,
+) -> None:
     """In lockstep N / max t batches a second, without Σ 1/t. Medians, so that no delay counts."""
     fast_s, slow_s = [FAST_S] * (NUM_RANKS - 1), [SLOW_S]
     model = SLOW_S * sum(1 / s for s in fast_s + slow_s) / NUM_RANKS

@@ -3,18 +3,11 @@
 Also in a chain: the two train on and save, and the eight load that.
 """
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scalebench.launch.loopback import loopback_environment
 from scalebench.records.recovery import RecoveryRecord
-from tests.conftest import PATIENCE_S
 from tests.integration.checkpoint_ranks import (
     CASES,
     LOADED_BY,
@@ -22,30 +15,17 @@ from tests.integration.checkpoint_ranks import (
     SAVED_BY,
     STEPS_BETWEEN,
 )
+from tests.integration.programs import Reports, reports_of
 
 ROOT = Path(__file__).parents[2]
 METHODS = ["full", "sharded", "async"]
-
-Reports = dict[int, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What the ranks of each world size found; a state that is not equal ends the program."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.integration.checkpoint_ranks", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return {
-        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
-        for size in (SAVED_BY, *LOADED_BY)
-    }
+    return reports_of("checkpoint_ranks", folder, (SAVED_BY, *LOADED_BY))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,45 +1,21 @@
 """All-reduces over real ranks: sums, bytes on the wire, and the same bits everywhere."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scalebench.launch.loopback import loopback_environment
 from tests.collective_variants import VARIANTS
-from tests.conftest import PATIENCE_S
+from tests.integration.programs import Reports, reports_of
 
 ROOT = Path(__file__).parents[2]
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
 
-Reports = dict[int, list[dict[str, Any]]]
-
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What the ranks of each world size found."""
-    folder = tmp_path_factory.mktemp("collectives")
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.integration.collective_ranks", str(folder)),
-            *map(str, WORLD_SIZES),
-        ],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return {
-        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
-        for size in WORLD_SIZES
-    }
+    return reports_of("collective_ranks", tmp_path_factory.mktemp("sums"), WORLD_SIZES)
 
 
 @every_world_size

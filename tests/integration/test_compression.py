@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from scalebench.analysis.run import load_run
-from scalebench.launch.loopback import loopback_environment
 from scalebench.spec.compression import METHODS
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
 from tests.integration.conftest import SHORT
+from tests.integration.programs import Reports, reports_of
 
 ROOT = Path(__file__).parents[2]
 
-Reports = dict[int, list[dict[str, Any]]]
 every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
 LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
 
@@ -27,20 +26,7 @@ LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What the ranks of each world size found."""
-    folder = tmp_path_factory.mktemp("compressed")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.integration.compressed_ranks", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return {
-        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
-        for size in WORLD_SIZES
-    }
+    return reports_of("compressed_ranks", tmp_path_factory.mktemp("compressed"), WORLD_SIZES)
 
 
 def test_every_method_that_runs_here_is_looked_at() -> None:

@@ -1,24 +1,16 @@
 """Expert parallel training over real ranks: the result of one process, the messages of the law."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scalebench.costmodel.expert_layers import ExpertModel
-from scalebench.launch.loopback import loopback_environment
 from scalebench.records.rows.experts import ExpertFigures
-from tests.conftest import PATIENCE_S
 from tests.integration.expert_ranks import BUSY_EXPERT, SAMPLES, SLOW_EXPERT, SLOW_S, TOP_2, cases
+from tests.integration.programs import Reports, reports_of
 
 ROOT = Path(__file__).parents[2]
 SIZES = (1, 2, 4)
-Reports = dict[int, list[dict[str, Any]]]
-"""World size → what each rank found; 0: world size → what a shard alone found."""
 every_case = pytest.mark.parametrize(
     ("world_size", "case"), [(n, c) for n in SIZES for c in cases(n)]
 )
@@ -27,25 +19,9 @@ every_case = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What the ranks of each world size found."""
-    folder = tmp_path_factory.mktemp("expert")
-    module = "tests.integration.expert_ranks"
-    ended = subprocess.run(
-        [sys.executable, "-m", module, str(folder), *map(str, SIZES)],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr
-    shards = {size: json.loads((folder / f"{size}-shards.json").read_text()) for size in SIZES}
-    return {
-        0: [shards],
-        **{
-            size: [json.loads((folder / f"{size}-{who}.json").read_text()) for who in range(size)]
-            for size in SIZES
-        },
-    }
+    found = reports_of("expert_ranks", tmp_path_factory.mktemp("expert"), SIZES, shards=True)
+    shards = {size: found[size].pop() for size in SIZES}
+    return {0: [shards], **found}
 
 
 @every_case

@@ -1,9 +1,6 @@
 """Every schedule trains what one process trains, and does what its drawing says."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +9,27 @@ import pytest
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import FROM_TORCH, STYLES, plan_schedule, why_not
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
-from scalebench.launch.loopback import loopback_environment
-from tests.conftest import PATIENCE_S
 from tests.integration.pipeline_cases import cases
+from tests.integration.programs import reports_of
 
 ROOT = Path(__file__).parents[2]
 WORLD_SIZES = (1, 2, 4)
 CASES = [(size, name) for size in WORLD_SIZES for name in cases(size)]
 REFUSED = "more stages than layers"
 
-Reports = dict[str, Any]
-
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the ranks of each world size found, ``"<world size>-<rank>"``, and torch's orders."""
     folder = tmp_path_factory.mktemp("pipelines")
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.integration.pipeline_ranks", str(folder)),
-            *map(str, WORLD_SIZES),
-        ],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+    found = reports_of("pipeline_ranks", folder, WORLD_SIZES)
+    told = {f"{size}-{rank}": one for size in found for rank, one in enumerate(found[size])}
+    return told | {"orders": json.loads((folder / "orders.json").read_text())}
 
 
 @pytest.mark.parametrize(("world_size", "name"), CASES)
 def test_a_pipeline_trains_what_one_process_trains(
-    reports: Reports, world_size: int, name: str
+    reports: dict[str, Any], world_size: int, name: str
 ) -> None:
     found = [reports[f"{world_size}-{rank}"][name] for rank in range(world_size)]
     if name == REFUSED:
@@ -63,7 +47,7 @@ def test_a_pipeline_trains_what_one_process_trains(
 
 @pytest.mark.parametrize("name", STYLES)
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_what_ran_is_what_is_drawn(reports: Reports, world_size: int, name: str) -> None:
+def test_what_ran_is_what_is_drawn(reports: dict[str, Any], world_size: int, name: str) -> None:
     pipeline = cases(world_size)[name].strategy
     sizes = (world_size, pipeline.microbatches, pipeline.chunks)
     if name in FROM_TORCH:
@@ -74,7 +58,7 @@ def test_what_ran_is_what_is_drawn(reports: Reports, world_size: int, name: str)
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_torch_has_the_same_orders_and_refuses_the_same(reports: Reports, name: str) -> None:
+def test_torch_has_the_same_orders_and_refuses_the_same(reports: dict[str, Any], name: str) -> None:
     told = {key: order for key, order in reports["orders"].items() if key.split()[0] == name}
     assert len(told) >= 32
     for key, order in told.items():

@@ -4,25 +4,20 @@ The model has tied weights, and dimensions that no number of ranks here divides.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scalebench.launch.loopback import loopback_environment
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
+from tests.integration.programs import Reports, reports_of
 from tests.integration.sharded_ranks import CASES, MEMORY
 
 ROOT = Path(__file__).parents[2]
 FLAT = ("fsdp1", "fsdp1-shard-grad-op")
 """Cases that pad whole groups, by a few elements that the law leaves out."""
 
-Reports = dict[int, list[dict[str, Any]]]
 EVERY = [(n, case) for n in (3, 4) for case in CASES if (n, case) != (3, "hsdp")]
 every_case = pytest.mark.parametrize(("world_size", "case"), EVERY)
 
@@ -30,20 +25,7 @@ every_case = pytest.mark.parametrize(("world_size", "case"), EVERY)
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What the ranks of each world size found."""
-    folder = tmp_path_factory.mktemp("sharded")
-    ended = subprocess.run(
-        [*(sys.executable, "-m", "tests.integration.sharded_ranks", str(folder)), "2", "3", "4"],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return {
-        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
-        for size in (2, 3, 4)
-    }
+    return reports_of("sharded_ranks", tmp_path_factory.mktemp("sharded"), (2, 3, 4))
 
 
 @every_case

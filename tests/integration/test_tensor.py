@@ -1,9 +1,6 @@
 """Ranks that divide layers or tokens: the result of one process, the messages of the law."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +8,14 @@ import pytest
 
 from scalebench.costmodel.context_layers import AttendingModel
 from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
-from scalebench.launch.loopback import loopback_environment
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
+from tests.integration.programs import Reports, reports_of
 from tests.integration.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES, cases
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_LAW = ("checkpointing", "bf16")
 
-Reports = dict[int, list[dict[str, Any]]]
-"""World size → what each rank found; what a shard alone found comes last."""
 SIZES = (1, 2, 4, 8)
 every_case = pytest.mark.parametrize(
     ("world_size", "case"), [(n, c) for n in SIZES for c in cases(n)]
@@ -30,24 +25,7 @@ every_case = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What the ranks of each world size found."""
-    folder = tmp_path_factory.mktemp("tensor")
-    module = "tests.integration.tensor_ranks"
-    ended = subprocess.run(
-        [sys.executable, "-m", module, str(folder), *map(str, SIZES)],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return {
-        size: [
-            json.loads((folder / f"{size}-{who}.json").read_text())
-            for who in (*range(size), "shards")
-        ]
-        for size in SIZES
-    }
+    return reports_of("tensor_ranks", tmp_path_factory.mktemp("tensor"), SIZES, shards=True)
 
 
 @every_case

@@ -1,0 +1,81 @@
+"""Programs whose forked ranks each report what they found, and the tests' side of them."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalebench.launch.loopback import loopback_environment
+from tests.conftest import PATIENCE_S
+
+ROOT = Path(__file__).parents[2]
+
+Found = list[dict[str, Any]]
+Reports = dict[int, Found]
+"""World size → what each rank found; what a shard alone found comes last."""
+Rank = Callable[[Path, int, int], Any]
+"""Of a folder, the rank and the world size: what it found."""
+
+
+def reports_of(program: str, folder: Path, sizes: Sequence[int], shards: bool = False) -> Reports:
+    """Run a program of this folder, and return what its ranks found."""
+    ended = subprocess.run(
+        [sys.executable, "-m", f"tests.integration.{program}", str(folder), *map(str, sizes)],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    alone = ("shards",) if shards else ()
+    return {
+        size: [
+            json.loads((folder / f"{size}-{who}.json").read_text())
+            for who in (*range(size), *alone)
+        ]
+        for size in sizes
+    }
+
+
+def main(run_rank: Rank, run_shards: Rank | None = None) -> None:
+    """Fork the ranks of each world size, one size after the other.
+
+    The program's arguments are a folder for stores and reports, and world sizes. ``run_shards``
+    runs next to the ranks, in a process of its own.
+    """
+    folder = Path(sys.argv[1])
+    for size in map(int, sys.argv[2:]):
+        whos: list[tuple[Rank, int | str]] = [(run_rank, rank) for rank in range(size)]
+        whos += [(run_shards, "shards")] if run_shards else []
+        fork = multiprocessing.get_context("fork")
+        ranks = [
+            fork.Process(target=_report, args=(run, folder, who, size, os.getpid()))
+            for run, who in whos
+        ]
+        for process in ranks:
+            process.start()
+        while any(p.is_alive() for p in ranks) and not any(p.exitcode for p in ranks):
+            time.sleep(0.02)
+        for process in ranks:
+            process.kill()
+            process.join()
+        if any(process.exitcode for process in ranks):
+            sys.exit(f"the ranks of world size {size} did not come to their end")
+
+
+def _report(run: Rank, folder: Path, who: int | str, world_size: int, parent: int) -> None:
+    import torch
+
+    from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
+
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    rank = who if isinstance(who, int) else 0
+    (folder / f"{world_size}-{who}.json").write_text(json.dumps(run(folder, rank, world_size)))

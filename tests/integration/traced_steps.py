@@ -1,0 +1,49 @@
+"""Two traced steps of a strategy, as the analysis of a launch sees them, on every rank."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.records.rank import Block, RankRecord
+from scalebench.records.run import CellResult
+from scalebench.worker.measure.trace_record import trace_record
+from scalebench.worker.measure.tracing import traced
+from scalebench.worker.process.context import RankContext
+
+
+def everybodys(text: str) -> list[str]:
+    """Return what every rank says, on every rank."""
+    texts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(texts, text)
+    return texts
+
+
+def traced_launch(
+    context: RankContext, training: Any, batches: list[Any], known: Mapping[str, int]
+) -> LaunchAttribution:
+    """Train on each batch in a traced step; the records of all ranks make a launch.
+
+    Args:
+        context: The rank's.
+        training: Of the strategy.
+        batches: A step each.
+        known: Size of each process group that the strategy does not name.
+    """
+    with traced(context.device, known) as capture:
+        for batch in batches:
+            with capture.step():
+                training.step(batch)
+    record = RankRecord(
+        rank=context.rank,
+        local_rank=context.rank,
+        pid=0,
+        host="here",
+        trace=trace_record([capture], training.groups, training.axes),
+        step_s=[1.0] * len(batches),
+        blocks=[Block(phase="traced", first=0, count=len(batches))],
+        facts=training.facts,
+    )
+    records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
+    return LaunchAttribution(CellResult(cell=context.cell, status="ok", started="", ranks=records))
