@@ -28,8 +28,8 @@ from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.fsdp import whole
-from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.strategies.base import whole
+from scalebench.worker.strategies.data_parallel import PlainTraining
 from scalebench.worker.workloads.batches import concatenate
 from tests.integration.programs import main
 from tests.integration.traced_steps import traced_launch

@@ -19,8 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.gathered import dtype_of
-from scalebench.worker.strategies.base import Training
-from scalebench.worker.strategies.fsdp import whole
+from scalebench.worker.strategies.base import Training, whole
 
 Tensors = dict[str, torch.Tensor]
 Digests = dict[str, str]

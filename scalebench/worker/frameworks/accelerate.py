@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from scalebench.spec import Accelerate
 from scalebench.spec.workload import Workload
 from scalebench.worker.frameworks.deepspeed_engine import (
+    deepspeed_gradients,
     engine_config,
-    gathered_gradients,
     load_deepspeed,
     settings_in_force,
     shards_of_stage_3,
@@ -30,9 +30,8 @@ from scalebench.worker.frameworks.surroundings import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.extensions import building_nothing
-from scalebench.worker.strategies.base import Training, named_gradients
+from scalebench.worker.strategies.base import Training, gathered_gradients
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
-from scalebench.worker.strategies.fsdp import whole
 from scalebench.worker.workloads.batches import split
 
 
@@ -42,10 +41,8 @@ class AccelerateTraining(Training):
     frees_gradients = True
 
     def __init__(self, strategy: Accelerate, workload: Workload, context: RankContext) -> None:
-        self.strategy = strategy
-        self.device = context.device
+        super().__init__(strategy, workload, context)
         self.groups = between_all(context)
-        self.loss = workload.loss
         self.keeps_built = bool(strategy.stage)
         with building_nothing():
             self.accelerator = accelerator_of(strategy, workload, context)
@@ -58,7 +55,7 @@ class AccelerateTraining(Training):
     @property
     def through_deepspeed(self) -> bool:
         """Whether the module is DeepSpeed's engine."""
-        return self.strategy.plugin == "deepspeed"
+        return bool(self.strategy.plugin == "deepspeed")
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch, in ``accumulate`` microbatches."""
@@ -93,10 +90,9 @@ class AccelerateTraining(Training):
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Gather the mean gradients, before the update."""
         if self.through_deepspeed:
-            yield from gathered_gradients(self.bare, self.shapes, self.device)
+            yield from deepspeed_gradients(self.bare, self.shapes, self.device)
             return
-        for name, gradient in named_gradients(self.bare):
-            yield name, whole(gradient, self.device)
+        yield from gathered_gradients(self.bare, self.device)
 
     def kept_shards(self) -> list[torch.Tensor]:
         """Return the parameters of this rank that the module does not show."""

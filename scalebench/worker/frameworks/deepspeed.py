@@ -16,8 +16,8 @@ import torch.distributed as dist
 from scalebench.spec import DeepSpeed
 from scalebench.spec.workload import Workload
 from scalebench.worker.frameworks.deepspeed_engine import (
+    deepspeed_gradients,
     engine_config,
-    gathered_gradients,
     load_deepspeed,
     settings_in_force,
     shards_of_stage_3,
@@ -41,10 +41,8 @@ class DeepSpeedTraining(Training):
 
     def __init__(self, strategy: DeepSpeed, workload: Workload, context: RankContext) -> None:
         deepspeed = load_deepspeed(context)
-        self.device = context.device
+        super().__init__(strategy, workload, context)
         self.groups = between_all(context)
-        self.loss = workload.loss
-        self.accumulate = strategy.accumulate
         self.keeps_built = strategy.stage > 0
         self.module = prepare_module(
             workload, strategy.model_copy(update={"compile": False}), context.device
@@ -65,7 +63,7 @@ class DeepSpeedTraining(Training):
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch, in ``accumulate`` microbatches."""
         losses = []
-        for microbatch in split(batch, self.accumulate):
+        for microbatch in split(batch, self.strategy.accumulate):
             loss = self.loss(self.engine, microbatch)
             self.engine.backward(loss)
             losses.append(loss.detach())
@@ -76,7 +74,7 @@ class DeepSpeedTraining(Training):
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Gather the mean gradients, before the update: DeepSpeed frees them in it."""
-        return gathered_gradients(self.module, self.shapes, self.device)
+        return deepspeed_gradients(self.module, self.shapes, self.device)
 
     def kept_shards(self) -> list[torch.Tensor]:
         """Return the parameters of this rank that the module does not show."""

@@ -101,7 +101,7 @@ def settings_in_force(engine: Any) -> dict[str, Any]:
     return {"zero_stage": stage} | {name: ask(engine) for name, ask in asked.items()}
 
 
-def gathered_gradients(
+def deepspeed_gradients(
     module: torch.nn.Module, shapes: dict[str, torch.Size], device: torch.device
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and full gradient of every parameter, gathered by DeepSpeed itself."""

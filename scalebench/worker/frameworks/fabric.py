@@ -24,10 +24,9 @@ from scalebench.worker.frameworks.surroundings import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import Training, named_gradients
+from scalebench.worker.strategies.base import Training, gathered_gradients
 from scalebench.worker.strategies.execution import make_optimizer, prepare_blocks, prepare_module
-from scalebench.worker.strategies.fsdp import whole
-from scalebench.worker.strategies.wrapping import group_elements
+from scalebench.worker.strategies.fsdp import group_elements
 from scalebench.worker.workloads.batches import split
 
 
@@ -39,10 +38,8 @@ class FabricTraining(Training):
         from lightning.fabric import Fabric as LightningFabric
         from lightning.fabric.plugins.environments import LightningEnvironment
 
-        self.strategy = strategy
-        self.device = context.device
+        super().__init__(strategy, workload, context)
         self.groups = between_all(context)
-        self.loss = workload.loss
         self.keeps_buffers = strategy.sharding != "fsdp2"
         self.fabric = LightningFabric(
             accelerator=context.device.type,
@@ -57,26 +54,25 @@ class FabricTraining(Training):
             groups = group_elements(workload.blocks, self.bare, context.cell.world_size)
             self.module = self.fabric.setup_module(self.bare)
             self.optimizer = make_optimizer(workload, self.module.parameters())
-            self.prepared = self.fabric.setup_optimizers(self.optimizer)
+            self.stepper = self.fabric.setup_optimizers(self.optimizer)
             told: dict[str, Any] = {"group_elements": groups}
         else:
             self.bare = prepare_module(workload, strategy, context.device)
             self.optimizer = make_optimizer(workload, self.bare.parameters())
-            self.module, self.prepared = self.fabric.setup(self.bare, self.optimizer)
+            self.module, self.stepper = self.fabric.setup(self.bare, self.optimizer)
             told = {}
         self.facts = told | framework_facts(strategy, self.settings())
 
-    def step(self, batch: Any) -> torch.Tensor:
-        """Train on this rank's batch, in ``accumulate`` microbatches."""
-        self.prepared.zero_grad()
-        parts = split(batch, self.strategy.accumulate)
+    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+        """Add the gradient of a batch, in ``accumulate`` microbatches."""
+        microbatches = split(batch, self.strategy.accumulate)
         losses = []
-        for number, microbatch in enumerate(parts, 1):
-            with self.fabric.no_backward_sync(self.module, enabled=number < len(parts)):
+        for number, microbatch in enumerate(microbatches, 1):
+            held_back = number < len(microbatches)
+            with self.fabric.no_backward_sync(self.module, enabled=held_back):
                 loss = self.loss(self.module, microbatch)
-                self.fabric.backward(loss / len(parts))
+                self.fabric.backward(loss / len(microbatches))
             losses.append(loss.detach())
-        self.prepared.step()
         return sum_of_parts(losses)
 
     def without_synchronisation(self) -> AbstractContextManager[Any]:
@@ -86,8 +82,7 @@ class FabricTraining(Training):
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Gather the mean gradients of the last step."""
-        for name, gradient in named_gradients(self.bare):
-            yield name, whole(gradient, self.device)
+        return gathered_gradients(self.bare, self.device)
 
     def settings(self) -> dict[str, Any]:
         """Return what is in force, as the wrapped module tells it."""

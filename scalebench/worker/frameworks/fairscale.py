@@ -20,17 +20,15 @@ from scalebench.worker.frameworks.surroundings import (
     between_all,
     framework_facts,
     look_like_torchrun,
-    sum_of_parts,
 )
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import Training
-from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
-from scalebench.worker.workloads.batches import split
+from scalebench.worker.strategies.data_parallel import Accumulating
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 
 SHIPPED_ELEMENTS = 2**23
 
 
-class FairScaleTraining(Training):
+class FairScaleTraining(Accumulating):
     """The model in ``ShardedDataParallel``, its optimizer in ``OSS``."""
 
     def __init__(self, strategy: FairScale, workload: Workload, context: RankContext) -> None:
@@ -38,16 +36,14 @@ class FairScaleTraining(Training):
         from fairscale.nn.data_parallel import ShardedDataParallel
         from fairscale.optim.oss import OSS
 
-        self.strategy = strategy
-        self.device = context.device
+        super().__init__(strategy, workload, context)
         self.groups = between_all(context)
-        self.loss = workload.loss
         self.bare = prepare_module(workload, strategy, context.device)
         make_own: Any = partial(make_optimizer, workload)  # called with the parameters it owns
-        self.sharded_optimizer = OSS(self.bare.parameters(), optim=make_own)
+        self.stepper = OSS(self.bare.parameters(), optim=make_own)
         elements = strategy.elements_per_bucket
         options = {} if elements is None else {"reduce_buffer_size": elements}
-        self.module = ShardedDataParallel(self.bare, self.sharded_optimizer, **options)
+        self.module = ShardedDataParallel(self.bare, self.stepper, **options)
         self.facts = framework_facts(
             strategy, {"reduce_buffer_size": elements or SHIPPED_ELEMENTS, "reduce_fp16": False}
         )
@@ -55,33 +51,21 @@ class FairScaleTraining(Training):
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer of the parameters that this rank owns."""
-        own: torch.optim.Optimizer = self.sharded_optimizer.optim
+        own: torch.optim.Optimizer = self.stepper.optim
         return own
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch, in ``accumulate`` microbatches."""
         self.module.zero_grad()
-        *accumulated, last = split(batch, self.strategy.accumulate)
-        losses = []
-        if accumulated:
-            with self.module.no_sync():
-                losses = [self.forward_backward(microbatch) for microbatch in accumulated]
-        losses.append(self.forward_backward(last))
-        self.sharded_optimizer.step()
-        return sum_of_parts(losses)
-
-    def forward_backward(self, microbatch: Any) -> torch.Tensor:
-        """Add one microbatch's share to the gradient; return its mean loss."""
-        with precision(self.strategy, self.device):
-            loss = self.loss(self.module, microbatch)
-        (loss / self.strategy.accumulate).backward()
-        return loss.detach()
+        loss = self.forward_backward(batch)
+        self.stepper.step()
+        return loss
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Send each mean gradient of the last step from its owner to all ranks."""
         owners: dict[torch.nn.Parameter, int] = {
             parameter: rank
-            for rank, groups in enumerate(self.sharded_optimizer.partition_parameters())
+            for rank, groups in enumerate(self.stepper.partition_parameters())
             for group in groups
             for parameter in group["params"]
         }

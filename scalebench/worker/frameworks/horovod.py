@@ -23,13 +23,12 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.frameworks.surroundings import (
     framework_facts,
     look_like_torchrun,
-    sum_of_parts,
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.script.addresses import own_address
 from scalebench.worker.strategies.base import Training
-from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.workloads.batches import split
 
 LOOPBACK = "127.0.0.1"
@@ -156,16 +155,14 @@ class HorovodTraining(Training):
     """The model as it is, its optimizer in ``DistributedOptimizer``."""
 
     def __init__(self, strategy: Horovod, workload: Workload, context: RankContext) -> None:
-        self.strategy = strategy
-        self.device = context.device
-        self.loss = workload.loss
+        super().__init__(strategy, workload, context)
         self.module = prepare_module(workload, strategy, context.device)
         self.optimizer = make_optimizer(workload, self.module.parameters())
         self._server = connect(strategy, context)
         import horovod.torch as hvd
 
         compression = hvd.Compression.fp16 if strategy.compression == "fp16" else None
-        self.prepared = hvd.DistributedOptimizer(
+        self.stepper = hvd.DistributedOptimizer(
             self.optimizer,
             named_parameters=self.module.named_parameters(),
             compression=compression or hvd.Compression.none,
@@ -181,17 +178,14 @@ class HorovodTraining(Training):
         uncounted = UNCOUNTED if on_cpu and context.cell.world_size > 1 else None
         self.facts = framework_facts(strategy, settings, uncounted)
 
-    def step(self, batch: Any) -> torch.Tensor:
-        """Train on this rank's batch, in ``accumulate`` microbatches."""
-        self.prepared.zero_grad()
-        losses = []
-        for microbatch in split(batch, self.strategy.accumulate):
-            with precision(self.strategy, self.device):
-                loss = self.loss(self.module, microbatch)
-            (loss / self.strategy.accumulate).backward()
-            losses.append(loss.detach())
-        self.prepared.step()
-        return sum_of_parts(losses)
+    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+        """Add the gradient of a batch, in ``accumulate`` microbatches."""
+        microbatches = split(batch, self.strategy.accumulate)
+        losses = [
+            super(HorovodTraining, self).forward_backward(b, len(microbatches))
+            for b in microbatches
+        ]
+        return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
     def finish(self) -> None:
         """End Horovod's thread, and the server of addresses."""

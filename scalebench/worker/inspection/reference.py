@@ -36,7 +36,7 @@ from scalebench.worker.inspection.gathering import gather_on_rank_0
 from scalebench.worker.optimizers import optimizer_of
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify, describe
-from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.strategies.data_parallel import PlainTraining
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import (
     concatenate,

@@ -20,16 +20,15 @@ from scalebench.worker.strategies.asynchronous.overlapped_server import Overlapp
 from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
-from scalebench.worker.strategies.context import ContextTraining
-from scalebench.worker.strategies.ddp import DdpTraining
+from scalebench.worker.strategies.data_parallel import DdpTraining, PlainTraining, Zero1Training
 from scalebench.worker.strategies.expert import ExpertTraining
-from scalebench.worker.strategies.fsdp import FsdpTraining
-from scalebench.worker.strategies.fsdp1 import Fsdp1Training
-from scalebench.worker.strategies.mesh import MeshTraining
-from scalebench.worker.strategies.mesh_pipeline import MeshPipelineTraining, PipelineTraining
-from scalebench.worker.strategies.plain import PlainTraining
-from scalebench.worker.strategies.tensor import TensorTraining
-from scalebench.worker.strategies.zero1 import Zero1Training
+from scalebench.worker.strategies.fsdp import Fsdp1Training, FsdpTraining
+from scalebench.worker.strategies.mesh.pipeline import MeshPipelineTraining, PipelineTraining
+from scalebench.worker.strategies.mesh.training import (
+    ContextTraining,
+    MeshTraining,
+    TensorTraining,
+)
 
 
 def mesh_training(strategy: Mesh, workload: Workload, context: RankContext) -> Training:

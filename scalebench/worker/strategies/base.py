@@ -6,10 +6,15 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
+from scalebench.spec import Execution
+from scalebench.spec.workload import Workload
 from scalebench.trace.marks import AXIS
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.execution import precision
 
 T = TypeVar("T")
 
@@ -18,9 +23,12 @@ class Training:
     """A model being trained by one strategy, as one rank sees it.
 
     Attributes:
+        strategy: What the cell asks for.
         module: A `torch.nn.Module`, who owns this rank's parameters and gradients, wrapped as the
             strategy wraps them.
         optimizer: Who owns this rank's part of the optimizer's state.
+        stepper: Whose ``zero_grad`` and ``step`` are called: what a method has put around the
+            optimizer; None: the optimizer itself.
         facts: What predictions rest on, for the rank's record. ``group_elements``: sizes of the
             groups of parameters that are gathered together, the root last, padding included.
             ``layers``: what a pipeline's layers cost, see `costmodel.pipelines.layers.Layers`.
@@ -36,8 +44,10 @@ class Training:
         frees_gradients: Whether the update frees gradients: the step then calls ``before_update``.
     """
 
+    strategy: Any
     module: Any
     optimizer: Any
+    stepper: Any = None
     facts: Mapping[str, Any] = MappingProxyType({})
     groups: Mapping[str, list[int]] = MappingProxyType({})
     axes: dict[str, list[int]] = MappingProxyType({})  # type: ignore[assignment]
@@ -47,6 +57,9 @@ class Training:
     frees_gradients: bool = False
     before_update: Callable[[], Any] | None = None
 
+    def __init__(self, strategy: Execution, workload: Workload, context: RankContext) -> None:
+        self.strategy, self.device, self.loss = strategy, context.device, workload.loss
+
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch: forward, backward, optimizer.
 
@@ -55,7 +68,24 @@ class Training:
         Returns:
             The mean loss over the batch, detached, on the device; shape ().
         """
-        raise NotImplementedError
+        stepper = self.stepper or self.optimizer
+        stepper.zero_grad()
+        loss = self.forward_backward(batch)
+        self.complete_gradients()
+        stepper.step()
+        return loss
+
+    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+        """Add a batch's gradient, one of so many parts of the mean; return its part of the loss."""
+        with precision(self.strategy, self.device):
+            loss = self.loss(self.module, batch)
+            if parts > 1:
+                loss = loss / parts
+        loss.backward()
+        return loss.detach()
+
+    def complete_gradients(self) -> None:
+        """Exchange what of the gradients the backward pass did not."""
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield name and full gradient of every parameter after a step, in the model's order.
@@ -64,7 +94,7 @@ class Training:
         loss over the global batch.
         """
         wrapped = isinstance(self.module, DistributedDataParallel)
-        return named_gradients(self.module.module if wrapped else self.module)
+        return gathered_gradients(self.module.module if wrapped else self.module, self.device)
 
     @property
     def sent_bytes(self) -> float | None:
@@ -166,3 +196,23 @@ def named_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor
     for name, parameter in module.named_parameters():
         gradient = parameter.grad
         yield name, torch.zeros_like(parameter) if gradient is None else gradient
+
+
+def gathered_gradients(
+    module: torch.nn.Module, device: torch.device
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and full gradient of a module's parameters; every rank takes part."""
+    for name, gradient in named_gradients(module):
+        yield name, whole(gradient, device)
+
+
+def whole(tensor: Any, device: torch.device | None = None) -> torch.Tensor:
+    """Return the full tensor of a divided one; every rank takes part in gathering it.
+
+    Args:
+        tensor: Another one is returned as it is.
+        device: Whose group gathers it, where it is kept on another; None: it is there.
+    """
+    there: Any = tensor if device is None or not isinstance(tensor, DTensor) else tensor.to(device)
+    full: torch.Tensor = there.full_tensor() if isinstance(there, DTensor) else there
+    return full

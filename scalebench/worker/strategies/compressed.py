@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.errors import UsageError
 from scalebench.records.rank import CompressionTraffic
@@ -31,7 +30,8 @@ from scalebench.worker.strategies.compression.hook import (
 )
 from scalebench.worker.strategies.compression.methods import CODECS, new_memory
 from scalebench.worker.strategies.compression.powersgd import EPSILON
-from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
+from scalebench.worker.strategies.data_parallel import replicated
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -46,33 +46,25 @@ class CompressedTraining(Training):
 
     def __init__(self, strategy: Compressed, workload: Workload, context: RankContext) -> None:
         _refuse_sparse_gradients(workload.module, strategy)
-        self.strategy = strategy
-        self.device = context.device
-        self.loss = workload.loss
+        super().__init__(strategy, workload, context)
         self.settling_steps = first_compressed_step(strategy.settings)
-        self.module = DistributedDataParallel(
+        self.module = replicated(
             prepare_module(workload, strategy, context.device),
-            device_ids=[context.device] if context.device.type == "cuda" else None,
+            context.device,
             bucket_cap_mb=strategy.bucket_mb,
-            gradient_as_bucket_view=True,
         )
         parameters = self.module.module.parameters()
         self.observer = Observer({id(p): number for number, p in enumerate(parameters)})
         self.module.register_comm_hook(*self._hook(context.cell.seed))
         self.optimizer = make_optimizer(workload, self.module.parameters())
 
-    def step(self, batch: Any) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
         """Train on this rank's batch."""
-        self.optimizer.zero_grad()
-        with precision(self.strategy, self.device):
-            loss = self.loss(self.module, batch)
         try:
-            loss.backward()
+            return super().forward_backward(batch, parts)
         except (AssertionError, RuntimeError) as error:
             self._blame_upstream(error)
             raise
-        self.optimizer.step()
-        return loss.detach()
 
     def _hook(self, seed: int) -> tuple[Any, Hook]:
         """Return the hook of the method, and the state that goes with it."""

@@ -27,8 +27,9 @@ from scalebench.trace.marks import EXPERTS
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import Training, named_gradients, on_axis
-from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
-from scalebench.worker.strategies.tensor import sum_together
+from scalebench.worker.strategies.data_parallel import replicated
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
+from scalebench.worker.strategies.mesh.layers import sum_together
 from scalebench.worker.workloads.batches import num_samples
 
 MOST_STEPS = 128
@@ -92,7 +93,7 @@ class ExpertTraining(Training):
     """The model in DDP, but for the experts, which are divided."""
 
     def __init__(self, strategy: Expert, workload: Workload, context: RankContext) -> None:
-        self.strategy, self.device, self.loss = strategy, context.device, workload.loss
+        super().__init__(strategy, workload, context)
         self.mesh = device_mesh(strategy, context)
         self.world_size = context.cell.world_size
         check(strategy, workload, self.mesh["expert"].size())
@@ -110,24 +111,15 @@ class ExpertTraining(Training):
         }
         self.num_parameters = sum(p.numel() for p in module.parameters())
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, [*self.experts])
-        self.module = DistributedDataParallel(
-            module,
-            device_ids=[context.device] if context.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-        )
+        self.module = replicated(module, context.device)
         self.axes = axes_of_mesh(self.mesh)
         self.optimizer = make_optimizer(workload, self.module.parameters())
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch; tokens travel in forward and backward."""
-        self.optimizer.zero_grad()
-        with precision(self.strategy, self.device):
-            loss = self.loss(self.module, batch)
-        loss.backward()
-        self.complete_gradients()
-        self.optimizer.step()
+        loss = super().step(batch)
         self.load.end_step(num_samples(batch))
-        return loss.detach()
+        return loss
 
     def complete_gradients(self) -> None:
         """Sum the experts' gradients over their copies; take the mean over all ranks' losses."""

@@ -13,6 +13,11 @@ parameters on the wire in a step where DDP's all-reduce makes two, for 1/N of th
 
 With a mesh of replicas × shards the shards are divided over the second dimension only, and the
 reduced gradients are all-reduced over the first (HSDP).
+
+The first FSDP, for comparison: the same idea with one flat tensor for each group.
+``FullyShardedDataParallel`` lays a group's parameters end to end in one padded tensor and divides
+that, where FSDP2 divides every parameter by its first dimension. A gather is then a single copy
+into place, but a shard is no longer a piece of one parameter (Zhao et al. 2023).
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,23 +25,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
+    FullyShardedDataParallel,
     MixedPrecisionPolicy,
     OffloadPolicy,
+    ShardingStrategy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp.wrap import CustomPolicy
 
-from scalebench.spec import Fsdp
+from scalebench.spec import Fsdp, Fsdp1
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import Training, named_gradients
-from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
-from scalebench.worker.strategies.wrapping import group_elements, modules_of_at_least
+from scalebench.worker.strategies.execution import make_optimizer, prepare_blocks
 
 
 class FsdpTraining(Training):
@@ -45,9 +52,7 @@ class FsdpTraining(Training):
     keeps_buffers = False
 
     def __init__(self, strategy: Fsdp, workload: Workload, context: RankContext) -> None:
-        self.strategy = strategy
-        self.device = context.device
-        self.loss = workload.loss
+        super().__init__(strategy, workload, context)
         self.module = prepare_blocks(workload, strategy)
         self.mesh = device_mesh(strategy, context)
         self.groups = self._groups()
@@ -75,25 +80,40 @@ class FsdpTraining(Training):
             prefetch(groups, strategy.prefetch)
         self.optimizer = make_optimizer(workload, self.module.parameters())
 
-    def step(self, batch: Any) -> torch.Tensor:
-        """Train on this rank's batch; gathering and reducing happen in hooks of the groups."""
-        self.optimizer.zero_grad()
-        with precision(self.strategy, self.device):
-            loss = self.loss(self.module, batch)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
     def _groups(self) -> dict[str, list[int]]:
         """Return which ranks each kind of operation goes between."""
         of = {name: process_group_ranks(self.mesh, name) for name in self.mesh.mesh_dim_names or ()}
         kinds = {"all_gather": "shard", "reduce_scatter": "shard", "all_reduce": "replicate"}
         return {kind: of[name] for kind, name in kinds.items() if name in of}
 
+
+class Fsdp1Training(Training):
+    """The model wrapped in ``FullyShardedDataParallel``, and in it each of its blocks."""
+
+    keeps_buffers = False
+
+    def __init__(self, strategy: Fsdp1, workload: Workload, context: RankContext) -> None:
+        if not workload.blocks:
+            raise Unsupported("sharding by block needs a workload that names its blocks")
+        super().__init__(strategy, workload, context)
+        blocks = set(workload.blocks)
+        sharding = ShardingStrategy.FULL_SHARD
+        if not strategy.reshard_after_forward:
+            sharding = ShardingStrategy.SHARD_GRAD_OP
+        self.facts = {"group_elements": group_elements(workload.blocks, workload.module, shards=1)}
+        self.module = FullyShardedDataParallel(
+            prepare_blocks(workload, strategy),
+            sharding_strategy=sharding,
+            auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
+            device_id=context.device,
+            use_orig_params=True,
+        )
+        self.optimizer = make_optimizer(workload, self.module.parameters())
+
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Gather the mean gradients of the last step, one after the other, on every rank."""
-        for name, gradient in named_gradients(self.module):
-            yield name, whole(gradient, self.device)
+        """Gather the mean gradients of the last step on every rank."""
+        with FullyShardedDataParallel.summon_full_params(self.module, with_grads=True):
+            yield from named_gradients(self.module)
 
 
 def device_mesh(strategy: Fsdp, context: RankContext) -> DeviceMesh:
@@ -157,10 +177,69 @@ def prefetch(groups: Sequence[torch.nn.Module], depth: int) -> None:
         group.set_modules_to_backward_prefetch(before[::-1])
 
 
-def whole(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the full tensor of a sharded one; every rank takes part in gathering it."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    on_device: Any = tensor.to(device)
-    full: torch.Tensor = on_device.full_tensor()
-    return full
+def modules_of_at_least(min_num_params: int, module: nn.Module) -> list[nn.Module]:
+    """Return the smallest modules with so many parameters, those of inner ones not counted.
+
+    Inner modules come before outer ones, otherwise they stand in the order of the model; the
+    module itself is never among them. A group is gathered when its own forward runs, so what may
+    be read from outside of it belongs to its reader: embeddings, whose matrix often is the
+    output's too, containers, which have no forward, and modules that share a parameter with
+    another.
+    """
+    shared = _shared_parameters(module)
+    found: list[nn.Module] = []
+    _collect(module, min_num_params, shared, found)
+    return [one for one in found if one is not module]
+
+
+def _collect(
+    module: nn.Module, least: int, shared: set[nn.Parameter], found: list[nn.Module]
+) -> set[nn.Parameter]:
+    """Add the groups in a module to ``found``; return its parameters that are in none."""
+    left = set(module.parameters(recurse=False))
+    for child in module.children():
+        left |= _collect(child, least, shared, found)
+    if sum(p.numel() for p in left) < least or not _may_be_group(module) or left & shared:
+        return left
+    found.append(module)
+    return set()
+
+
+def _may_be_group(module: nn.Module) -> bool:
+    return not isinstance(module, nn.Embedding | nn.ModuleList | nn.ModuleDict)
+
+
+def _shared_parameters(module: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters that more than one module holds as its own."""
+    seen: set[nn.Parameter] = set()
+    shared: set[nn.Parameter] = set()
+    for part in module.modules():
+        own = set(part.parameters(recurse=False))
+        shared |= own & seen
+        seen |= own
+    return shared
+
+
+def group_elements(groups: Sequence[nn.Module], root: nn.Module, shards: int) -> list[int]:
+    """Return the elements that each group gathers, the root's last.
+
+    Args:
+        groups: Inner ones before outer ones; what belongs to one is not counted in the next.
+        root: The module that all of them are in.
+        shards: Ranks among which the first dimension of each parameter is divided; it is padded to
+            a multiple.
+    """
+    sizes = []
+    counted: set[nn.Parameter] = set()
+    for group in (*groups, root):
+        own = [p for p in dict.fromkeys(group.parameters()) if p not in counted]
+        sizes.append(sum(_padded(p, shards) for p in own))
+        counted.update(own)
+    return sizes
+
+
+def _padded(parameter: nn.Parameter, shards: int) -> int:
+    if parameter.ndim == 0 or parameter.numel() == 0:
+        return parameter.numel()
+    rows = parameter.shape[0]
+    return -(-rows // shards) * shards * (parameter.numel() // rows)

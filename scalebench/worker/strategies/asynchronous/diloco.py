@@ -23,7 +23,6 @@ class DiLoCoTraining(Replica):
 
     def __init__(self, strategy: DiLoCo, workload: Workload, context: RankContext) -> None:
         super().__init__(strategy, workload, context)
-        self.strategy = strategy
         self.common = torch.nn.Parameter(self.flat_parameters())
         self.outer = torch.optim.SGD(
             [self.common],

@@ -32,7 +32,6 @@ class ElasticAveragingTraining(Replica):
         self, strategy: ElasticAveraging, workload: Workload, context: RankContext
     ) -> None:
         super().__init__(strategy, workload, context)
-        self.strategy = strategy
         self.centre = self.flat_parameters()
 
     def before_step(self) -> Callable[[], torch.Tensor] | None:

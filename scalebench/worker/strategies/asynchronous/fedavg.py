@@ -120,7 +120,7 @@ class FedAvgTraining(Replica):
 
     def __init__(self, strategy: FedAvg, workload: Workload, context: RankContext) -> None:
         super().__init__(strategy, workload, context)
-        self.strategy, self.rank, self.num_ranks = strategy, context.rank, context.cell.world_size
+        self.rank, self.num_ranks = context.rank, context.cell.world_size
         self.seed, self.rank_batch = context.cell.seed, context.cell.rank_batch
         self.batches = resident(workload.batches)
         self.samples = self._divided()

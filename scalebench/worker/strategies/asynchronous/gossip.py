@@ -27,7 +27,6 @@ class GossipTraining(Replica):
 
     def __init__(self, strategy: Gossip, workload: Workload, context: RankContext) -> None:
         super().__init__(strategy, workload, context)
-        self.strategy = strategy
         self.neighbours = neighbours(context.rank, context.cell.world_size)
         self.num_ranks = context.cell.world_size
 

@@ -18,12 +18,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     post_localSGD_hook,
 )
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import LocalSgd
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.asynchronous.replica import Replica
+from scalebench.worker.strategies.data_parallel import replicated
 
 
 class LocalSgdTraining(Replica):
@@ -31,7 +31,6 @@ class LocalSgdTraining(Replica):
 
     def __init__(self, strategy: LocalSgd, workload: Workload, context: RankContext) -> None:
         super().__init__(strategy, workload, context)
-        self.strategy = strategy
         start, period = strategy.synchronous_steps, strategy.period
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="When period is 1")
@@ -52,11 +51,7 @@ def with_synchronous_start(
     module: torch.nn.Module, num_steps: int, device: torch.device
 ) -> torch.nn.Module:
     """Return the module as one whose first steps average the gradients of all ranks."""
-    wrapped = DistributedDataParallel(
-        module,
-        device_ids=[device] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-    )
+    wrapped = replicated(module, device)
     state = PostLocalSGDState(
         process_group=None,
         subgroup=None,

@@ -98,7 +98,7 @@ class OverlappedServerTraining(Replica):
         """Train on a batch; its gradients may still be on their way when this returns."""
         self._wait_for(p for p, need in enumerate(self.needs) if need < 0)
         self.module.zero_grad()
-        with precision(self.execution, self.device):
+        with precision(self.strategy, self.device):
             loss = self.loss(self.module, batch)
         if self.fired is not None:
             self.needs[:] = need_of_parameters(len(self.needs), self.fired)

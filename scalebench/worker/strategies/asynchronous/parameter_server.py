@@ -51,7 +51,7 @@ class ParameterServerTraining(Replica):
 
     def __init__(self, strategy: ParameterServer, workload: Workload, context: RankContext) -> None:
         super().__init__(strategy, workload, context)
-        self.strategy, self.context = strategy, context
+        self.context = context
         self.num_ranks, self.rank_batch = context.cell.world_size, context.cell.rank_batch
         self.shares_work = strategy.shares_work
         self.ticket = context.rank
@@ -151,7 +151,7 @@ class ParameterServerTraining(Replica):
     def train_on(self, batch: Any) -> torch.Tensor:
         """Push the gradient of a batch, and go on with the parameters that the servers answer."""
         self.module.zero_grad()
-        with precision(self.execution, self.device):
+        with precision(self.strategy, self.device):
             loss = self.loss(self.module, batch)
         loss.backward()
         gradient = torch.cat([g.flatten() for _, g in named_gradients(self.module)])

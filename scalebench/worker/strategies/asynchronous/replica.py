@@ -13,7 +13,7 @@ from scalebench.spec import Execution
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
-from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 
 
 class Replica(Training):
@@ -31,9 +31,7 @@ class Replica(Training):
     """
 
     def __init__(self, strategy: Execution, workload: Workload, context: RankContext) -> None:
-        self.execution = strategy
-        self.device = context.device
-        self.loss = workload.loss
+        super().__init__(strategy, workload, context)
         self.module = prepare_module(workload, strategy, context.device)
         self.parameters: Sequence[torch.nn.Parameter] = list(self.module.parameters())
         self.optimizer = make_optimizer(workload, self.parameters)
@@ -45,20 +43,19 @@ class Replica(Training):
     def step(self, batch: Any) -> torch.Tensor:
         """Train this rank's model on its batch; exchange with other ranks if it is time to."""
         with self.exchanging():
-            exchanged = self.before_step()
-        self.optimizer.zero_grad()
-        with precision(self.execution, self.device):
-            loss = self.loss(self.module, batch)
-        loss.backward()
-        if exchanged is not None:
-            with self.exchanging():
-                self.set_parameters(exchanged())
-        self.optimizer.step()
+            self.exchanged = self.before_step()
+        loss = super().step(batch)
         self.num_steps += 1
         self.num_batches += 1
         with self.exchanging():
             self.after_step()
-        return loss.detach()
+        return loss
+
+    def complete_gradients(self) -> None:
+        """Start the optimizer's step from what was exchanged meanwhile."""
+        if self.exchanged is not None:
+            with self.exchanging():
+                self.set_parameters(self.exchanged())
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from scalebench.worker.strategies.compression.draw import Draw
 from scalebench.worker.strategies.compression.hook import Layout
 from scalebench.worker.strategies.compression.methods import CODECS, new_memory
 from scalebench.worker.strategies.compression.powersgd import PowerSgd
-from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.strategies.data_parallel import PlainTraining
 
 
 def run_in_lockstep(ranks: Sequence[Rounds]) -> None:

@@ -13,6 +13,7 @@ from scalebench.costmodel.pipelines.stage_split import layers_of_stages
 from scalebench.spec import Pipeline
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies.base import whole
 from scalebench.worker.strategies.execution import precision, recompute_blocks
 from scalebench.worker.strategies.pipelining.costs import count_layers, time_layers
 from scalebench.worker.strategies.pipelining.layout import Layout
@@ -120,23 +121,23 @@ class Stages:
             if here.intersection(self.parameters[name].stages)
         }
 
-    def sum_tied_gradients(self) -> None:
-        """Give a parameter that several ranks hold the sum of their gradients, on each of them."""
-        for name, group in self.tied.items():
-            parameter = self.own[name]
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, group=group)
+    def gradient_of(self, name: str) -> torch.Tensor:
+        """Return the gradient of a parameter of this rank; zeros if it took no part."""
+        parameter = self.own[name]
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad
 
     def gradients(self, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield name and gradient of all parameters of the model, each sent by a rank that has it.
 
-        All ranks of the pipeline take part.
+        All ranks of the pipeline take part, and those among which a stage is divided.
         """
         for name, placed in self.parameters.items():
-            own = self.own.get(name)
-            given = None if own is None else own.grad
-            gradient = torch.zeros_like(placed.like, device=device) if given is None else given
+            if name in self.own:
+                gradient = whole(self.gradient_of(name)).contiguous()
+            else:
+                gradient = torch.zeros_like(placed.like, device=device)
             if self.layout.num_ranks > 1:
                 source = self.layout.rank_of[placed.stages[0]]
                 dist.broadcast(gradient, src=source, group=self.layout.pipeline)

@@ -20,6 +20,9 @@ def test_a_version_that_is_not_tested_is_marked(monkeypatch):
 class FreesInUpdate(Training):
     frees_gradients = True
 
+    def __init__(self):
+        self.gradient = None
+
     def step(self):
         self.gradient = 3.0
         if self.before_update is not None:
@@ -34,6 +37,7 @@ def test_gradients_that_the_update_frees_are_seen_before_it():
     assert seen == [3.0]
     training.step()
     assert seen == [3.0]  # in the step of the block only
-    with seen_before_update(Training(), lambda: 1.0) as seen:
+    training.frees_gradients = False
+    with seen_before_update(training, lambda: 1.0) as seen:
         pass
     assert seen == []

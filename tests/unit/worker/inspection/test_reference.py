@@ -22,7 +22,7 @@ from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.reference import NoReference, Reference, reference_run
 from scalebench.worker.inspection.verify import flops_of, judge
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.strategies.data_parallel import PlainTraining
 from scalebench.worker.workloads import build_workload
 from tests.builders.runs import make_cell
 

@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from scalebench.worker.strategies.long_context import partial_attention
-from scalebench.worker.strategies.long_context.partial_attention import (
+from scalebench.worker.strategies.mesh import ring as partial_attention
+from scalebench.worker.strategies.mesh.ring import (
     Merging,
     Partial,
     attend,
     attend_backward,
-)
-from scalebench.worker.strategies.long_context.zigzag import (
     block,
     places_in_order,
     places_in_zigzag,

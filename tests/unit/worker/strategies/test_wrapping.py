@@ -5,7 +5,7 @@ from torch import nn
 
 from scalebench.spec import STRATEGIES
 from scalebench.worker.strategies import TRAININGS
-from scalebench.worker.strategies.wrapping import group_elements, modules_of_at_least
+from scalebench.worker.strategies.fsdp import group_elements, modules_of_at_least
 
 
 class Tied(nn.Module):

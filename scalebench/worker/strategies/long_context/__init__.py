@@ -1,1 +1,0 @@
-"""What context parallel training is made of: zigzag order, blocks of attention, ring, Ulysses."""

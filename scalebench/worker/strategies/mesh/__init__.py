@@ -1,0 +1,1 @@
+"""Ranks that divide a model or its samples along the dimensions of one mesh."""
