@@ -40,6 +40,23 @@ TRACES = {
     "nccl-sendrecv": "nccl-sendrecv_128ranks_rank*.json.gz",
     "nccl-one-rank": "nccl-2.28_h200_1rank.json.gz",
 }
+SEARCHES = {
+    "gpt-7b-64": "--gpus 64 --workload gpt-7b --gpu-type h100 --mfu 0.45 --batch-size 512",
+    "gpt-124m-16": "--gpus 16 --workload gpt-124m --gpu-type a100 --mfu 0.4 --batch-size 64 "
+    "--link nvlink3+infiniband-hdr --ranks-per-node 4",
+    "gpt-moe-8": "--gpus 8 --workload gpt-moe --gpu-type a100 --mfu 0.4 --memory-limit 40GB",
+    "gpt-124m-8": "--gpus 8 --workload gpt-124m --gpu-type h100 --mfu 0.3 --links dgx-h100 --margin 0.1",
+    "nothing-fits": "--gpus 2 --workload gpt-7b --gpu-type a100 --mfu 0.4 --memory-limit 1GB",
+}
+PROJECTIONS = {
+    "ddp": "ddp-2-cores --gpus 8,64",
+    "ddp-fp8": "ddp-2-cores --gpus 16 --gradient-bits 8 --bucket-mb 4 --times-bandwidth 2",
+    "ddp-topology": "ddp-8-virtual-hosts --gpus 16,32 --topology dgx-h100 --hierarchical",
+    "fsdp": "fsdp-2-cores --gpus 8,64",
+    "pipeline": "pipeline-2-cores --gpus 8 --microbatches 16",
+    "tensor": "tensor-2-cores --gpus 4",
+    "recovery": "recovery-2-cores --gpus 64 --device-mtbf 50000h",
+}
 DECIMAL = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?|-?\d+e-\d+")
 PIECE = re.compile(r"(?=<(?:section|figure|script)\b)")
 NAME = re.compile(r'(?:\bid|aria-labelledby)="([^"]+)"')
@@ -171,10 +188,33 @@ def of_log(name: str) -> tuple[dict[str, str], str]:
         return {k: digest(v) for k, v in profile.items() if k not in ("created", "version")}, told
 
 
+def of_search(name: str) -> tuple[dict[str, str], str]:
+    """Digests and table of a search."""
+    options = SEARCHES[name].split()
+    told = re.sub(r'"took_s": *[^,}]*', "", printed("search", *options, "--json"))
+    with tempfile.TemporaryDirectory() as folder:
+        page, suite = Path(folder) / "page.html", Path(folder) / "suite.py"
+        table = printed("search", *options, "--html", str(page), "--suite", str(suite))
+        found = {"json": digest(told)}
+        if page.exists():
+            found |= {k: digest(v) for k, v in pieces(page.read_text())}
+        found["suite"] = digest(suite.read_text() if suite.exists() else "")
+        return found, table.replace(folder, "FOLDER")
+
+
+def of_projection(name: str) -> tuple[dict[str, str], str]:
+    """Digest and table of a run's projection."""
+    run, *options = PROJECTIONS[name].split()
+    given = ["project", str(GALLERY / run), *options]
+    return {"json": digest(printed(*given, "--json"))}, printed(*given)
+
+
 KINDS: dict[str, Callable[[str], tuple[dict[str, str], str]]] = {
     "run": of_run,
     "trace": of_trace,
     "log": of_log,
+    "search": of_search,
+    "project": of_projection,
 }
 
 
@@ -182,7 +222,8 @@ def recorded() -> list[tuple[str, str]]:
     """Kind and name of everything that is analysed again."""
     runs = sorted(path.parent.name for path in (ROOT / GALLERY).glob("*/run.json"))
     logs = sorted(path.name for path in (ROOT / GOLDEN / "nccl_tests").glob("*.txt"))
-    return [("run", x) for x in runs] + [("trace", x) for x in TRACES] + [("log", x) for x in logs]
+    names = {"run": runs, "trace": TRACES, "log": logs, "search": SEARCHES, "project": PROJECTIONS}
+    return [(kind, name) for kind, of_kind in names.items() for name in of_kind]
 
 
 def stored(kind: str, name: str) -> tuple[Path, Path]:
