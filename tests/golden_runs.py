@@ -45,7 +45,8 @@ SEARCHES = {
     "gpt-124m-16": "--gpus 16 --workload gpt-124m --gpu-type a100 --mfu 0.4 --batch-size 64 "
     "--link nvlink3+infiniband-hdr --ranks-per-node 4",
     "gpt-moe-8": "--gpus 8 --workload gpt-moe --gpu-type a100 --mfu 0.4 --memory-limit 40GB",
-    "gpt-124m-8": "--gpus 8 --workload gpt-124m --gpu-type h100 --mfu 0.3 --links dgx-h100 --margin 0.1",
+    "gpt-124m-8": "--gpus 8 --workload gpt-124m --gpu-type h100 --mfu 0.3 --links dgx-h100 "
+    "--margin 0.1",
     "nothing-fits": "--gpus 2 --workload gpt-7b --gpu-type a100 --mfu 0.4 --memory-limit 1GB",
 }
 PROJECTIONS = {

@@ -101,7 +101,8 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
         steps=_spans(events, _by_start(events, _annotations(events, _STEP))),
         annotations=_own_marks(events) | (_codec_kernels(events, computing) if on_gpu else {}),
         unknown=called_like_communication(events, computing) if on_gpu else {},
-        apart={} if operations or not on_gpu else on_their_own_stream(events, computing),
+        apart=on_their_own_stream(events, computing) if on_gpu else {},
+        num_early=_num_early(events, kernels),
         calls=calls if on_gpu else Calls(),
         num_named=int(np.sum(chosen[kernels])) if on_gpu else 0,
         extent=_extent(events),
@@ -110,6 +111,12 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
         world_size=events.world_size,
         num_groups=len(events.groups),
     )
+
+
+def _num_early(events: Events, kernels: Indices) -> int:
+    """Return how many kernels begin before the call that launched them."""
+    asked_ns, _ = runtime_calls(events, kernels)
+    return int(np.sum(events.start_ns[kernels] < asked_ns))
 
 
 def _not_copying_for_gloo(events: Events, operators: Indices) -> Indices:

@@ -13,6 +13,7 @@ _TAKEN_FROM = {
     "order": "the order given",
 }
 _MOST_NAMED = 8
+_REMEDY = " If they communicate, name them: --communication REGEX."
 
 
 def given_twice(names: Sequence[str]) -> list[str]:
@@ -83,10 +84,19 @@ def about_kernels(
     unknown = sum(op.kind == "unknown" for trace in traces for op in trace.timeline.operations)
     if unknown:
         notices.append(f"The kind of {unknown} operations is not known; all totals include them.")
-    if any(trace.timeline.unknown for trace in traces):
+    suspected = [trace.timeline for trace in traces if trace.timeline.unknown]
+    if suspected:
         notices.append(
             "Some kernels may be communication but are not known to be; they count as compute."
+            + (_REMEDY if num_ranks > 1 and not all(map(_is_silent, suspected)) else "")
         )
+    for trace in traces:
+        if num := trace.timeline.num_early:
+            begin, their = ("kernel begins", "its") if num == 1 else ("kernels begin", "their")
+            notices.append(
+                f"{num} {begin} before {their} launch on rank {trace.rank}, so {their} times "
+                "cannot be true; they count as the trace has them."
+            )
     for trace in traces:
         calls = trace.timeline.calls
         if calls.num_unseen:

@@ -95,7 +95,8 @@ class Timeline:
         annotations: scalebench's own marks: name without ``scalebench.`` → intervals.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are counted as compute.
-        apart: Where nothing communicates: kernels on a stream of their own, likewise.
+        apart: Kernels on a stream of their own, likewise.
+        num_early: Kernels that begin before their launch: their times cannot be true.
         calls: Of the backend, as the host made them.
         num_named: Kernels that the reader's own ``--communication`` made communication.
         extent: (start, end) of everything in the trace.
@@ -112,6 +113,7 @@ class Timeline:
     annotations: dict[str, Intervals] = field(default_factory=dict)
     unknown: dict[str, float] = field(default_factory=dict)
     apart: dict[str, float] = field(default_factory=dict)
+    num_early: int = 0
     calls: Calls = Calls()
     num_named: int = 0
     extent: tuple[int, int] = (0, 0)

@@ -150,6 +150,43 @@ def test_a_job_without_communication_names_what_may_be_it(write, world_size, man
     assert "--communication yours is found in the name of no GPU kernel." in nothing.notices
 
 
+@pytest.mark.parametrize("library", ["mine::exchange<8>(int)", "hx_swap", "p2p(half*)"])
+def test_an_unknown_library_beside_nccl_is_suspected_with_the_remedy(write, library):
+    known = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"}
+    job = apart(0, 8)
+    job["traceEvents"][1]["name"] = library
+    job["traceEvents"].append({**known, "ts": 12, "dur": 5, "tid": 27})
+    found = analyse_job([write("a.json", job)])
+    assert list(found.ranks[0].trace.timeline.unknown) == [library]
+    assert any(notice.endswith("name them: --communication REGEX.") for notice in found.notices)
+    named = analyse_job([write("a.json", job)], communication=re.compile(re.escape(library)))
+    assert not named.ranks[0].trace.timeline.unknown
+    assert named.ranks[0].figures.comm_s == pytest.approx(20e-6)
+
+
+@pytest.mark.parametrize(("starts", "said"), [((1,), "1 kernel begins"), ((1, 2), "2 kernels beg")])
+def test_kernels_before_their_launch_are_counted_and_said(write, starts, said):
+    both = (("cuda_runtime", "cudaLaunchKernel", 1), ("kernel", "gemm", 7))
+    events = [
+        {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "ts": ts,
+            "dur": 4,
+            "tid": tid,
+            "args": {"correlation": n},
+        }
+        for n in (1, 2, 3)
+        for cat, name, tid in both
+        for ts in [10 * n + (cat == "kernel") * (-3 if n in starts else 3)]
+    ]
+    job = analyse_job([write("a.json", {"traceEvents": events})])
+    (notice,) = [one for one in job.notices if said in one]
+    assert notice.endswith("cannot be true; they count as the trace has them.") is True
+    assert job.total.compute_s == pytest.approx(12e-6)
+
+
 NAMES = {
     "file", "rank", "rank_from", "device", "num_steps", "window_s", "comm_s", "compute_s",
     "overlap_s", "exposed_comm_s", "overlap_ratio", "comm_compute_ratio", "copies_s", "idle_s",
