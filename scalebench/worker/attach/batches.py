@@ -1,4 +1,4 @@
-"""What the script's DataLoaders hand over: samples, and how long the script waited for them.
+"""What the training is fed: by the script's DataLoaders, and what its modules are given.
 
 Iterators are watched where every one of torch's passes: ``_BaseDataLoaderIter.__next__``. One
 whose batch was the last before a backward pass feeds the training, and so do those that were read
@@ -13,6 +13,7 @@ of a tensor alone does not tell: it may begin with time, with the nodes of graph
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -22,13 +23,15 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
+from scalebench.worker.attach.compiled import Patches
+
 DATA = "scalebench.data"
 """`scalebench.trace.marks.DATA`."""
 
 DEEPEST = 4
 
 
-class Fed(NamedTuple):
+class FeedCounts(NamedTuple):
     """What the training was fed between two steps.
 
     Attributes:
@@ -173,11 +176,11 @@ class Batches:
             feed.drawn = 0
         self._drawn.clear()
 
-    def take(self) -> Fed:
+    def take(self) -> FeedCounts:
         """Return what came since the last call for training, and begin again."""
         feeds = [feed for feed in self._active if feed.trains and feed.batches]
         samples = [feed.samples for feed in feeds]
-        fed = Fed(
+        fed = FeedCounts(
             feeds[0].began if feeds else None,
             None if None in samples else sum(s for s in samples if s),
             sum(feed.tokens for feed in feeds),
@@ -257,3 +260,63 @@ def _parts_of(batch: Any) -> list[Any]:
     if isinstance(batch, (list, tuple)):
         return list(batch)
     return list(getattr(batch, "__dict__", {}).values())
+
+
+class Inputs:
+    """Counts the elements of what the outermost modules are given while gradients are on.
+
+    They tell how a rank's work depends on N; without a DataLoader nothing else does. Modules are
+    looked at until the first call of an optimizer, which is never a clean step, or until the script
+    calls torch.compile, which would compile the hook.
+
+    Attributes:
+        elements: So far; None: it is not known.
+    """
+
+    def __init__(self) -> None:
+        self.elements: int | None = 0
+        self._patches = Patches()
+        self._inside = False
+
+    def begin(self) -> None:
+        """Look from now on."""
+        module: Any = torch.nn.Module
+        self._patches.put(module, "__call__", self._counting(module.__call__))
+        self._patches.put(torch, "compile", self._giving_up(torch.compile))
+
+    def _counting(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or self.elements is None or not torch.is_grad_enabled():
+                return original(module, *args, **kwargs)
+            self._inside = True
+            try:
+                self.elements += _elements([args, kwargs], DEEPEST)
+                return original(module, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        return watched
+
+    def _giving_up(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def compiling(*args: Any, **kwargs: Any) -> Any:
+            if self._patches:
+                self.elements = None
+            self.end()
+            return original(*args, **kwargs)
+
+        return compiling
+
+    def end(self) -> None:
+        """Leave torch as it was: a step is over."""
+        self._patches.remove()
+
+
+def _elements(value: Any, depth: int) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if not depth or not isinstance(value, (list, tuple, dict)):
+        return 0
+    parts = value.values() if isinstance(value, dict) else value
+    return sum(_elements(part, depth - 1) for part in parts)

@@ -1,14 +1,16 @@
-"""Functions of the watch inside of what ``torch.compile`` and CUDA graphs have taken over.
+"""Functions of the watch in the place of torch's own, and inside of what is compiled.
 
-The watch must not be traced: its clock and lists would break the graph, have it compiled again at
-every step, or fail. Inside of a traced function a call leaves a word in `SEEN` instead. Dynamo
-stores it each time after its graph has run, without a graph break: a store that nothing reads
-there needs no guard. The watch reads it at the next thing that it is told of.
+What ``torch.compile`` and CUDA graphs have taken over must not trace the watch: its clock and lists
+would break the graph, have it compiled again at every step, or fail. Inside of a traced function a
+call leaves a word in `SEEN` instead. Dynamo stores it each time after its graph has run, without a
+graph break: a store that nothing reads there needs no guard. The watch reads it at the next thing
+that it is told of.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -86,3 +88,32 @@ def watched(original: Any, instead: Any) -> Any:
 
 
 not_compiled(quietly)
+
+
+class Patches:
+    """What was put in the place of torch's own functions, and how to take it away again."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._undo)
+
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replace an attribute of a class or a module."""
+        # A method that is written in C++ loses its class if it is read through it.
+        own = vars(owner).get(name)
+        setattr(owner, name, replacement)
+        if own is None:
+            self._undo.append(lambda: delattr(owner, name))
+        else:
+            self._undo.append(lambda: setattr(owner, name, own))
+
+    def then(self, undo: Callable[[], None]) -> None:
+        """Have something else undone, too."""
+        self._undo.append(undo)
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        while self._undo:
+            self._undo.pop()()

@@ -1,4 +1,4 @@
-"""Where the watch is told of the script's doings: optimizers, backward passes, DataLoaders."""
+"""Where the watch is told of what the script does: optimizers, backward passes, DataLoaders."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,40 +9,14 @@ import torch.multiprocessing
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
-from scalebench.worker.attach.compiled import SEEN, not_compiled, quietly, watched
+from scalebench.worker.attach.compiled import SEEN, Patches, not_compiled, quietly, watched
 from scalebench.worker.attach.imports import after_import_of
 from scalebench.worker.attach.problems import SPAWNS, ScriptProblem
 
 
-class Hooks:
-    """What was put in the place of torch's own functions, and how to take it away again."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-
-    def put(self, owner: Any, name: str, replacement: Any) -> None:
-        """Replace an attribute of a class or a module."""
-        # A method that is written in C++ loses its class if it is read through it.
-        own = vars(owner).get(name)
-        setattr(owner, name, replacement)
-        if own is None:
-            self._undo.append(lambda: delattr(owner, name))
-        else:
-            self._undo.append(lambda: setattr(owner, name, own))
-
-    def then(self, undo: Callable[[], None]) -> None:
-        """Have something else undone, too."""
-        self._undo.append(undo)
-
-    def remove(self) -> None:
-        """Leave torch as it was."""
-        while self._undo:
-            self._undo.pop()()
-
-
-def install(watch: Any) -> Hooks:
+def install(watch: Any) -> Patches:
     """Have the watch told from now on."""
-    hooks = Hooks()
+    hooks = Patches()
 
     def optimizer_called(optimizer: Any, *_: Any) -> None:
         if torch.compiler.is_compiling():
@@ -65,7 +39,7 @@ def install(watch: Any) -> Hooks:
     return hooks
 
 
-def _watch_backward(watch: Any, hooks: Hooks) -> None:
+def _watch_backward(watch: Any, hooks: Patches) -> None:
     """Every backward pass goes through one function of torch's.
 
     One inside another belongs to it: reentrant activation checkpointing.
@@ -94,7 +68,7 @@ def _with_call_before(function: Any, watch: Any) -> Any:
     return wrapper
 
 
-def _watch_graphs(watch: Any, hooks: Hooks) -> None:
+def _watch_graphs(watch: Any, hooks: Patches) -> None:
     """A CUDA graph makes again what was captured in it, each time it is played.
 
     That is a backward pass, or a step where an optimizer was captured. The graphs of
@@ -124,7 +98,7 @@ def _watch_graphs(watch: Any, hooks: Hooks) -> None:
 _current_backward: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
-def _watch_loaders(watch: Any, hooks: Hooks) -> None:
+def _watch_loaders(watch: Any, hooks: Patches) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
     original = iterator.__next__
 
@@ -146,7 +120,7 @@ def _watch_loaders(watch: Any, hooks: Hooks) -> None:
     hooks.put(iterator, "_next_index", watched(ask, asking))
 
 
-def _watch_scaler(watch: Any, hooks: Hooks) -> None:
+def _watch_scaler(watch: Any, hooks: Patches) -> None:
     """A GradScaler that finds infinities leaves the optimizer out: it is a step all the same."""
     scaler: Any = torch.amp.GradScaler
     original = scaler.step
@@ -159,7 +133,7 @@ def _watch_scaler(watch: Any, hooks: Hooks) -> None:
     hooks.put(scaler, "step", watched(original, step))
 
 
-def _watch_modes(watch: Any, hooks: Hooks) -> None:
+def _watch_modes(watch: Any, hooks: Patches) -> None:
     """``eval()`` and ``train()`` of a module: both go through ``train``."""
     module: Any = torch.nn.Module
     original = module.train
@@ -171,7 +145,7 @@ def _watch_modes(watch: Any, hooks: Hooks) -> None:
     hooks.put(module, "train", watched(original, train))
 
 
-def _watch_files(watch: Any, hooks: Hooks) -> None:
+def _watch_files(watch: Any, hooks: Patches) -> None:
     """Checkpoints: how long they are saved, and which are loaded."""
 
     def save_quietly(save: Any) -> Any:
@@ -201,7 +175,7 @@ def _watch_files(watch: Any, hooks: Hooks) -> None:
     after_import_of("torch.distributed.checkpoint", watch_checkpoints)
 
 
-def _refuse_spawn(hooks: Hooks) -> None:
+def _refuse_spawn(hooks: Patches) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ScriptProblem(SPAWNS)
 

@@ -19,21 +19,17 @@ import torch
 
 from scalebench.worker.attach import facts, schedule
 from scalebench.worker.attach.agreement import Agreement
-from scalebench.worker.attach.batches import Batches, Fed
-from scalebench.worker.attach.between import Between, Doings
-from scalebench.worker.attach.calls import PATIENCE, OptimizerCalls
+from scalebench.worker.attach.batches import Batches, FeedCounts, Inputs
+from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, OptimizerCalls
 from scalebench.worker.attach.compiled import SEEN
-from scalebench.worker.attach.host_waits import HostWaits
-from scalebench.worker.attach.inputs import Inputs
+from scalebench.worker.attach.instruments import HostWaits, Traces, UnusedSearch
 from scalebench.worker.attach.problems import (
     NO_GROUP,
     NO_OPTIMIZER,
     WRONG_DEVICE,
     ScriptProblem,
 )
-from scalebench.worker.attach.tracing import Traces
 from scalebench.worker.attach.traffic import Traffic, TrafficWatch
-from scalebench.worker.attach.unused_search import UnusedSearch
 from scalebench.worker.portable import allocator_retries, between, clock_for, memory
 
 MOST_ENDINGS = 3
@@ -88,9 +84,9 @@ class Watch:
         )
         self.marks: list[Any] = []
         self.host_ns: list[int | None] = []
-        self.fed: list[Fed | None] = []
+        self.fed: list[FeedCounts | None] = []
         self.backwards: list[int] = [0]
-        self.doings: dict[int, Doings] = {}
+        self.gaps: dict[int, GapTimes] = {}
         self.num_calls = 0
         self.num_backwards = 0
         self.loaded: list[str] = []
@@ -167,14 +163,14 @@ class Watch:
             self._clean_from = None
             self.marks, self.host_ns, self.fed = self.marks[-1:], self.host_ns[-1:], []
             self.backwards = self.backwards[-1:]
-            self.doings.clear()
+            self.gaps.clear()
         self.begin()
         self._call_ended(samples)
 
     def _call_ended(self, samples: int | None = None) -> None:
-        doings = self.between.take()
-        if doings is not None:
-            self.doings[self.num_calls] = doings
+        times = self.between.take()
+        if times is not None:
+            self.gaps[self.num_calls] = times
         if self.num_calls == 0:
             self._retries_before = allocator_retries(self.request["device"]) or 0
         if self.num_calls == 0 and self.rank == 0:
@@ -295,8 +291,8 @@ class Watch:
             if found is None:
                 break
             calls = range(len(step_s) * period, (len(step_s) + 1) * period)
-            doings_s = sum(sum(self.doings.get(call, ())) for call in calls)
-            step_s.append(max(found - doings_s, 0.0))
+            gaps_s = sum(sum(self.gaps.get(call, ())) for call in calls)
+            step_s.append(max(found - gaps_s, 0.0))
         return step_s
 
     def _adopt(self, decided: schedule.Schedule) -> None:
@@ -391,13 +387,8 @@ class Watch:
                 "call_s": between(self.clock, self.marks),
                 "host_ns": self.host_ns,
                 "outside_s": self._outside_s(),
-                "doings": [[call, *doings] for call, doings in self.doings.items()],
-                "fed": [
-                    None
-                    if fed is None
-                    else [fed.samples, fed.tokens, fed.waited_s, fed.batches, fed.others]
-                    for fed in self.fed
-                ],
+                "gaps": [[call, *times] for call, times in self.gaps.items()],
+                "fed": [None if fed is None else [None, *fed[1:]] for fed in self.fed],
                 "explicit": self.explicit,
                 "traces": self.traces.blocks,
                 "trace_failure": self.traces.failure,

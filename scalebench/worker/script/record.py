@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -11,6 +11,8 @@ from scalebench.records.rank import Block, Memory, Phase, StepGap
 from scalebench.records.trace import ClockAlignment
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget, evaluate
+from scalebench.worker.attach.batches import FeedCounts
+from scalebench.worker.attach.calls import GapTimes
 from scalebench.worker.attach.problems import NO_EXCHANGE
 from scalebench.worker.attach.schedule import FIRST_LOOK
 from scalebench.worker.portable import steady_start
@@ -87,16 +89,17 @@ def gaps_of(raw: Mapping[str, Any], step_s: Sequence[float]) -> list[StepGap]:
     script does between two calls of an optimizer is part of its training.
     """
     period = raw["period"]
-    calls = _by_step(raw["fed"], period)[: len(step_s)]
-    others = [sum(fed[4] for fed in of_step if fed) for of_step in calls]
+    calls = _by_step(raw, len(step_s))
+    others = [sum(fed.others for fed in of_step if fed) for of_step in calls]
     outside_s = raw["outside_s"][::period]
     usual_s = _median([s for s in outside_s[1 : len(step_s)] if s is not None])
     usual_others = _usual(others)
     limit_s = max(LARGE_GAP * _median(step_s), LARGE_GAP_S)
     gaps = []
     for step, seconds in enumerate(step_s):
-        doings = [one[1:] for one in raw["doings"] if one[0] // period == step]
-        evaluation_s, checkpoint_s = (sum(one[i] for one in doings) for i in range(2))
+        known = [GapTimes(*times) for call, *times in raw["gaps"] if call // period == step]
+        evaluation_s = sum(one.evaluation_s for one in known)
+        checkpoint_s = sum(one.checkpoint_s for one in known)
         between_s = outside_s[step] if step < len(outside_s) else None
         if others[step] > usual_others and not evaluation_s and between_s is not None:
             evaluation_s = max(between_s - usual_s - checkpoint_s, 0.0)
@@ -110,11 +113,11 @@ def gaps_of(raw: Mapping[str, Any], step_s: Sequence[float]) -> list[StepGap]:
     return gaps
 
 
-def _by_step(
-    fed: Sequence[Sequence[float] | None], period: int
-) -> list[Sequence[Sequence[float] | None]]:
+def _by_step(raw: Mapping[str, Any], num_steps: int) -> list[list[FeedCounts | None]]:
     """Return what was fed before each call of each step; None: in a bare step."""
-    return [fed[i : i + period] for i in range(0, len(fed), period)]
+    counts = [None if one is None else FeedCounts(*one) for one in raw["fed"]]
+    period = raw["period"]
+    return [counts[i : i + period] for i in range(0, len(counts), period)][:num_steps]
 
 
 def _median(values: Sequence[float]) -> float:
@@ -174,8 +177,9 @@ def rank_fields(
     grouped = blocks_for(first.schedule, first.first_clean, num_steps)
     blocks = [_timed(block, raw["host_ns"], period) for block in grouped]
     clean = [i for b in blocks if b.phase == "clean" for i in range(b.first, b.first + b.count)]
-    fed = [_fed(raw["fed"], step, period) for step in clean]
-    passes = [_in_step(raw["backwards"], step, period) for step in clean]
+    calls = _by_step(raw, num_steps)
+    fed = [_together(calls[step]) for step in clean]
+    passes = [float(sum(raw["backwards"][i * period : (i + 1) * period])) for i in clean]
     backwards = _mean(passes)
     consumed = 1.0 if raw["explicit"] else _consumed([f.batches for f in fed], passes)
     samples, tokens = (
@@ -187,7 +191,6 @@ def rank_fields(
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
         values = {**sizes, "rank_batch": cell.rank_batch}
         samples = evaluate(asked, values) / cell.world_size
-    calls = _by_step(raw["fed"], period)
     last = max((block.first + block.count for block in blocks), default=0)
     is_whole = first.schedule is not None and num_steps >= first.schedule["clean_end"]
     fields: dict[str, Any] = {
@@ -199,7 +202,7 @@ def rank_fields(
         "samples_per_step": samples or None,
         "tokens_per_sample": tokens / samples if tokens and samples else None,
         "memory": Memory(**raw["memory"]),
-        "data_s": [sum(fed[2] for fed in of_step if fed) for of_step in calls[:last]],
+        "data_s": [sum(one.waited_s for one in of_step if one) for of_step in calls[:last]],
         "gaps": gaps_of(raw, step_s[:last]),
         "ended_after": None if is_whole else num_steps,
         "facts": {
@@ -233,25 +236,18 @@ def _timed(block: Block, host_ns: Sequence[int | None], period: int) -> Block:
     return block.model_copy(update={"start_ns": start_ns, "end_ns": end_ns})
 
 
-class _Fed(NamedTuple):
-    """What a step was fed: samples, tokens and batches; None: its batches do not tell."""
-
-    samples: float | None
-    tokens: float | None
-    batches: float
-
-
-def _fed(fed: Sequence[Sequence[float | None] | None], step: int, period: int) -> _Fed:
-    calls = [one for one in fed[step * period : (step + 1) * period] if one is not None]
-    known = [[call[i] for call in calls if call[i] is not None] for i in (0, 1, 3)]
-    samples, tokens, batches = (
-        sum(x for x in part if x is not None) if len(part) == len(calls) else None for part in known
+def _together(calls: Sequence[FeedCounts | None]) -> FeedCounts:
+    """Return what a step was fed; without samples where its batches do not tell."""
+    known = [one for one in calls if one is not None]
+    samples = [one.samples for one in known]
+    return FeedCounts(
+        None,
+        None if None in samples else sum(n for n in samples if n),
+        sum(one.tokens for one in known),
+        sum(one.waited_s for one in known),
+        sum(one.batches for one in known),
+        sum(one.others for one in known),
     )
-    return _Fed(samples, tokens, batches or 0.0)
-
-
-def _in_step(of_calls: Sequence[int], step: int, period: int) -> float:
-    return sum(of_calls[step * period : (step + 1) * period])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -20,11 +20,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalebench.worker.attach import hooks
-from scalebench.worker.attach.batches import Batches
-from scalebench.worker.attach.between import Between
-from scalebench.worker.attach.calls import OptimizerCalls
+from scalebench.worker.attach.batches import Batches, Inputs
+from scalebench.worker.attach.calls import Between, OptimizerCalls
 from scalebench.worker.attach.compiled import SEEN, catch_up
-from scalebench.worker.attach.inputs import Inputs
 from scalebench.worker.attach.problems import ScriptProblem
 from scalebench.worker.attach.traffic import TrafficWatch
 from scalebench.worker.portable import HostClock
@@ -285,7 +283,7 @@ WAYS: tuple[Callable[[nn.Module], None], ...] = (
 )
 
 
-def doings(counter: Counter) -> Iterator[tuple[str, int]]:
+def gaps(counter: Counter) -> Iterator[tuple[str, int]]:
     """Evaluate and save; yield whether each was seen to last at least as long as it did."""
     counter.between.take()
     model = nn.Linear(2, 2)
@@ -334,7 +332,7 @@ def counted() -> Iterator[tuple[str, int]]:
         way(nn.Linear(8, 2))
         catch_up(counter)
         yield way.__name__, counter.seen - before
-    yield from doings(counter)
+    yield from gaps(counter)
     yield "samples", counter.batches.take().samples
     try:
         torch.multiprocessing.spawn(print)

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scalebench.spec import StepPlan
-from scalebench.worker.attach.hooks import Hooks
+from scalebench.worker.attach.compiled import Patches
 from scalebench.worker.attach.schedule import FIRST_LOOK
 from scalebench.worker.attach.traffic import TrafficWatch
 from scalebench.worker.attach.watch import Watch
@@ -28,7 +28,7 @@ def exchanged(folder, num_steps, each_step, at_the_end=lambda: None):
     }  # fmt: skip
     kept = {}
     watch = Watch(request, kept.update)
-    hooks = Hooks()
+    hooks = Patches()
     watch.traffic.install(hooks.put)
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters())
     for _ in range(num_steps):

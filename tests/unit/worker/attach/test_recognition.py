@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from scalebench.worker.attach import recognition
+from scalebench.worker.attach import facts as recognition
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
-from scalebench.worker.attach import recognition
-from scalebench.worker.attach.unused_search import UnusedSearch
+from scalebench.worker.attach import facts as recognition
+from scalebench.worker.attach.instruments import UnusedSearch
 
 class Branch(nn.Module):
     def __init__(self, uses_all):

@@ -84,7 +84,7 @@ def test_from_the_first_call_of_step_on_nothing_else_counts(tmp_path):
     script.watch.store()
     (record,) = script.kept
     assert record["explicit"] and len(record["call_s"]) == FIRST_LOOK - 1
-    assert [fed[0] for fed in record["fed"]] == [7] * (FIRST_LOOK - 1)
+    assert [fed[1] for fed in record["fed"]] == [7] * (FIRST_LOOK - 1)
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def test_steps_whose_end_is_not_known_are_left_out():
     assert steps_of_calls([None, None], 1) == []
 
 
-def raw(outside_s, doings=(), others=None, period=1):
+def raw(outside_s, gaps=(), others=None, period=1):
     """What a watch has stored of one step of 0.1 s for each time between two steps."""
-    fed = [[8, 0, 0.0, 1, n] for n in others or [0] * len(outside_s)]
-    return {"period": period, "outside_s": outside_s, "doings": doings, "fed": fed}
+    fed = [[None, 8, 0, 0.0, 1, n] for n in others or [0] * len(outside_s)]
+    return {"period": period, "outside_s": outside_s, "gaps": gaps, "fed": fed}
 
 
 def gaps(told, step_s=None):
@@ -56,7 +56,7 @@ def gaps(told, step_s=None):
 def test_only_what_is_recognised_is_a_gap_between_steps():
     """Averaging, playing, logging: whatever else lies between two steps is training."""
     assert gaps(raw([5.0, 0.001, 0.001, 0.3, 0.001, None])) == {}
-    told = raw([0.0] * 4, doings=[[2, 0.04, 0.01], [3, 0.0, 0.0005]])
+    told = raw([0.0] * 4, gaps=[[2, 0.04, 0.01], [3, 0.0, 0.0005]])
     assert gaps(told) == {2: (0.04, 0.01)}
     whole = gaps_of(told, [0.1] * 4)[0]
     assert whole.seconds == whole.outside_s == pytest.approx(0.05)
@@ -146,8 +146,9 @@ def test_samples_are_those_that_were_trained_on(fed, passes, samples):
     clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
     raw = {
         "period": 1, "call_s": [0.1] * 40, "host_ns": [i * 10**8 for i in range(41)],
-        "backwards": [passes] * 41, "fed": [[n, 0, 0.0, b, 0] for n, b in fed], "explicit": False,
-        "traffic": None, "num_parameters": 1, "memory": {}, "outside_s": [0.0] * 40, "doings": [],
+        "backwards": [passes] * 41, "fed": [[None, n, 0, 0.0, b, 0] for n, b in fed],
+        "explicit": False,
+        "traffic": None, "num_parameters": 1, "memory": {}, "outside_s": [0.0] * 40, "gaps": [],
         "facts": {}, "looked_at": {}, "input_elements": None, "trace_failure": None, "traces": [],
     }  # fmt: skip
     seen = RankSeen(num_steps=40, schedule=None, first_clean=0)

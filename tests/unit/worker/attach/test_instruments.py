@@ -1,4 +1,4 @@
-"""Calls for which the host waits for the device are counted, with their place in the code."""
+"""What is switched on while steps are traced: marks, and calls that wait for the device."""
 
 import inspect
 
@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from scalebench.worker.attach import host_waits
-from scalebench.worker.attach.host_waits import HostWaits
+from scalebench.worker.attach import instruments
+from scalebench.worker.attach.instruments import HostWaits, Traces
+from scalebench.worker.script.traces import capture_of
 
 
 @pytest.fixture(autouse=True)
 def never_compiled(monkeypatch):
     """Other tests of this process may have used torch.compile."""
-    monkeypatch.setattr(host_waits, "_compiles", lambda: False)
+    monkeypatch.setattr(instruments, "_compiles", lambda: False)
 
 
 def test_calls_are_counted_where_they_stand():
@@ -34,11 +35,11 @@ def test_calls_are_counted_where_they_stand():
         (line + 1, "bool(tensor)", 3),
         (line + 2, ".cpu()", 3),
     ]
-    assert found["places"][0]["file"].endswith("test_host_waits.py")
+    assert found["places"][0]["file"].endswith("test_instruments.py")
 
 
 def test_torch_is_as_before_afterwards():
-    names = (*host_waits.ON_TENSORS,)
+    names = (*instruments.ON_TENSORS,)
     before = {name: vars(torch.Tensor).get(name) for name in names}
     waits = HostWaits()
     waits.begin()
@@ -60,9 +61,25 @@ def test_what_torch_reads_of_its_own_numbers_is_no_wait():
 
 
 def test_a_script_that_compiles_is_left_alone(monkeypatch):
-    monkeypatch.setattr(host_waits, "_compiles", lambda: True)
+    monkeypatch.setattr(instruments, "_compiles", lambda: True)
     waits = HostWaits()
     before = vars(torch.Tensor).get("item")
     waits.begin()
     assert vars(torch.Tensor).get("item") is before
     assert waits.found(4) is None and "torch.compile" in waits.unavailable
+
+
+def test_a_stored_block_tells_whether_the_clocks_moved(tmp_path):
+    traces = Traces("cpu")
+    traces.begin(7)
+    for _ in range(4):
+        traces.mark()
+    traces.store(tmp_path, 0)
+    (block,) = traces.blocks
+    marks = list(zip(block["before_ns"], block["step_ns"], strict=True))
+    assert len(marks) == 5 and all(before <= inside for before, inside in marks)
+    assert capture_of(block).clock_error_s < 1e-3
+    moved = [inside + (500_000_000 if i > 2 else 0) for i, inside in enumerate(block["step_ns"])]
+    ahead = [before + (500_000_000 if i > 2 else 0) for i, before in enumerate(block["before_ns"])]
+    found = capture_of(block | {"step_ns": moved, "before_ns": ahead})
+    assert 0.4 < found.clock_error_s < 0.6
