@@ -16,20 +16,17 @@ from typing import Any, NoReturn
 import click
 
 from scalebench.cli import view
-from scalebench.cli.calibrate import calibrate
-from scalebench.cli.doctor import doctor
-from scalebench.cli.export import export
+from scalebench.cli.calibrate import calibrate, selftest
 from scalebench.cli.gate import baseline, compare, gate, history
 from scalebench.cli.options import config_for
-from scalebench.cli.project import project
+from scalebench.cli.process import settle_streams
+from scalebench.cli.project import export, project
 from scalebench.cli.right_command import meant_by_command
 from scalebench.cli.run import run
 from scalebench.cli.search import search
-from scalebench.cli.selftest import selftest
-from scalebench.cli.streams import settle_streams
 from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
-from scalebench.cli.view import list_, report, say, show
+from scalebench.cli.view import doctor, list_, report, say, show
 from scalebench.errors import ExitCode, ScalebenchError, UsageError, defect
 from scalebench.records.secrets import without_secrets
 from scalebench.report.words.plain_text import plain

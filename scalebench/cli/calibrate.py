@@ -1,6 +1,7 @@
-"""``scalebench calibrate``."""
+"""``scalebench calibrate`` and ``scalebench selftest``."""
 
 import json
+import secrets
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -20,13 +21,14 @@ from scalebench.cli.options import (
     option,
     trust_network,
 )
+from scalebench.cli.process import launcher_for, place_in_world
 from scalebench.cli.run import virtual_hosts_from
-from scalebench.cli.view import emit, emit_for_terminal, say
-from scalebench.cli.world import launcher_for, place_in_world
+from scalebench.cli.view import emit, emit_for_terminal, emit_json, say, writing
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from scalebench.costmodel.links.profile import LinkProfile
+    from scalebench.records.certificate import Form
     from scalebench.session.calibration.sweeps import Sweeps
     from scalebench.spec import Device
     from scalebench.spec.world import World
@@ -93,7 +95,11 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
     profile = _imported(flags) if flags["logs"] else _measured(flags)
     verdicts = against_link(profile.points, flags["against"]) if flags["against"] else []
     if flags["out"] is not None:
-        _write(flags["out"], profile)
+        from scalebench.records.files import write_model
+
+        with writing("link profile", flags["out"]):
+            write_model(flags["out"], profile)
+        say(f"Profile {flags['out']}")
     if flags["as_json"]:
         content = {**as_object(profile), "against": [v.model_dump() for v in verdicts]}
         emit(json.dumps(content, indent=1, allow_nan=False))
@@ -205,13 +211,49 @@ def _sweeps(
     return Sweeps.of(asked, sizes, device, virtual_hosts_from(flags))
 
 
-def _write(target: Path, profile: "LinkProfile") -> None:
-    from scalebench.records.files import write_model
+@click.command()
+@click.option("--quick", is_flag=True, help="Finish within a minute; skip the longer checks.")
+@click.option(
+    "--seed",
+    type=Count(min=0),
+    help="Seed of an earlier self-test, to inject the same faults.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
+    """Inject known delays, links and slowdowns, and check that scalebench recovers them.
 
+    The certificate is saved, and later runs on this machine store its number. Exit code 4: a
+    line failed. Exit code 3: this machine is too noisy to decide any line.
+    """
+    from scalebench import machine
+    from scalebench.cli.progress import parts_on
+    from scalebench.launch.local import LocalLauncher
+    from scalebench.report.tables.certificate import render_certificate
+    from scalebench.session.selftest import certificates, self_test
+
+    drawn = secrets.randbelow(1_000_000) if seed is None else seed
+    with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
+        environment = machine.fingerprint(launcher.survey())
+        form: Form = "quick" if quick else "full"
+        certificate = self_test(launcher, form, drawn, environment, on_progress)
+    if as_json:
+        emit_json(certificate)
+    else:
+        emit_for_terminal(lambda *terminal: render_certificate(certificate, *terminal))
     try:
-        write_model(target, profile)
+        certificates.keep(certificate)
     except OSError as error:
         raise EnvironmentUnfit(
-            f"The link profile cannot be written: {target}: {error.strerror}."
+            f"The certificate cannot be saved: {error.filename}: {error.strerror}. Set "
+            "XDG_CACHE_HOME to a writable folder."
         ) from error
-    say(f"Profile {target}")
+    for line in certificate.failed:
+        say(f"scalebench: {line.name} failed: {line.reason}")
+    return certificate_exit_code(len(certificate.failed), certificate.num_passed)
+
+
+def certificate_exit_code(num_failed: int, num_passed: int) -> ExitCode:
+    """Return what the self-test answers to its caller."""
+    if num_failed:
+        return ExitCode.CELLS_FAILED
+    return ExitCode.OK if num_passed else ExitCode.INCONCLUSIVE

@@ -1,5 +1,6 @@
-"""``scalebench project``."""
+"""What becomes of a run elsewhere: ``scalebench project`` and ``scalebench export``."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,13 @@ import click
 
 from scalebench.cli import completion
 from scalebench.cli.options import DURATION, POSITIVE, WORLD_SIZES, Count
-from scalebench.cli.view import emit_for_terminal, emit_json, resolve_run
+from scalebench.cli.view import emit, emit_for_terminal, emit_json, resolve_run, say, writing
+from scalebench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from scalebench.analysis.projection.rows import MeasuredShard
     from scalebench.analysis.run import StoredRun
-
+    from scalebench.records.summary import Summary
 
 WHAT_IF = ("times_bandwidth", "gradient_bits", "bucket_mb", "hierarchical", "microbatches")
 """Options that are the fields of a `scalebench.costmodel.what_if.WhatIf`, in their order."""
@@ -96,7 +98,7 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
     from scalebench.costmodel.links.profile import LinkProfile
     from scalebench.costmodel.links.topology import load_topology
     from scalebench.costmodel.what_if import WhatIf
-    from scalebench.errors import ExitCode, UsageError
+    from scalebench.errors import ExitCode
     from scalebench.records.files import read_model
     from scalebench.report.tables.projection import render_projection
     from scalebench.report.tables.recovery_projection import render_recovery
@@ -146,3 +148,81 @@ def _measured_shards(run: "StoredRun", world_sizes: tuple[int, ...]) -> "list[Me
     with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
         on_progress("importing torch", None)
         return measure_shards(launcher, run, world_sizes, on_progress)
+
+
+IN_TWO = "github-action-benchmark"
+"""The format that is two files: numbers that are better when bigger, and when smaller."""
+
+
+@click.command()
+@click.argument("run", required=False, shell_complete=completion.runs)
+@click.option(
+    "--format",
+    "name",
+    required=True,
+    metavar="FORMAT",
+    shell_complete=completion.formats,
+    help="pytest-benchmark, github-action-benchmark (two files, or -bigger and -smaller apart), "
+    "bencher, openmetrics, junit, csv, parquet or chrome-trace.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file instead of standard output.",
+)
+def export(run: str | None, name: str, out: Path | None) -> None:
+    """Write RUN (default: the newest run) in the format of another tool.
+
+    Nothing is measured. Missing values stay null, with a reason if the format has room for one.
+    """
+    from scalebench.report.export import FORMATS
+
+    wanted = {f"{IN_TWO}-{better}": better for better in ("bigger", "smaller")}
+    if name != IN_TWO and name not in FORMATS:
+        raise unknown_name("format", name, [*FORMATS, IN_TWO])
+    if name == IN_TWO and out is None:
+        raise UsageError(
+            f"--format {IN_TWO} writes two files, because the action takes one direction per file: "
+            f"add --out FILE.json, or print one of them with {' or '.join(wanted)}."
+        )
+    if name == "parquet" and out is None:
+        raise UsageError("--format parquet is not text: add --out FILE.parquet.")
+
+    from scalebench.analysis.run import load_run
+    from scalebench.analysis.summarise import summarise
+
+    stored = load_run(resolve_run(run))
+    summary = summarise(stored)
+    if name != IN_TWO:
+        _deliver(name, stored, summary, out)
+    elif out is not None:
+        for one, better in wanted.items():
+            _deliver(one, stored, summary, out.with_name(f"{out.stem}.{better}{out.suffix}"))
+
+
+def _deliver(name: str, stored: "StoredRun", summary: "Summary", out: Path | None) -> None:
+    """Write one format to a file, or print it; say on standard error what it has no place for."""
+    from scalebench.report.export import FORMATS
+    from scalebench.report.export.measures import split, why_left_out
+
+    wanted = FORMATS[name]
+    content = wanted.export(stored, summary)
+    if wanted.only_good:
+        for row in split(summary.rows)[1]:
+            say(f"scalebench: left out: {why_left_out(row)}")
+    if out is None:
+        emit(str(content).removesuffix("\n"))
+        return
+    _write(out, content)
+    emit(str(out))
+
+
+def _write(out: Path, content: str | bytes) -> None:
+    """Write a file that others may read, as far as the umask lets them."""
+    from scalebench.records.files import write_atomic
+
+    umask = os.umask(0)
+    os.umask(umask)
+    with writing("export", out):
+        write_atomic(out, content)
+        out.chmod(0o666 & ~umask)

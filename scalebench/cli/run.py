@@ -28,9 +28,9 @@ from scalebench.cli.options import (
     trust_network,
     value_sources,
 )
+from scalebench.cli.process import launcher_for, place_in_world
 from scalebench.cli.right_command import meant_by_option, meant_by_script
 from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
-from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
 from scalebench.launch.launchers import LAUNCHERS
 

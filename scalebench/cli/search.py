@@ -9,7 +9,7 @@ import click
 
 from scalebench.cli.options import CPU_SHARES, FRACTION, MEMORY_SIZE, Count, as_run_launcher
 from scalebench.cli.run import virtual_hosts_from
-from scalebench.cli.view import emit_for_terminal, emit_json, say
+from scalebench.cli.view import emit_for_terminal, emit_json, say, writing
 from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
 
@@ -72,7 +72,11 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
             say(f"scalebench: {left_out}")
         say(f"Suite   {suite_file}")
     if page is not None:
-        _write_page(page, result)
+        from scalebench.report.page.search_page import render_search_page
+
+        with writing("page", page):
+            page.write_text(render_search_page(result), encoding="utf-8")
+        say(f"Page    {page}")
     if as_json:
         emit_json(result)
     else:
@@ -186,16 +190,3 @@ def _measured(flags: dict[str, Any], result: "SearchResult") -> "SearchResult":
     suite = suite_of(result, [one for _, one in chosen], STEPS)
     run = _run(flags, suite, (1, result.world_size))
     return result.model_copy(update={"measured": experiment(result, chosen, run)})
-
-
-def _write_page(target: Path, result: "SearchResult") -> None:
-    from scalebench.errors import EnvironmentUnfit
-    from scalebench.report.page.search_page import render_search_page
-
-    try:
-        target.write_text(render_search_page(result), encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"The page cannot be written: {target}: {error.strerror}."
-        ) from error
-    say(f"Page    {target}")

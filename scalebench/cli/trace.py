@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scalebench.cli.view import emit, emit_for_terminal, say
-from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
+from scalebench.cli.view import emit, emit_for_terminal, say, writing
+from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from scalebench.trace.comparison import Comparison
@@ -84,7 +84,12 @@ def trace(
     for line in (*job.refused, *(before.refused if before else ())):
         say(f"scalebench: {line}")
     if page is not None:
-        _write_page(page, job)
+        from scalebench.records.files import write_atomic
+        from scalebench.report.page.trace_page import render_trace_page
+
+        with writing("page", page):
+            write_atomic(page, render_trace_page(job))
+        say(f"Page    {page}")
     if as_json:
         content = figures_as_json(job)
         if comparison is not None:
@@ -130,16 +135,3 @@ def _show_dumps(dumps: Mapping[Path, "Source"], against: Sequence[str], as_json:
         emit(json.dumps(content, indent=1, allow_nan=False))
     else:
         emit_for_terminal(lambda *terminal: render_dumps(examinations, link, *terminal))
-
-
-def _write_page(target: Path, job: "JobFigures") -> None:
-    from scalebench.records.files import write_atomic
-    from scalebench.report.page.trace_page import render_trace_page
-
-    try:
-        write_atomic(target, render_trace_page(job))
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"The page cannot be written: {target}: {error.strerror}."
-        ) from error
-    say(f"Page    {target}")

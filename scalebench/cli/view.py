@@ -1,11 +1,12 @@
-"""Commands that look at what is there: ``show``, ``report``, ``list``."""
+"""Commands that look at what is there: ``show``, ``report``, ``list``, ``doctor``."""
 
 import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import click
 
 from scalebench.cli import completion
 from scalebench.cli.options import Count
-from scalebench.errors import UsageError
+from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.report.words.plain_text import escaped_json, printable
 
 if TYPE_CHECKING:
@@ -90,6 +91,17 @@ def emit(text: str, color: bool | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def writing(what: str, target: Path) -> Iterator[None]:
+    """Raise EnvironmentUnfit where a file that the user named cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The {what} cannot be written: {target}: {error.strerror}."
+        ) from error
 
 
 @click.command()
@@ -206,3 +218,48 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> None:
     asks_torch = not kinds or {"strategies", "workloads"} & {*kinds}
     inventory = take_inventory(survey_machine() if asks_torch else {}, cannot_run, kinds)
     emit(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
+@click.option("--links", is_flag=True, help="Which wires NCCL takes between this machine's GPUs.")
+@click.option(
+    "--nccl-log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Which wires NCCL took, from its own log of any job; may be repeated.",
+)
+def doctor(as_json: bool, links: bool, logs: tuple[Path, ...]) -> None:
+    """Show what this machine has, what would disturb a measurement, and how to fix it.
+
+    With --links or --nccl-log, show the wires alone, and what to set for faster ones.
+    """
+    if links and logs:
+        raise UsageError("--links looks at this machine, --nccl-log at a log: give one of them.")
+    if links or logs:
+        from scalebench.report.tables.wires import render_wires
+        from scalebench.session.machine.wires import wires_here, wires_of_logs
+
+        wires = wires_here() if links else wires_of_logs(logs)
+        if as_json:
+            emit_json(wires)
+        else:
+            emit_for_terminal(lambda *terminal: render_wires(wires, *terminal))
+        return
+    from scalebench import machine
+    from scalebench.cli.text_tables import render_diagnosis
+    from scalebench.launch.lab import try_lab
+    from scalebench.session.machine.diagnosis import diagnose, read_conditions
+    from scalebench.session.machine.survey import survey_machine
+
+    survey = survey_machine(fresh=True, rates=True)
+    facts = machine.fingerprint(survey)
+    conditions = read_conditions() | {"virtual_hosts": vars(try_lab())}
+    findings = diagnose(facts, conditions)
+    if as_json:
+        answer = {"facts": facts, "conditions": conditions, "findings": [vars(f) for f in findings]}
+        emit(json.dumps(answer, indent=1))
+    else:
+        emit(render_diagnosis(facts, conditions, findings))

@@ -14,9 +14,8 @@ from scalebench.records.run import Failure
 from scalebench.records.scratch import Scratch
 from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Job, SharedLaunch
-from scalebench.spec.faults import InjectedFault
 from scalebench.spec.presets import CustomTarget
-from scalebench.spec.probes import ClockCheck, Rehearsal, Sweep
+from scalebench.spec.probes import ClockCheck, InjectedFault, Rehearsal, Sweep
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import World
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scalebench.records.paths import LaunchPaths
-from scalebench.spec.faults import InjectedFault
+from scalebench.spec.probes import InjectedFault
 from scalebench.worker import probes, rank, survey
 from scalebench.worker.process import faults, place
 from scalebench.worker.process.position import answer_when_asked

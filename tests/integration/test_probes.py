@@ -9,9 +9,9 @@ from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.probes import TimedTransfer
 from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
-from scalebench.spec.faults import InjectedFault
 from scalebench.spec.probes import (
     ClockCheck,
+    InjectedFault,
     PipelineRehearsal,
     Rehearsal,
     RehearsedOperation,

@@ -17,9 +17,8 @@ from scalebench.records.probes import ProbeRecord
 from scalebench.records.run import CellResult
 from scalebench.records.scratch import Scratch
 from scalebench.spec import Cell, Ddp, Plain, StepPlan, Strategy
-from scalebench.spec.faults import FaultKind, InjectedFault
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
-from scalebench.spec.probes import ClockCheck, Sweep
+from scalebench.spec.probes import ClockCheck, FaultKind, InjectedFault, Sweep
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 WORKLOADS = "scalebench.worker.workloads.faulty"

@@ -10,7 +10,7 @@ from scalebench.analysis.steps import clean_steps, launch_step_s, paired_over_ba
 from scalebench.records.certificate import Line
 from scalebench.records.rows.budget import Budget
 from scalebench.session.selftest.bench import Bench, written_down
-from scalebench.spec.faults import SAMPLE_S
+from scalebench.spec.probes import SAMPLE_S
 from scalebench.stats import median_with_noise
 from scalebench.trace.matching import stragglers
 

@@ -6,8 +6,7 @@ from scalebench.records.certificate import Line
 from scalebench.records.probes import TimedTransfer
 from scalebench.session.selftest.bench import Bench
 from scalebench.spec.collectives import COLLECTIVES, DtypeName
-from scalebench.spec.faults import InjectedFault
-from scalebench.spec.probes import Sweep, Transfer
+from scalebench.spec.probes import InjectedFault, Sweep, Transfer
 
 SIZES_BYTES = (24, 4096, 262144)
 DTYPES: tuple[DtypeName, ...] = ("float32", "int8")

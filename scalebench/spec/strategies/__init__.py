@@ -6,7 +6,7 @@ from pydantic import Field
 
 from scalebench.spec.strategies.compressed import Compressed
 from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
-from scalebench.spec.strategies.execution import Execution, Plain
+from scalebench.spec.strategies.execution import Execution, Plain, Script
 from scalebench.spec.strategies.frameworks import (
     Accelerate,
     DeepSpeed,
@@ -17,7 +17,6 @@ from scalebench.spec.strategies.frameworks import (
 )
 from scalebench.spec.strategies.groups import Context, Expert, Tensor
 from scalebench.spec.strategies.mesh import AXES, Mesh
-from scalebench.spec.strategies.own_script import Script
 from scalebench.spec.strategies.pipelines import LayerWise, Pipeline, ScheduleName
 from scalebench.spec.strategies.without_lockstep import (
     DiLoCo,

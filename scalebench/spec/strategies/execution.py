@@ -1,4 +1,4 @@
-"""How a rank does its arithmetic, and the bare model in one process."""
+"""How a rank does its arithmetic; the bare model in one process, and the user's own script."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -134,3 +134,19 @@ class Plain(Execution):
     kind: Literal["plain"] = "plain"
     about = "the bare model in one process: the baseline"
     keeps_whole_model = True
+
+
+class Script(Execution):
+    """As the user's own script distributes its training; see `scalebench.spec.script`.
+
+    There is no bare model in one process to compare with: the script at N=1 takes its place.
+    """
+
+    kind: Literal["script"] = "script"
+    about = "your own training script, unmodified: scalebench run -- train.py"
+    has_reference: ClassVar[bool] = False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "when ranks communicate is decided by the script"

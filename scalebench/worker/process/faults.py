@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.spec.faults import InjectedFault
+from scalebench.spec.probes import InjectedFault
 
 MUCH_LARGER = 10
 

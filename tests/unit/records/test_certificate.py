@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalebench.cli.selftest import certificate_exit_code, selftest
+from scalebench.cli.calibrate import certificate_exit_code, selftest
 from scalebench.errors import ExitCode
 from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Line, cannot, judged
