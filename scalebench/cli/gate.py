@@ -158,7 +158,7 @@ def compare(base: str, new: str | None, **flags: Any) -> None:
     """
     from scalebench.gate.result import EXIT_CODES
     from scalebench.report.gate.sentence import sentence
-    from scalebench.report.tables.terminal import line, printed
+    from scalebench.report.tables.layout import line, printed
 
     result = judged(results_of(base), results_of(new), flags["allowed"])
     result = replace(result, let_pass=tuple(EXIT_CODES))

@@ -100,8 +100,7 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
     from scalebench.costmodel.what_if import WhatIf
     from scalebench.errors import ExitCode
     from scalebench.records.files import read_model
-    from scalebench.report.tables.projection import render_projection
-    from scalebench.report.tables.recovery_projection import render_recovery
+    from scalebench.report.tables.projection import render_projection, render_recovery
 
     topology, link_profile = flags["topology"], flags["link_profile"]
     if topology is not None and link_profile is not None:

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
 from scalebench.report.findings.next_steps import next_steps
-from scalebench.report.tables import budget_table
+from scalebench.report.tables import budget_table, frameworks, races, recovery
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import Column, cells, names
 from scalebench.report.tables.listing import Table, told
 from scalebench.report.tables.predictions import PREDICTIONS
 from scalebench.report.tables.races import RACES
 from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
-from scalebench.report.words import frameworks, racing, recovering, wording
-from scalebench.report.words.above_ideal import above_ideal
+from scalebench.report.words import wording
 from scalebench.report.words.attributed import budgeted
+from scalebench.report.words.notes import above_ideal
 from scalebench.report.words.wording import capital
 
 S = TypeVar("S")
@@ -109,12 +109,12 @@ def _tables(rows: Sequence[Row], *declared: Table[Any]) -> list[str]:
 
 
 def _race_blocks(rows: Sequence[Row]) -> list[str]:
-    said = [text for text in (racing.headline(rows), racing.target_line(rows)) if text]
+    said = [text for text in (races.headline(rows), races.target_line(rows)) if text]
     return [*(escape(text, 400) for text in said), *_tables(rows, RACES)]
 
 
 def _recovery_blocks(rows: Sequence[Row]) -> list[str]:
-    said = recovering.headline(rows)
+    said = recovery.headline(rows)
     shown = (SAVES, RESTORES, FAILURES, LOST, ELASTIC)
     return [escape(said, 600), *_tables(rows, *shown)] if said else []
 

@@ -11,7 +11,7 @@ from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import judge
-from scalebench.report.tables import certificate
+from scalebench.report.tables import certificate, frameworks, lockstep
 from scalebench.report.tables.axis_budget import AXIS_BUDGET
 from scalebench.report.tables.brief_verdict import brief_parts, first_step_parts
 from scalebench.report.tables.budget_table import budget_parts
@@ -20,24 +20,24 @@ from scalebench.report.tables.columns import lettered, present
 from scalebench.report.tables.communication import AXES
 from scalebench.report.tables.compression import COMPRESSION
 from scalebench.report.tables.experts import EXPERTS
-from scalebench.report.tables.layout import FOLDED, fit, names, table, without
+from scalebench.report.tables.layout import (
+    FOLDED,
+    NARROWEST,
+    fit,
+    line,
+    names,
+    printed,
+    table,
+    without,
+)
 from scalebench.report.tables.listing import Table, shown
 from scalebench.report.tables.lockstep import LOCKSTEP
 from scalebench.report.tables.predictions import PREDICTIONS
 from scalebench.report.tables.races import RACES
 from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
-from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.tables.wires import findings_of
-from scalebench.report.words import (
-    frameworks,
-    lockstep,
-    outside,
-    script_remarks,
-    step_kinds,
-    wording,
-)
-from scalebench.report.words.above_ideal import above_ideal
-from scalebench.report.words.precision import precision_note
+from scalebench.report.words import outside, script_remarks, step_kinds, wording
+from scalebench.report.words.notes import above_ideal, precision_note
 from scalebench.report.words.warnings import explain, marks, said
 
 LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import Summary
-from scalebench.report.export.bencher import export_bencher
 from scalebench.report.export.chrome_trace import export_chrome_trace
-from scalebench.report.export.github_action_benchmark import export_bigger, export_smaller
 from scalebench.report.export.junit import export_junit
 from scalebench.report.export.openmetrics import export_openmetrics
 from scalebench.report.export.pytest_benchmark import export_pytest_benchmark
+from scalebench.report.export.series import export_bencher, export_bigger, export_smaller
 from scalebench.report.export.tables import export_csv, export_parquet
 
 Export = Callable[[StoredRun, Summary], str | bytes]

@@ -9,14 +9,17 @@ from itertools import takewhile
 
 from scalebench.records.rows.budget import Part
 from scalebench.records.summary import Row
-from scalebench.report.findings.advice_case import LEAST_LOSS, Advice, AdviceInput, Rule
 from scalebench.report.findings.advice_rules import (
     DOUBTS,
     FIRST,
     INVALID,
     LAST,
+    LEAST_LOSS,
     RULES,
     TOO_WIDE,
+    Advice,
+    AdviceInput,
+    Rule,
 )
 from scalebench.report.findings.certain import certain
 from scalebench.report.words import causes, wording

@@ -10,8 +10,8 @@ from scalebench.records.rows.budget import RESIDUAL, Budget
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines, judge
-from scalebench.report.tables import compression
-from scalebench.report.words import causes, racing, recovering, wording
+from scalebench.report.tables import compression, races, recovery
+from scalebench.report.words import causes, wording
 
 LONGEST_REASON = 60
 
@@ -65,7 +65,7 @@ def suite_in_brief(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
     """Return the verdict of one suite, of which ``rows`` are all rows."""
     ranked = ranking.rank(headlines(verdict.findings))
     best = ranked.best if ranked else None
-    of_race = racing.headline(rows) or recovering.headline(rows)
+    of_race = races.headline(rows) or recovery.headline(rows)
     if of_race is not None:
         title = f"verdict on suite {wording.plain(verdict.suite, 64)}{where(best)}"
         return SuiteInBrief(title=title, headline=of_race, cases=(), is_race=True)

@@ -12,11 +12,10 @@ from scalebench import units
 from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Row
-from scalebench.report.findings.advice_case import DDP, LEAST_LOSS, SYNCHRONISING, Advice
+from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, SYNCHRONISING, Advice
 from scalebench.report.words import script_remarks, wording
-from scalebench.report.words.attributed import arrivals
-from scalebench.report.words.late_rank import OWN_PARTS, lateness
-from scalebench.report.words.late_rank import reasons as reasons_of
+from scalebench.report.words.attributed import OWN_PARTS, arrivals, lateness
+from scalebench.report.words.attributed import reasons as reasons_of
 from scalebench.report.words.warnings import marks
 
 GRADIENT_BYTES = 4

@@ -15,15 +15,15 @@ from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
 from scalebench.report.words import (
+    attributed,
     causes,
-    late_rank,
     outside,
     script_remarks,
     step_kinds,
     warnings,
     wording,
 )
-from scalebench.report.words.precision import precision_note
+from scalebench.report.words.notes import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
 Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
@@ -158,7 +158,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_wrapper_cost(rows, headline),
         *_exposed(headline),
         *compression.sentences(headline, of_suite or rows),
-        *(late_rank.held_up(headline) if headline else ()),
+        *(attributed.held_up(headline) if headline else ()),
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),

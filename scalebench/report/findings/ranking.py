@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.records.summary import Row
-from scalebench.report.tables import compression
-from scalebench.report.words import racing, wording
+from scalebench.report.tables import compression, races
+from scalebench.report.words import wording
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def best_row(headlines: Sequence[Row]) -> Row | None:
     Args:
         headlines: The row of each case that it is judged by.
     """
-    first = racing.first_at_target(headlines)
+    first = races.first_at_target(headlines)
     if first is not None:
         return first[0]
     ranked = rank(headlines)

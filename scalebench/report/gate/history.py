@@ -9,14 +9,16 @@ from scalebench.report.gate.table import STYLES, metric_phrase, signed_percent
 from scalebench.report.tables.layout import (
     CASE,
     CASE_WIDTHS,
+    NARROWEST,
     RANKS,
     Column,
     fit,
     folded,
+    line,
+    printed,
     table,
     without,
 )
-from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.words import wording
 
 BARS = "▁▂▃▄▅▆▇█"

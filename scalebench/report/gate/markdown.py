@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, RowVerdict
-from scalebench.report.gate.promise import promise_text
 from scalebench.report.gate.table import (
     change_text,
     detectable_text,
@@ -13,6 +12,7 @@ from scalebench.report.gate.table import (
     left_out,
     metric_phrase,
     mismatch_texts,
+    promise_text,
     sure,
     value_text,
     verdict_word,

@@ -12,7 +12,8 @@ from scalebench.report.page.addresses import row_address
 from scalebench.report.page.bars import IntervalBar, Strip, Track, is_noisy, strip, widest
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.palette import Look
-from scalebench.report.words import racing, wording
+from scalebench.report.tables import races
+from scalebench.report.words import wording
 from scalebench.report.words.plain_text import plain
 
 
@@ -100,7 +101,7 @@ def _race_card(finding: Finding, look: Look, row: Row, race: RaceFigures, link: 
         number, unit, where = wording.point(speedup), wording.TIMES, f"to the loss, {where}"
     return Card(
         finding, look, number, unit, "", where, noisy and row.case != race.baseline[0], None, None,
-        racing.sentence(row, race), "", link,
+        races.sentence(row, race), "", link,
     )  # fmt: skip
 
 

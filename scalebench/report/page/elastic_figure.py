@@ -9,8 +9,9 @@ from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind
 from scalebench.report.page.figure_style import Looks, style
 from scalebench.report.page.palette import COLORS, SYMBOLS
+from scalebench.report.tables import recovery
 from scalebench.report.tables.recovery import elastic_rows
-from scalebench.report.words import recovering, wording
+from scalebench.report.words import wording
 
 HEADER = ("case", "N", "steps", "samples/s", "loss of the last step")
 
@@ -61,7 +62,7 @@ ELASTIC_LOSS = ChartKind(
     "The loss while a rank is missing",
     "",
     _draw,
-    lambda rows: " ".join(recovering.over_the_seam(rows)),
+    lambda rows: " ".join(recovery.over_the_seam(rows)),
     _tabulate,
     HEADER,
     None,

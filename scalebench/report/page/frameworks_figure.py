@@ -9,7 +9,8 @@ from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.page.palette import COLORS, NEUTRAL, PALER
-from scalebench.report.words import frameworks, wording
+from scalebench.report.tables import frameworks
+from scalebench.report.words import wording
 
 ROW_PX, AROUND_PX, BETWEEN_PX = 26, 180, 80
 PANELS = 2

@@ -10,8 +10,8 @@ from scalebench.report.findings.brief import SuiteInBrief, suite_in_brief
 from scalebench.report.findings.findings import headlines, judge
 from scalebench.report.page.offline import plotly_script, render_offline
 from scalebench.report.page.page import render_page, title
-from scalebench.report.tables import experts
-from scalebench.report.words import frameworks, linking, lockstep, wording
+from scalebench.report.tables import experts, frameworks, lockstep
+from scalebench.report.words import linking, wording
 
 PLOTLY = "plotly.min.js"
 INDEX = "index.html"

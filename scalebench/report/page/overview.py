@@ -18,8 +18,8 @@ from scalebench.report.page.budget_figure import largest_loss
 from scalebench.report.page.case_lines import CaseLine, case_lines
 from scalebench.report.page.efficiency_chart import efficiency_chart
 from scalebench.report.page.figure_style import Looks
-from scalebench.report.tables import predictions
-from scalebench.report.words import causes, recovering, wording
+from scalebench.report.tables import predictions, recovery
+from scalebench.report.words import causes, wording
 from scalebench.report.words.warnings import marks, said
 
 MOST_CASES = 6
@@ -109,7 +109,7 @@ def suite_card(
     ]
     found = case_lines(verdict.findings, looks, prefix)
     name = wording.plain(verdict.suite, 64)
-    headline = recovering.without_costs(rows) or brief.headline
+    headline = recovery.without_costs(rows) or brief.headline
     return SuiteCard(
         name=name,
         link=fragment(*prefix, verdict.suite),

@@ -11,7 +11,8 @@ from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend, view_mark, views
 from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.page.palette import NEUTRAL
-from scalebench.report.words import racing, wording
+from scalebench.report.tables import races
+from scalebench.report.words import wording
 from scalebench.report.words.wording import place_name
 
 THIN, THICK = 0.9, 2.4
@@ -51,7 +52,7 @@ def race_kind(curves: Sequence[RaceCurve]) -> ChartKind:
         "Loss on held-out samples",
         "",
         lambda rows, looks: _figure(curves, rows, looks) if curves else None,
-        lambda rows: racing.headline(rows) or "",
+        lambda rows: races.headline(rows) or "",
         lambda _: _tabulate(curves),
         ("case", "N", "seed", "samples", "training", "first loss", "last loss"),
         legend,
@@ -128,7 +129,7 @@ def _median(losses: Sequence[float | None]) -> float | None:
 
 
 def _draw_target(figure: go.Figure, rows: Sequence[Row]) -> None:
-    found = racing.racing(rows)
+    found = races.racing(rows)
     if not found:
         return
     target = found[0][1].target_loss

@@ -11,9 +11,9 @@ from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, row_name, style
 from scalebench.report.page.lanes import BAR, lay
 from scalebench.report.page.palette import CATEGORY_COLORS, NEUTRAL
-from scalebench.report.tables.recovery import failed_rows, saved_rows, seconds_or_none
-from scalebench.report.words import recovering, wording
-from scalebench.report.words.recovering import seconds
+from scalebench.report.tables import recovery
+from scalebench.report.tables.recovery import failed_rows, saved_rows, seconds, seconds_or_none
+from scalebench.report.words import wording
 
 BLOCKED, SLOWER, DURABLE = "blocked", "slower steps", "on the disk"
 MEANINGS = {
@@ -158,7 +158,7 @@ FAILURE_PHASES = ChartKind(
     "From a failure to the step that was lost",
     "",
     _draw_failures,
-    lambda rows: " ".join(recovering.failed(rows)),
+    lambda rows: " ".join(recovery.failed(rows)),
     _tabulate_failures,
     ("case", "N", "failure", *(name for _, name, *_ in PHASE_LOOKS), "total"),
     lambda figure: legend(figure, {name: meaning for _, name, _, meaning in PHASE_LOOKS}),
@@ -170,7 +170,7 @@ SAVE_COST = ChartKind(
     "What a checkpoint costs",
     "",
     _draw,
-    lambda rows: recovering.headline(rows) or "",
+    lambda rows: recovery.headline(rows) or "",
     _tabulate,
     HEADER,
     lambda figure: legend(figure, MEANINGS),

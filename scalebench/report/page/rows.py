@@ -28,7 +28,7 @@ from scalebench.report.tables import (
 )
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.words import axes, racing, wording
+from scalebench.report.words import axes, wording
 from scalebench.report.words.attributed import budgeted
 from scalebench.report.words.warnings import Mark, details, explain, marks
 
@@ -256,7 +256,7 @@ def _caption(chart: Chart, row: Row, page_data: PageData | None) -> str:
 
 
 def _race(row: Row) -> RowSection:
-    said = racing.sentence(row, row.race) if row.race is not None else ""
+    said = races.sentence(row, row.race) if row.race is not None else ""
     return RowSection("race", "Time to loss", said, tables=races.tables([row]))
 
 

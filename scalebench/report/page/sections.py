@@ -47,7 +47,6 @@ from scalebench.report.tables import (
 )
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.max_batch import max_batch_table
-from scalebench.report.words import lockstep as words
 from scalebench.report.words import wording
 
 Part = Chart | PlainTable
@@ -286,7 +285,7 @@ def _lockstep(material: Material) -> Section:
         Block(
             suite,
             (*material.chart(kind, index, rows), *lockstep.tables(rows)),
-            words.sentence(rows),
+            lockstep.sentence(rows),
         )
         for index, suite, rows in material.suites()
     ]

@@ -7,7 +7,8 @@ import plotly.graph_objects as go
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, safe, style
-from scalebench.report.words import lockstep, wording
+from scalebench.report.tables import lockstep
+from scalebench.report.words import wording
 from scalebench.report.words.wording import place_name
 
 HEIGHT_PX = 220

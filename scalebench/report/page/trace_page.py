@@ -11,21 +11,19 @@ from scalebench.report.page.offline import render_offline
 from scalebench.report.page.palette import COLORS
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.trace_table import (
+    IDLE_COLUMNS,
     WINDOWS,
     copy_lines,
     device,
+    gap_lines,
+    idle_rows,
+    kind_table,
     rank_columns,
     rank_lines,
     ratio_as_percent,
     share_columns,
     suspects,
     wait_lines,
-)
-from scalebench.report.tables.work_table import (
-    IDLE_COLUMNS,
-    gap_lines,
-    idle_rows,
-    kind_table,
 )
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures

@@ -14,8 +14,7 @@ from scalebench.records.summary import Summary
 from scalebench.report.findings.brief import CaseInBrief, SuiteInBrief, judge_in_brief
 from scalebench.report.findings.findings import judge
 from scalebench.report.findings.next_steps import next_steps
-from scalebench.report.tables.layout import CASE_WIDTHS, GAP
-from scalebench.report.tables.terminal import line, to_ascii
+from scalebench.report.tables.layout import CASE_WIDTHS, GAP, line, to_ascii
 from scalebench.report.words import wording
 
 ARROW = "→ "

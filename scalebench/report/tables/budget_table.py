@@ -18,12 +18,12 @@ from scalebench.report.tables.layout import (
     Columns,
     Narrowing,
     fit,
+    line,
     table,
+    titled,
 )
-from scalebench.report.tables.terminal import line, titled
-from scalebench.report.words import causes, late_rank, wording
-from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
-from scalebench.report.words.inflation import inflation_note
+from scalebench.report.words import attributed, causes, wording
+from scalebench.report.words.attributed import NEGLIGIBLE, budgeted, inflation_note
 
 TITLE = "where the lost time goes"
 UNIT = "percent of the measured step; ideal + parts = 100"
@@ -118,7 +118,7 @@ def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
     late = [
         f"{wording.place(row)}: {said[0].lower()}{said[1:-1]}"
         for row in rows
-        for said in late_rank.held_up(row)
+        for said in attributed.held_up(row)
     ]
     split = [note for row, _ in accounted if (note := inflation_note(row))]
     whole = [*split, *(text for text in (cost, bound) if text)]

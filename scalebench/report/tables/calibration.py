@@ -13,8 +13,7 @@ from scalebench.costmodel.links.crossover import Winner, crossovers
 from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.nccl_tests.operations import DTYPES, OPERATIONS
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
-from scalebench.report.tables.layout import Column, table, value
-from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.tables.layout import NARROWEST, Column, line, printed, table, value
 from scalebench.report.words import wording
 from scalebench.spec.collectives import BACKEND, ONLY_IN_PLACE
 

@@ -8,10 +8,9 @@ from rich.padding import Padding
 
 from scalebench import units
 from scalebench.records.certificate import Certificate, Line
-from scalebench.report.tables.layout import Column, fit, table
+from scalebench.report.tables.layout import NARROWEST, Column, fit, printed, table
+from scalebench.report.tables.layout import line as told
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import NARROWEST, printed
-from scalebench.report.tables.terminal import line as told
 from scalebench.report.words import wording
 
 LONGEST_NAME, LONGEST_TEXT = 40, 300

@@ -7,8 +7,7 @@ from rich.text import Text
 
 from scalebench import units
 from scalebench.costmodel.links.topology import Link
-from scalebench.report.tables.layout import Column, fit, table, value
-from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.tables.layout import NARROWEST, Column, fit, line, printed, table, value
 from scalebench.report.words import wording
 from scalebench.trace.dumps.examination import Bandwidth, Examination, GroupState
 

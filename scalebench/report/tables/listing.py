@@ -13,8 +13,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import FOLDED, Column, Narrowing, cells, fit, names, table
-from scalebench.report.tables.terminal import line, titled
+from scalebench.report.tables.layout import (
+    FOLDED,
+    Column,
+    Narrowing,
+    cells,
+    fit,
+    line,
+    names,
+    table,
+    titled,
+)
 from scalebench.report.words.wording import as_sentence, capital
 
 S = TypeVar("S")

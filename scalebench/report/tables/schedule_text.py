@@ -7,7 +7,7 @@ from rich.text import Text
 from scalebench.costmodel.pipelines.dry_run import Timeline
 from scalebench.costmodel.pipelines.orders import STYLES, bubble_law
 from scalebench.costmodel.pipelines.schedule import Action
-from scalebench.report.tables.terminal import line, printed
+from scalebench.report.tables.layout import line, printed
 
 COLORS = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
 IDLE = "·"

@@ -10,9 +10,17 @@ from scalebench.analysis.search.result import (
     RankedChoice,
     SearchResult,
 )
-from scalebench.report.tables.layout import Column, fit, table, value, without
+from scalebench.report.tables.layout import (
+    Column,
+    fit,
+    line,
+    printed,
+    table,
+    titled,
+    value,
+    without,
+)
 from scalebench.report.tables.predictions import percent
-from scalebench.report.tables.terminal import line, printed, titled
 from scalebench.report.words import wording
 
 NOTHING = wording.DASH

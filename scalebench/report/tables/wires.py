@@ -7,9 +7,8 @@ from rich.text import Text
 
 from scalebench.records.summary import Row
 from scalebench.records.wires import NcclWires, Pair, Transport
-from scalebench.report.tables.layout import PLACE, Column, table, value
+from scalebench.report.tables.layout import PLACE, Column, line, printed, table, value
 from scalebench.report.tables.listing import Table, pages
-from scalebench.report.tables.terminal import line, printed
 from scalebench.report.words import wording
 
 MOST_PAIRS = 8

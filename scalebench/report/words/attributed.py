@@ -1,11 +1,17 @@
-"""What traced steps tell of a row that is worth a sentence or a line."""
+"""What traced steps tell of a row that is worth a sentence or a line.
+
+Which rank the others wait for and why; why a rank computes longer.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
 
-from scalebench.records.rows.budget import Budget
+from scalebench import units
+from scalebench.records.rows.budget import Budget, ComputeInflation
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.words.wording import is_baseline
+from scalebench.report.words import wording
 
 NEGLIGIBLE = 0.0005
 """Of the step: below this a part is written as 0.0 %."""
@@ -25,7 +31,9 @@ FEW = 4
 
 def budgeted(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
     """Return the rows whose loss is accounted for, without the baseline, which has none."""
-    return [(row, row.budget) for row in rows if row.budget is not None and not is_baseline(row)]
+    return [
+        (row, row.budget) for row in rows if row.budget is not None and not wording.is_baseline(row)
+    ]
 
 
 def arrivals(row: Row) -> list[Straggler]:
@@ -60,3 +68,114 @@ def disagreements(row: Row) -> list[tuple[str, Estimate, str, Estimate]]:
     if found is None or row.step_s is None:
         return []
     return found.disagreements(WORTH_TELLING * row.step_s.value)
+
+
+NAMES = {
+    "smaller_batch_s": "smaller batch",
+    "contention_s": "contention",
+    "own_operators_s": "extra operators",
+}
+
+LEAST = 0.005
+"""Of the step: a smaller part is not worth a line."""
+
+
+@dataclass(frozen=True)
+class InflationPart:
+    """One measured part of slower computation, as a part of the step.
+
+    Attributes:
+        field: Of `ComputeInflation`.
+        share: With its interval.
+    """
+
+    field: str
+    share: Estimate
+
+    @property
+    def certain(self) -> bool:
+        """Whether its interval excludes zero."""
+        return self.share.excludes_zero
+
+    @property
+    def text(self) -> str:
+        """``"contention 10.2"``, with a word of doubt where it may be zero."""
+        doubt = "" if self.certain else " (uncertain)"
+        return f"{NAMES[self.field]} {wording.signed(100 * self.share.value)}{doubt}"
+
+
+def inflation_parts(budget: Budget | None) -> list[InflationPart]:
+    """Return the parts of a budget's slower computation that were measured."""
+    if budget is None or budget.inflation is None:
+        return []
+    found: ComputeInflation = budget.inflation
+    estimates = {name: getattr(found, name) for name in NAMES}
+    return [
+        InflationPart(name, estimate.scaled(1 / budget.measured_s))
+        for name, estimate in estimates.items()
+        if estimate is not None
+    ]
+
+
+def largest_inflation(budget: Budget | None) -> InflationPart | None:
+    """Return the largest part that certainly takes time; None: there is none."""
+    certain = [p for p in inflation_parts(budget) if p.certain and p.share.value >= LEAST]
+    return max(certain, key=lambda part: part.share.value, default=None)
+
+
+def inflation_note(row: Row) -> str | None:
+    """Say what a row's slower computation consists of, where a part of it is certain."""
+    if largest_inflation(row.budget) is None:
+        return None
+    parts = wording.joined([part.text for part in inflation_parts(row.budget)])
+    return f"{wording.place(row)}: slower computation consists of {parts}"
+
+
+LEAST_OF_WAIT = 0.25
+"""Of what the others wait: a part that explains less is no reason."""
+
+OWN_PARTS = {
+    "data_stall_s": "its data loading takes {own} a step, on the others {others}",
+    "compute_s": "its computation takes {own} a step, on the others {others}",
+    "codec_s": "its encoding takes {own} a step, on the others {others}",
+    "other_idle_s": "it is idle {own} a step, the others {others}",
+}
+"""What a rank does by itself, the surest reason first: how long it computes also depends on what
+else the machine does."""
+
+
+def reasons(row: Row, rank: int) -> list[str]:
+    """Say which of a late rank's own parts take longer than the others', the surest first.
+
+    Empty: the traced steps do not show it.
+    """
+    times = (row.budget.ranks or []) if row.budget is not None else []
+    own = next((one for one in times if one.rank == rank), None)
+    others = [one for one in times if one.rank != rank]
+    if own is None or not others:
+        return []
+    waited_s = median(one.wait_s for one in others) - own.wait_s
+    found = []
+    for field, text in OWN_PARTS.items():
+        own_s = getattr(own, field) or 0.0
+        others_s = median(getattr(one, field) or 0.0 for one in others)
+        if waited_s > 0 and own_s - others_s >= LEAST_OF_WAIT * waited_s:
+            said = text.format(own=units.seconds(own_s), others=units.seconds(others_s))
+            found.append(said)
+    return found
+
+
+def lateness(late: Straggler) -> str:
+    """Say to how many operations a rank comes last, and by how much."""
+    few = late.share == 1 and late.count < SELDOM
+    share = f"all {late.count}" if few else f"{100 * late.share:.0f} % of"
+    return f"last in {share} operations, {units.seconds(late.median_late_s)} late"
+
+
+def held_up(row: Row) -> list[str]:
+    """Name the rank that steadily arrives last, and why: ``"Rank 1 is the slow one (last …"``."""
+    late = straggler(row)
+    if late is None:
+        return []
+    why = wording.joined(reasons(row, late.rank))
+    return [f"Rank {late.rank} is the slow one ({lateness(late)}){f': {why}' if why else ''}."]

@@ -9,8 +9,7 @@ from scalebench import units
 from scalebench.records.rows.budget import MEASURED, PARTS, RESIDUAL, WAIT, Budget, Part, agreeing
 from scalebench.records.summary import Row
 from scalebench.report.words import wording
-from scalebench.report.words.attributed import disagreements
-from scalebench.report.words.inflation import largest_inflation
+from scalebench.report.words.attributed import disagreements, largest_inflation
 
 LARGEST_RESIDUAL = 0.02
 """Of the step: a budget that is open with a smaller residual is open for another reason."""

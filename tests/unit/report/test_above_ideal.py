@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.report import render_markdown, render_table
-from scalebench.report.words.above_ideal import FASTER, NO_INTERVAL, WITHIN, above_ideal
+from scalebench.report.words.notes import FASTER, NO_INTERVAL, WITHIN, above_ideal
 from tests.builders.summaries import make_plain, make_row, make_summary
 
 

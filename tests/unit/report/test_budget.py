@@ -16,8 +16,8 @@ from scalebench.report.page import budget_figure, palette, waterfall_figure
 from scalebench.report.tables import budget_table
 from scalebench.report.tables.layout import Column, cells
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.words import causes, late_rank, wording
-from scalebench.report.words.attributed import budgeted, straggler
+from scalebench.report.words import causes, wording
+from scalebench.report.words.attributed import budgeted, held_up, reasons, straggler
 from tests.builders.summaries import (
     LOSSES,
     attributed,
@@ -195,7 +195,7 @@ def test_a_rank_is_named_only_if_it_is_late_often_and_by_much(
     if named:
         often = "all 4" if count == 4 else f"{share * 100:.0f} % of"
         text = f"Rank 3 is the slow one (last in {often} operations, "
-        assert late_rank.held_up(row)[0].startswith(text)
+        assert held_up(row)[0].startswith(text)
 
 
 def test_what_is_not_a_budget_counts_as_none():
@@ -322,18 +322,18 @@ def test_a_late_rank_s_own_part_is_the_reason():
     waiting, late = row.budget.ranks
     waited = waiting.wait_s
     more = late.data_stall_s + 0.9 * waited
-    found = late_rank.reasons(late_for(data_stall_s=more), 1)
+    found = reasons(late_for(data_stall_s=more), 1)
     least = units.seconds(waiting.data_stall_s)
     assert found == [f"its data loading takes {units.seconds(more)} a step, on the others {least}"]
     both = {"data_stall_s": late.data_stall_s + 0.3 * waited, "compute_s": 2 * late.compute_s}
-    first, second = late_rank.reasons(late_for(**both), 1)
+    first, second = reasons(late_for(**both), 1)
     assert first.startswith("its data loading ") and second.startswith("its computation ")
-    assert late_rank.held_up(late_for(**both))[0].endswith(f": {first} and {second}.")
+    assert held_up(late_for(**both))[0].endswith(f": {first} and {second}.")
     little = late.data_stall_s + 0.2 * waited
-    assert late_rank.reasons(late_for(data_stall_s=little), 1) == []
-    assert late_rank.reasons(late_for(data_stall_s=more, wait_s=waited), 1) == []
-    assert late_rank.reasons(row.model_copy(update={"budget": None}), 1) == []
-    assert late_rank.reasons(row, 7) == []
+    assert reasons(late_for(data_stall_s=little), 1) == []
+    assert reasons(late_for(data_stall_s=more, wait_s=waited), 1) == []
+    assert reasons(row.model_copy(update={"budget": None}), 1) == []
+    assert reasons(row, 7) == []
 
 
 def test_every_number_of_an_open_budget_is_marked_and_its_residual_is_not():

@@ -7,8 +7,8 @@ import pytest
 from scalebench.records.rows.frameworks import AgainstFastest, FrameworkFacts
 from scalebench.records.summary import Row
 from scalebench.report.page.frameworks_figure import framework_figure
+from scalebench.report.tables import frameworks
 from scalebench.report.tables.frameworks import tables
-from scalebench.report.words import frameworks
 from scalebench.stats import Estimate
 
 

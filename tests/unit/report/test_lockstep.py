@@ -7,8 +7,8 @@ from scalebench.report import render_table
 from scalebench.report.page.charts import make_chart
 from scalebench.report.page.palette import assign
 from scalebench.report.page.staleness_figure import conclude, staleness_kind
+from scalebench.report.tables import lockstep
 from scalebench.report.tables import lockstep as tables
-from scalebench.report.words import lockstep
 from tests.builders.races import figures
 from tests.builders.summaries import make_plain, make_row, make_summary
 

@@ -2,7 +2,7 @@
 
 from scalebench.records.precision import ImpreciseRow, PrecisionReached
 from scalebench.report import render_markdown, render_table
-from scalebench.report.words.precision import precision_note
+from scalebench.report.words.notes import precision_note
 from tests.builders.summaries import make_plain, make_row, make_summary
 
 

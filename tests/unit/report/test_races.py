@@ -9,7 +9,7 @@ from scalebench.report.page.cards import make_cards
 from scalebench.report.page.overview import suite_card
 from scalebench.report.page.palette import assign
 from scalebench.report.page.rows import row_views
-from scalebench.report.words import racing
+from scalebench.report.tables import races
 from scalebench.stats import Estimate
 from tests.builders.races import figures, near
 from tests.builders.summaries import make_plain, make_row, make_summary
@@ -38,7 +38,7 @@ def rows_of(**races):
 
 
 def test_the_fastest_is_named_with_its_two_reasons():
-    said = racing.headline(rows_of(large=figures(4.0, 2560), slow=figures(6.0, 2048)))
+    said = races.headline(rows_of(large=figures(4.0, 2560), slow=figures(6.0, 2048)))
     assert said == (
         "large on 2 CPU ranks reaches 2.476 in 4.000 s, 2.000 ± 0.040× as fast as plain on 1 rank: "
         "2.50 times the samples per second, 25 % more samples."
@@ -46,15 +46,15 @@ def test_the_fastest_is_named_with_its_two_reasons():
 
 
 def test_a_case_whose_interval_overlaps_may_be_as_fast():
-    said = racing.headline(rows_of(large=figures(4.0, 2048), close=figures(4.1, 2048)))
+    said = races.headline(rows_of(large=figures(4.0, 2048), close=figures(4.1, 2048)))
     assert "as many samples. Not certain: close may be as fast." in said
     one = figures(4.0, 2048, time_to_target_s=Estimate(value=4.0, n=1))
-    assert racing.headline(rows_of(large=one)).endswith("Not certain: one seed.")
+    assert races.headline(rows_of(large=one)).endswith("Not certain: one seed.")
 
 
 def test_who_did_not_arrive_is_said_and_does_not_win():
     rows = rows_of(late=MISSED)
-    assert "No case reached the target with every seed" in racing.headline(rows)
+    assert "No case reached the target with every seed" in races.headline(rows)
     text = render_table(make_summary(rows), width=140)
     assert "1 of 3" in text
     assert "late on 2 CPU ranks: 2 of 3 seeds did not reach the target" in " ".join(text.split())
@@ -110,7 +110,7 @@ def test_the_view_of_a_row_opens_with_its_race():
     (_, view) = row_views("suite-1", "ddp", found, assign(found), {}, None)
     first = view.sections[0]
     assert (first.name, first.title) == ("race", "Time to loss")
-    assert first.sentence == racing.sentence(found[1], found[1].race)
+    assert first.sentence == races.sentence(found[1], found[1].race)
     assert len(first.tables) == 1
     without = [make_plain(), make_row("ddp", 2)]
     (_, other) = row_views("suite-1", "ddp", without, assign(without), {}, None)
@@ -118,7 +118,7 @@ def test_the_view_of_a_row_opens_with_its_race():
 
 
 def test_suites_without_a_race_show_nothing_of_it():
-    assert racing.headline([make_plain(), make_row("ddp", 2)]) is None
+    assert races.headline([make_plain(), make_row("ddp", 2)]) is None
     assert "time to loss" not in render_table(make_summary([make_plain(), make_row("ddp", 2)]))
 
 
@@ -145,5 +145,5 @@ def test_a_race_is_ranked_by_time_to_the_target_not_by_efficiency():
 
 def test_the_baseline_of_a_race_is_no_way_to_train_on_several_ranks():
     rows = rows_of(slow=figures(16.0, 4096))
-    assert racing.first_at_target(rows)[0].case == "slow"
-    assert racing.first_at_target(rows_of(late=MISSED)) is None
+    assert races.first_at_target(rows)[0].case == "slow"
+    assert races.first_at_target(rows_of(late=MISSED)) is None

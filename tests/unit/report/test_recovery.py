@@ -17,7 +17,7 @@ from scalebench.report.page.charts import make_chart
 from scalebench.report.page.overview import suite_card
 from scalebench.report.page.palette import assign
 from scalebench.report.page.recovery_figure import DURABLE, FAILURE_PHASES, SAVE_COST
-from scalebench.report.words import recovering
+from scalebench.report.tables import recovery
 from scalebench.spec.recovery import BADPUT, PHASES
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_plain, make_row, make_summary
@@ -63,7 +63,7 @@ def rows():
 
 
 def test_the_cheapest_way_is_named_with_what_was_restored(rows):
-    assert recovering.headline(rows) == (
+    assert recovery.headline(rows) == (
         "ddp on 2 CPU ranks: saving async costs training 20.0 ms a checkpoint. "
         "All 2 restores brought back every bit, 1 of them with another number of ranks."
     )
@@ -71,12 +71,12 @@ def test_the_cheapest_way_is_named_with_what_was_restored(rows):
 
 def test_a_way_that_may_be_as_cheap_is_named_too():
     rows = rows_with([save("full", 0.0205), save("async", 0.020)], [])
-    assert "full may be as cheap. Nothing was restored." in recovering.headline(rows)
+    assert "full may be as cheap. Nothing was restored." in recovery.headline(rows)
 
 
 def test_steps_that_go_on_differently_are_said():
     rows = rows_with([save("full", 0.02)], [restore(2, False)])
-    assert "After 1 of them, further steps differ in some bits" in recovering.headline(rows)
+    assert "After 1 of them, further steps differ in some bits" in recovery.headline(rows)
 
 
 def test_the_terminal_shows_saves_and_restores(rows):
@@ -114,7 +114,7 @@ def test_failures_are_a_table_a_sentence_and_a_figure_of_their_phases():
         failures=[failure(), failure("raise"), failure(by="torchrun", load_s=0.6)]
     )
     rows = [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
-    assert recovering.failed(rows) == [
+    assert recovery.failed(rows) == [
         "After a kill, ddp on 2 CPU ranks trains again in 900 ms under scalebench and 1.100 s "
         "under torchrun.",
     ]

@@ -9,7 +9,7 @@ from scalebench.analysis.projection.recovery import FailureRates, project_recove
 from scalebench.cli import cli
 from scalebench.costmodel.recovery.simulation import Job, exponential, simulate, weibull
 from scalebench.errors import UsageError
-from scalebench.report.tables.recovery_projection import duration, render_recovery
+from scalebench.report.tables.projection import duration, render_recovery
 from tests.builders.recoveries import recovery
 from tests.builders.summaries import make_plain, make_row
 from tests.unit.report.test_recovery import near, rows_with, save

@@ -8,10 +8,10 @@ from scalebench.report.tables.layout import (
     SHRINKING_CASE,
     Column,
     fit,
+    printed,
     table,
     without,
 )
-from scalebench.report.tables.terminal import printed
 from tests.builders.summaries import make_row
 
 NUMBERS = ("123456789", "987654321", "192837465")

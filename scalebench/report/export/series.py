@@ -1,8 +1,13 @@
-"""Input of github-action-benchmark: ``customBiggerIsBetter`` and ``customSmallerIsBetter``.
+"""Formats of tools that follow numbers over many runs: Bencher, and github-action-benchmark.
 
-The action takes one direction for a whole file, so there are two. Each is a list of entries with
-``name``, ``unit``, ``value`` (a number) and, as text, ``range`` and ``extra``. Source: the
-action's README, "custom benchmarks".
+Bencher Metric Format: benchmark → measure → ``value``, ``lower_value``, ``upper_value``. The bounds
+are those of the 95 % interval and are left out where there is none. A measure is named like the
+field of ``summary.json``, with dashes as Bencher's slugs have them; its unit is the suffix of its
+name. Source: https://bencher.dev/docs/reference/bencher-metric-format
+
+github-action-benchmark, ``customBiggerIsBetter`` and ``customSmallerIsBetter``: the action takes
+one direction for a whole file, so there are two. Each is a list of entries with ``name``, ``unit``,
+``value`` (a number) and, as text, ``range`` and ``extra``. Source: its README, "custom benchmarks".
 """
 
 import json
@@ -20,6 +25,34 @@ from scalebench.report.export.measures import (
     split,
 )
 from scalebench.report.words.plain_text import plain
+
+MAX_NAME = 1024
+"""Bencher refuses longer names of benchmarks."""
+
+
+def export_bencher(run: StoredRun, summary: Summary) -> str:
+    """Return the rows that went well, and collectives.
+
+    Raises:
+        ScalebenchError: There is neither.
+    """
+    rows = {row_name(row): numbers(row) for row in split(summary.rows)[0]}
+    found = {
+        name[:MAX_NAME]: {
+            measure.field.replace("_", "-"): _metric(number) for measure, number in of
+        }
+        for name, of in (rows | collective_numbers(summary)).items()
+    }
+    if not found:
+        raise nothing_for("Bencher", summary)
+    return json.dumps(found, indent=1, allow_nan=False)
+
+
+def _metric(number: Number) -> dict[str, float]:
+    metric = {"value": number.value}
+    if number.low is not None and number.high is not None:
+        metric |= {"lower_value": number.low, "upper_value": number.high}
+    return metric
 
 
 def export_bigger(run: StoredRun, summary: Summary) -> str:
