@@ -158,14 +158,12 @@ def compare(base: str, new: str | None, **flags: Any) -> None:
     """
     from scalebench.gate.result import EXIT_CODES
     from scalebench.report.gate.sentence import sentence
-    from scalebench.report.tables.layout import line, printed
+    from scalebench.report.tables.layout import Screen
 
     result = judged(results_of(base), results_of(new), flags["allowed"])
     result = replace(result, let_pass=tuple(EXIT_CODES))
     if not flags["as_json"] and flags["form"] == "table" and (text := sentence(result)):
-        emit_for_terminal(
-            lambda width, color, plain: printed([line(text, plain, "bold")], width, color, plain)
-        )
+        emit_for_terminal(lambda *terminal: Screen(*terminal).line(text, "bold").text())
     show_result(result, flags)
 
 

@@ -1,22 +1,15 @@
 """What ``scalebench history`` prints: a line for each series, and where one changed its level."""
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.gate.history import FEWEST_FOR_LEVELS, History, Shift, Trend
 from scalebench.report.gate.table import STYLES, metric_phrase, signed_percent
 from scalebench.report.tables.layout import (
     CASE,
     CASE_WIDTHS,
-    NARROWEST,
     RANKS,
     Column,
-    fit,
+    Screen,
     folded,
-    line,
-    printed,
-    table,
     without,
 )
 from scalebench.report.words import wording
@@ -30,16 +23,15 @@ def render_history(
     told: History, width: int = 100, color: bool = False, ascii_only: bool = False
 ) -> str:
     """Return the series and the changes of level as text for a terminal."""
-    width = max(width, NARROWEST)
-    parts: list[RenderableType] = [line(headline(told), ascii_only, "bold")]
+    screen = Screen(width, color, ascii_only)
+    screen.line(headline(told), "bold")
     for shift in told.shifts:
-        style = STYLES["regressed" if shift.worse else "improved"]
-        parts.append(line(_shift_text(shift), ascii_only, style))
+        screen.line(_shift_text(shift), STYLES["regressed" if shift.worse else "improved"])
     if told.trends:
-        columns = fit(COLUMNS, told.trends, width, ascii_only, _NARROWING)
-        parts += [Text(""), table(columns, told.trends, ascii_only)]
-    parts += [line(text, ascii_only, "dim") for text in legend(told)]
-    return printed(parts, width, color, ascii_only)
+        screen.line()
+        screen.table(COLUMNS, told.trends, _NARROWING)
+    screen.lines(legend(told), "dim")
+    return screen.text()
 
 
 def headline(told: History) -> str:

@@ -3,10 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from scalebench import units
 from scalebench.gate.metrics import METRICS, RECOVERY, count_metric, named_metric
 from scalebench.gate.result import (
@@ -21,15 +17,12 @@ from scalebench.gate.result import (
 from scalebench.report.tables.layout import (
     CASE,
     CASE_WIDTHS,
-    NARROWEST,
     RANKS,
     Column,
+    Screen,
     fit,
     folded,
-    line,
     names,
-    printed,
-    table,
     without,
 )
 from scalebench.report.words import wording
@@ -197,24 +190,22 @@ def render_verdict(
         ascii_only: Write nothing but ASCII.
         everything: Show what is unchanged, too; otherwise it is only counted.
     """
-    width = max(width, NARROWEST)
+    screen = Screen(width, color, ascii_only)
     shown = [row for row in result.rows if everything or not is_quiet(row)]
     shown.sort(key=lambda row: (not row.decides, SEVERITY.index(row.verdict)))
     sides = f"{wording.plain(result.base, 200)} → {wording.plain(result.new, 200)}"
-    parts: list[RenderableType] = [
-        *(line(f"note: {note}", ascii_only, "yellow") for note in result.notes if note == SAME_RUN),
-        line(headline(result), ascii_only, STYLES[result.verdict]),
-        line(sides, ascii_only, "dim"),
-    ]
-    columns = fit(_COLUMNS, shown, width, ascii_only, _NARROWING)
+    screen.lines((f"note: {note}" for note in result.notes if note == SAME_RUN), "yellow")
+    screen.line(headline(result), STYLES[result.verdict])
+    screen.line(sides, "dim")
+    columns = fit(_COLUMNS, shown, screen.width, ascii_only, _NARROWING)
     if shown:
-        parts += [Text(""), table(columns, shown, ascii_only)]
-    legend = _legend(result, shown, names(columns), everything)
-    parts += [line(text, ascii_only, "dim") for text in legend]
+        screen.line()
+        screen.table(columns, shown)
+    screen.lines(_legend(result, shown, names(columns), everything), "dim")
     for rows in _stories(shown)[:MOST_EXPLAINED]:
-        parts += _story(rows, ascii_only)
-    parts += [line(text, ascii_only, "yellow") for text in _warnings(result)]
-    return printed(parts, width, color, ascii_only)
+        _show_story(rows, screen)
+    screen.lines(_warnings(result), "yellow")
+    return screen.text()
 
 
 def _verdict_text(row: RowVerdict) -> str:
@@ -278,7 +269,7 @@ def _stories(rows: Sequence[RowVerdict]) -> list[list[RowVerdict]]:
     return list(stories.values())
 
 
-def _story(rows: Sequence[RowVerdict], ascii_only: bool) -> list[RenderableType]:
+def _show_story(rows: Sequence[RowVerdict], screen: Screen) -> None:
     what: dict[str, list[str]] = {}
     for row in rows:
         what.setdefault(verdict_word(row), []).append(metric_phrase(row.metric))
@@ -287,8 +278,9 @@ def _story(rows: Sequence[RowVerdict], ascii_only: bool) -> list[RenderableType]
     reasons = [row.reason for row in rows if row.decides and row.basis != "exact"]
     leading = sorted(rows, key=lambda row: row.metric != "efficiency")  # it says the most
     lines = dict.fromkeys([*reasons, *(text for row in leading for text in row.explanation)])
-    texts = [line(wording.plain(text, LONGEST_TEXT), ascii_only) for text in lines]
-    return [Text(""), line(head, ascii_only, "bold"), *(Padding(t, (0, 0, 0, 2)) for t in texts)]
+    screen.line()
+    screen.line(head, "bold")
+    screen.lines((wording.plain(text, LONGEST_TEXT) for text in lines), indent=2)
 
 
 def _warnings(result: GateResult) -> list[str]:

@@ -14,7 +14,7 @@ from scalebench.records.summary import Summary
 from scalebench.report.findings.brief import CaseInBrief, SuiteInBrief, judge_in_brief
 from scalebench.report.findings.findings import judge
 from scalebench.report.findings.next_steps import next_steps
-from scalebench.report.tables.layout import CASE_WIDTHS, GAP, line, to_ascii
+from scalebench.report.tables.layout import CASE_WIDTHS, GAP, Screen, line, to_ascii
 from scalebench.report.words import wording
 
 ARROW = "→ "
@@ -25,35 +25,32 @@ WIDE, NARROW = 80, 60
 """Terminals of fewer columns fold case names at the next of `CASE_WIDTHS`."""
 
 
-def brief_parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return the verdicts of a run's suites, and of several what to try first."""
-    verdicts = [
-        part
-        for suite in judge_in_brief(summary)
-        for part in (
-            Text(""),
-            line(suite.title, ascii_only, "bold"),
-            line(suite.headline, ascii_only),
-            *([_cases(suite, width, ascii_only)] if suite.cases else []),
-            *_next_step(suite.next_step, "All cases: ", ascii_only),
-        )
-    ]
-    return [*verdicts, *first_step_parts(summary, ascii_only)]
+def show_brief(summary: Summary, screen: Screen) -> None:
+    """Show the verdicts of a run's suites, and of several what to try first."""
+    for suite in judge_in_brief(summary):
+        screen.line()
+        screen.line(suite.title, "bold")
+        screen.line(suite.headline)
+        if suite.cases:
+            screen.add(_cases(suite, screen))
+        screen.add(*_next_step(suite.next_step, "All cases: ", screen.ascii_only))
+    show_first_steps(summary, screen)
 
 
-def first_step_parts(summary: Summary, ascii_only: bool) -> list[RenderableType]:
-    """Return what could win most over all suites; nothing for a run of one suite."""
+def show_first_steps(summary: Summary, screen: Screen) -> None:
+    """Show what could win most over all suites; nothing for a run of one suite."""
     groups = wording.by_suite(summary.rows)
     found = next_steps(judge(summary).suites, groups) if len(groups) > 1 else ()
-    if not found:
-        return []
-    told = [
-        _next_step(f"{step.action}: {step.gain} ({step.whence})", "", ascii_only) for step in found
-    ]
-    return [Text(""), line(FIRST, ascii_only, "bold"), *(part for parts in told for part in parts)]
+    if found:
+        screen.line()
+        screen.line(FIRST, "bold")
+    for step in found:
+        told = f"{step.action}: {step.gain} ({step.whence})"
+        screen.add(*_next_step(told, "", screen.ascii_only))
 
 
-def _cases(suite: SuiteInBrief, width: int, ascii_only: bool) -> Table:
+def _cases(suite: SuiteInBrief, screen: Screen) -> Table:
+    width, ascii_only = screen.width, screen.ascii_only
     fold = CASE_WIDTHS[(width < WIDE) + (width < NARROW)]
     names = min(fold, max(cell_len(case.case) for case in suite.cases))
     grid = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)

@@ -6,9 +6,6 @@ Percent of the measured step: the ideal step, which is the efficiency, and the p
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (
@@ -17,10 +14,7 @@ from scalebench.report.tables.layout import (
     Column,
     Columns,
     Narrowing,
-    fit,
-    line,
-    table,
-    titled,
+    Screen,
 )
 from scalebench.report.words import attributed, causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted, inflation_note
@@ -133,26 +127,23 @@ def missing(rows: Sequence[Row]) -> list[str]:
     return [f"no cause of the lost time is known: {reason}" for reason in told]
 
 
-def budget_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows below the headline table of a suite; or why there are none."""
+def show_budgets(rows: Sequence[Row], screen: Screen) -> None:
+    """Show the budgets of a suite below its headline table; or why there are none."""
     accounted = budgeted(rows)
     if not accounted:
-        return [line(why, ascii_only, "dim") for why in missing(rows)]
+        screen.lines(missing(rows), "dim")
+        return
     columns = tuple(_aligned(column, accounted) for column in columns_of(accounted))
     if not columns:
-        return []
-    shown = fit(columns, accounted, width, ascii_only, _narrowing(columns, accounted))
-    notes = footnotes(rows, accounted)
+        return
+    screen.line()
+    screen.title(TITLE, UNIT)
+    shown = screen.table(columns, accounted, _narrowing(columns, accounted))
     for column in shown:
         if isinstance(column, PartColumn) and len(column.parts) > 1:
             names = wording.joined([part.name for part in column.parts])
-            notes.insert(0, f"{MERGED}: {names}, together at this width")
-    return [
-        Text(""),
-        titled(TITLE, UNIT, ascii_only),
-        table(shown, accounted, ascii_only),
-        *(line(note, ascii_only, "dim") for note in notes),
-    ]
+            screen.line(f"{MERGED}: {names}, together at this width", "dim")
+    screen.lines(footnotes(rows, accounted), "dim")
 
 
 def _narrowing(columns: Columns, accounted: Accounted) -> list[Narrowing]:

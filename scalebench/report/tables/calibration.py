@@ -4,16 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-
 from scalebench import units
 from scalebench.costmodel.links.crossover import Winner, crossovers
 from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.nccl_tests.operations import DTYPES, OPERATIONS
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
-from scalebench.report.tables.layout import NARROWEST, Column, line, printed, table, value
+from scalebench.report.tables.layout import Column, Screen, value
 from scalebench.report.words import wording
 from scalebench.spec.collectives import BACKEND, ONLY_IN_PLACE
 
@@ -27,54 +23,39 @@ def render_calibration(
     ascii_only: bool = False,
     said: Sequence[str] = (),
 ) -> str:
-    """Return a calibration as text for a terminal.
-
-    Args:
-        profile: The calibration.
-        width: As for `render_table`, like the next two.
-        color: Whether ANSI styles are written.
-        ascii_only: Write nothing but ASCII.
-        said: Sentences that stand at its end.
-    """
-    width = max(width, NARROWEST)
-    parts: list[RenderableType] = [
-        line(_text(notice), ascii_only, "yellow") for notice in profile.notices
-    ]
+    """Return a calibration as text for a terminal; ``said``: sentences that stand at its end."""
+    screen = Screen(width, color, ascii_only)
+    screen.lines(map(_text, profile.notices), "yellow")
     for title, points in _sweeps(profile.points):
-        parts += [_title(title, ascii_only), _table(POINT_COLUMNS, points, ascii_only)]
-    parts += fit_parts(profile, ascii_only)
-    parts += [line(_text(sentence), ascii_only) for sentence in said]
-    return printed(parts, width, color, ascii_only)
+        _titled_table(title, POINT_COLUMNS, points, screen)
+    show_fits(profile, screen)
+    screen.lines(map(_text, said))
+    return screen.text()
 
 
-def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
-    """Return what a calibration's points come to: fits, and which algorithm wins where."""
-    parts: list[RenderableType] = []
-    if profile.fits:
-        parts += _fits(profile, ascii_only)
-    parts += [line(_poor(profile, fit), ascii_only, "yellow") for fit in profile.fits if fit.poor]
-    parts += [line(_text(f"not fitted: {why}"), ascii_only) for why in profile.refused]
-    winners = crossovers(profile.points, profile.fits)
-    if winners:
-        parts.append(_title("all-reduce: which algorithm is fastest", ascii_only))
-        parts.append(_table(WINNER_COLUMNS, winners, ascii_only))
-    return parts
-
-
-def _fits(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
-    """Return the fits with their title, which names the type where all have the same."""
+def show_fits(profile: LinkProfile, screen: Screen) -> None:
+    """Show what a calibration's points come to: fits, and which algorithm wins where."""
     fits = profile.fits
-    rows = [(_operation(profile, fit), fit, regime) for fit in fits for regime in fit.regimes]
-    types = {fit.dtype for fit in fits}
-    columns = [column for column in FIT_COLUMNS if len(types) > 1 or column.name != "type"]
-    of = "" if len(types) > 1 else f" of {types.pop()}"
-    title = _title(f"fits{of}, 95 % intervals", ascii_only)
-    return [title, _table(columns, rows, ascii_only)]
+    if fits:
+        rows = [(_operation(profile, fit), fit, regime) for fit in fits for regime in fit.regimes]
+        types = {fit.dtype for fit in fits}
+        columns = [column for column in FIT_COLUMNS if len(types) > 1 or column.name != "type"]
+        of = "" if len(types) > 1 else f" of {types.pop()}"
+        _titled_table(f"fits{of}, 95 % intervals", columns, rows, screen)
+    screen.lines((_poor(profile, fit) for fit in fits if fit.poor), "yellow")
+    screen.lines(_text(f"not fitted: {why}") for why in profile.refused)
+    winners = crossovers(profile.points, fits)
+    if winners:
+        title = "all-reduce: which algorithm is fastest"
+        _titled_table(title, WINNER_COLUMNS, winners, screen)
 
 
-def _table(columns: Sequence[Column[S]], rows: Sequence[S], ascii_only: bool) -> Table:
-    broken = [replace(c, wraps=not (c.numeric and c.once)) for c in columns]
-    return table(broken, rows, ascii_only)
+def _titled_table(
+    title: str, columns: Sequence[Column[S]], rows: Sequence[S], screen: Screen
+) -> None:
+    screen.line()
+    screen.line(_text(title), "bold")
+    screen.table([replace(c, wraps=not (c.numeric and c.once)) for c in columns], rows)
 
 
 def _sweeps(points: Sequence[CalibratedPoint]) -> list[tuple[str, list[CalibratedPoint]]]:
@@ -182,10 +163,6 @@ WINNER_COLUMNS: tuple[Column[Winner], ...] = (
     Column("fastest", lambda w: w.measured, numeric=False),
     Column("by the model", lambda w: w.predicted or wording.DASH, numeric=False),
 )
-
-
-def _title(text: str, ascii_only: bool) -> RenderableType:
-    return Padding(line(_text(text), ascii_only, "bold"), (1, 0, 0, 0))
 
 
 def _text(content: str) -> str:

@@ -3,13 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from rich.console import RenderableType
-from rich.padding import Padding
-
 from scalebench import units
 from scalebench.records.certificate import Certificate, Line
-from scalebench.report.tables.layout import NARROWEST, Column, fit, printed, table
-from scalebench.report.tables.layout import line as told
+from scalebench.report.tables.layout import Column, Screen
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.words import wording
 
@@ -31,20 +27,18 @@ _WRITE: dict[str, Callable[[float], str]] = {
 def render_certificate(
     certificate: Certificate, width: int = 100, color: bool = False, ascii_only: bool = False
 ) -> str:
-    """Return a certificate as text for a terminal; arguments as for `render_table`."""
-    width = max(width, NARROWEST)
-    columns = fit(COLUMNS, certificate.lines, width, ascii_only)
-    parts: list[RenderableType] = [table(columns, certificate.lines, ascii_only)]
+    """Return a certificate as text for a terminal."""
+    screen = Screen(width, color, ascii_only)
+    screen.table(COLUMNS, certificate.lines)
     for line in certificate.lines:
         if line.reason:
-            style = _STYLES[verdict(line)]
-            parts.append(
-                told(f"{_name(line)}, {verdict(line)}: {_text(line.reason)}", ascii_only, style)
-            )
-    parts.append(Padding(told(summary(certificate), ascii_only, "bold"), (1, 0, 0, 0)))
+            told = f"{_name(line)}, {verdict(line)}: {_text(line.reason)}"
+            screen.line(told, _STYLES[verdict(line)])
+    screen.line()
+    screen.line(summary(certificate), "bold")
     origin = f"certificate {_text(certificate.id)}, seed {certificate.seed}"
-    parts.append(told(f"{origin}, {certificate.seconds:.0f} s", ascii_only, "dim"))
-    return printed(parts, width, color, ascii_only)
+    screen.line(f"{origin}, {certificate.seconds:.0f} s", "dim")
+    return screen.text()
 
 
 def summary(certificate: Certificate) -> str:

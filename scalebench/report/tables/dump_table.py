@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.costmodel.links.topology import Link
-from scalebench.report.tables.layout import NARROWEST, Column, fit, line, printed, table, value
+from scalebench.report.tables.layout import Column, Screen, value
 from scalebench.report.words import wording
 from scalebench.trace.dumps.examination import Bandwidth, Examination, GroupState
 
@@ -26,26 +23,23 @@ def render_dumps(
     Args:
         examinations: By source.
         link: Name and figures of the link to compare bandwidths with; None: none.
-        width: Columns of the terminal.
+        width: Of the terminal; as for `Screen`, like the next two.
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII.
     """
-    width = max(width, NARROWEST)
-    parts: list[RenderableType] = []
+    screen = Screen(width, color, ascii_only)
     for one in examinations:
-        parts += [line(notice, ascii_only, "yellow") for notice in one.notices]
-        parts += [Text(""), line(one.source, ascii_only, "dim")]
-        parts += [
-            line(text, ascii_only)
-            for group in one.groups
-            for text in group_lines(group, one.source == "flight recorder")
-        ]
-        parts += [line(f"not ended: {text}", ascii_only) for text in one.pending]
+        screen.lines(one.notices, "yellow")
+        screen.line()
+        screen.line(one.source, "dim")
+        for group in one.groups:
+            screen.lines(group_lines(group, one.source == "flight recorder"))
+        screen.lines(f"not ended: {text}" for text in one.pending)
         if one.bandwidths:
-            rows = one.bandwidths[:MOST_BANDWIDTHS]
-            columns = fit(_columns(link), rows, width, ascii_only)
-            parts += [Text(""), table(columns, rows, ascii_only)]
-    return printed([*parts, Text("")], width, color, ascii_only)
+            screen.line()
+            screen.table(_columns(link), one.bandwidths[:MOST_BANDWIDTHS])
+    screen.line()
+    return screen.text()
 
 
 def group_lines(state: GroupState, recorder: bool) -> list[str]:

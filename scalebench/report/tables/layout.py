@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -35,34 +36,6 @@ def to_ascii(text: str) -> str:
 def line(content: str, ascii_only: bool, style: str = "") -> Text:
     """Return one styled line."""
     return Text(to_ascii(content) if ascii_only else content, style=style)
-
-
-def titled(title: str, remark: str, ascii_only: bool) -> Text:
-    """Return a title with a remark beside it; an empty one is none."""
-    if not remark:
-        return line(title, ascii_only, "bold")
-    return Text.assemble(line(title, ascii_only, "bold"), line(f"  {remark}", ascii_only, "dim"))
-
-
-def printed(parts: Sequence[RenderableType], width: int, color: bool, ascii_only: bool) -> str:
-    """Return what rich prints of ``parts`` on such a terminal, without blanks at the ends."""
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=not color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    console.print(Group(*parts))
-    written = to_ascii(stream.getvalue()) if ascii_only else stream.getvalue()
-    lines = [text.rstrip() for text in written.splitlines()]
-    return "\n".join(lines).strip("\n") + "\n"
 
 
 R = TypeVar("R", contravariant=True)
@@ -256,3 +229,65 @@ def names(columns: Iterable[Column[Any]]) -> tuple[str, ...]:
 def cells(columns: Iterable[Column[S]], row: S) -> tuple[str, ...]:
     """Return a row's texts, each on one line."""
     return tuple(column.text(row) for column in columns)
+
+
+class Screen:
+    """What a terminal shows, put together line by line.
+
+    Args:
+        width: Columns of the terminal.
+        color: Whether ANSI styles are written.
+        ascii_only: Write nothing but ASCII, for terminals that are not UTF-8.
+    """
+
+    def __init__(self, width: int = 100, color: bool = False, ascii_only: bool = False) -> None:
+        self.width, self.color, self.ascii_only = max(width, NARROWEST), color, ascii_only
+        self._parts: list[RenderableType] = []
+
+    def add(self, *parts: RenderableType) -> None:
+        """Add what rich can draw."""
+        self._parts += parts
+
+    def line(self, text: str = "", style: str = "", indent: int = 0) -> "Screen":
+        """Add a line; an empty one without a text. Return the screen."""
+        drawn = line(text, self.ascii_only, style)
+        self.add(Padding(drawn, (0, 0, 0, indent)) if indent else drawn)
+        return self
+
+    def lines(self, texts: Iterable[str], style: str = "", indent: int = 0) -> None:
+        """Add a line for each text."""
+        for text in texts:
+            self.line(text, style, indent)
+
+    def title(self, title: str, remark: str = "") -> None:
+        """Add a title with a remark beside it; an empty one is none."""
+        beside = [line(f"  {remark}", self.ascii_only, "dim")] if remark else []
+        self.add(Text.assemble(line(title, self.ascii_only, "bold"), *beside))
+
+    def table(
+        self, columns: Iterable[Column[S]], rows: Sequence[S], narrowing: Sequence[Narrowing] = ()
+    ) -> tuple[Column[S], ...]:
+        """Add a table; return its columns as they fit."""
+        shown = fit(columns, rows, self.width, self.ascii_only, narrowing)
+        self.add(table(shown, rows, self.ascii_only))
+        return shown
+
+    def text(self) -> str:
+        """Return what rich prints of it, without blanks at the ends."""
+        stream = io.StringIO()
+        console = Console(
+            file=stream,
+            width=self.width,
+            force_terminal=self.color,
+            color_system="standard" if self.color else None,
+            no_color=not self.color,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            legacy_windows=False,
+            _environ={},
+        )
+        console.print(Group(*self._parts))
+        written = to_ascii(stream.getvalue()) if self.ascii_only else stream.getvalue()
+        lines = [text.rstrip() for text in written.splitlines()]
+        return "\n".join(lines).strip("\n") + "\n"

@@ -1,7 +1,7 @@
 """A table, declared once: what a terminal and a page show of it.
 
 `Table` says what a table of a suite has: columns, lines, and what has to be known to read it.
-`shown` makes text for a terminal of it, `pages` tables of the page, `scalebench.report.markdown` a
+`show` puts it on a terminal, `pages` tables of the page, `scalebench.report.markdown` a
 table of Markdown.
 """
 
@@ -9,20 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (
     FOLDED,
     Column,
     Narrowing,
+    Screen,
     cells,
-    fit,
-    line,
     names,
-    table,
-    titled,
 )
 from scalebench.report.words.wording import as_sentence, capital
 
@@ -132,19 +126,16 @@ def _page(one: Table[S], lines: Sequence[S], rows: Sequence[Row]) -> PlainTable:
     return PlainTable.of(title, note, one.columns_of(lines), lines, one.folded)
 
 
-def shown(
-    one: Table[Any], rows: Sequence[Row], width: int, ascii_only: bool
-) -> list[RenderableType]:
-    """Return what a terminal shows of a suite's rows; nothing where the table has no lines."""
+def show(one: Table[Any], rows: Sequence[Row], screen: Screen) -> None:
+    """Show the table of a suite's rows on a terminal; nothing where it has no lines."""
     lines = one.lines(rows)
     columns = one.columns_of(lines)
     if not lines or not columns:
-        return []
-    return [
-        Text(""),
-        titled(one.title, told(one.remark, rows), ascii_only),
-        *(line(text, ascii_only, "dim") for text in told(one.lead, rows)),
-        table(fit(columns, lines, width, ascii_only, one.narrowing), lines, ascii_only),
-        *(line(text, ascii_only, "dim") for text in told(one.notes, rows)),
-        *(line(text, ascii_only, style) for text, style in one.below(rows)),
-    ]
+        return
+    screen.line()
+    screen.title(one.title, told(one.remark, rows))
+    screen.lines(told(one.lead, rows), "dim")
+    screen.table(columns, lines, one.narrowing)
+    screen.lines(told(one.notes, rows), "dim")
+    for text, style in one.below(rows):
+        screen.line(text, style)

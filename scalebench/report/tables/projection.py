@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from rich.console import RenderableType
-
 from scalebench import units
 from scalebench.analysis.projection.recovery import NUM_FAILURES, ProjectedRecovery, TimeShares
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
@@ -13,11 +11,7 @@ from scalebench.report.tables.layout import (
     RANKS,
     SHRINKING_CASE,
     Column,
-    fit,
-    line,
-    printed,
-    table,
-    titled,
+    Screen,
     value,
     without,
 )
@@ -31,32 +25,25 @@ def render_projection(
     projection: Projection, width: int = 100, color: bool = False, ascii_only: bool = False
 ) -> str:
     """Return the table as text; everything in it is predicted."""
-    return printed(_parts(projection, width, ascii_only), width, color, ascii_only)
-
-
-def _parts(projection: Projection, width: int, ascii_only: bool) -> list[RenderableType]:
+    screen = Screen(width, color, ascii_only)
     rows = [row for row in projection.rows if row.step_s is not None]
-    title = titled("projected", f"from run {wording.plain(projection.run_id, 80)}", ascii_only)
+    screen.title("projected", f"from run {wording.plain(projection.run_id, 80)}")
     if not rows:
-        refused = ["Nothing can be projected.", *_refused(projection)]
-        return [title, *(line(said, ascii_only) for said in refused)]
+        screen.lines(["Nothing can be projected.", *_refused(projection)])
+        return screen.text()
     has_bubbles = any(row.bubble_s for row in projection.rows)
     has_memory = any(row.share and row.share.peak_memory_bytes for row in projection.rows)
     has_loss = any(row.speedup_to_loss for row in projection.rows)
-    dropped = set() if has_bubbles else {"bubble"}
-    if not has_loss:
-        dropped.add("speedup to a loss")
-    if all(row.statistical_efficiency in (None, 1.0) for row in rows):
-        dropped.add("samples needed")
-    if not has_memory:
-        dropped.add("peak memory")
-    if width < 100 + 10 * (has_bubbles + has_memory + 2 * has_loss):
-        dropped.add("batch all/rank")
-    kept = [column for column in COLUMNS if column.name not in dropped]
-    notes = [line(note, ascii_only, "dim") for note in _notes(projection)]
-    narrowing = (*(DISPENSABLE if has_loss else ()), *FOLDED)
-    columns = fit(kept, rows, width, ascii_only, narrowing)
-    return [title, table(columns, rows, ascii_only), *notes]
+    needed = any(row.statistical_efficiency not in (None, 1.0) for row in rows)
+    wide = screen.width >= 100 + 10 * (has_bubbles + has_memory + 2 * has_loss)
+    shown = {
+        **{"bubble": has_bubbles, "speedup to a loss": has_loss, "samples needed": needed},
+        **{"peak memory": has_memory, "batch all/rank": wide},
+    }
+    kept = [column for column in COLUMNS if shown.get(column.name, True)]
+    screen.table(kept, rows, (*(DISPENSABLE if has_loss else ()), *FOLDED))
+    screen.lines(_notes(projection), "dim")
+    return screen.text()
 
 
 def _interval(row: ProjectedRow) -> str:
@@ -228,33 +215,14 @@ def render_recovery(
     ascii_only: bool = False,
 ) -> str:
     """Return the table as text; everything in it is derived."""
-    return printed(_recovery_parts(rows, run_id, width, ascii_only), width, color, ascii_only)
-
-
-def _recovery_parts(
-    rows: Sequence[ProjectedRecovery], run_id: str, width: int, ascii_only: bool
-) -> list[RenderableType]:
+    screen = Screen(width, color, ascii_only)
     given = any(row.at_interval for row in rows)
     shown = [column for column in RECOVERY_COLUMNS if given or column.header != AT_INTERVAL]
-    narrowing = (
-        *without(
-            "failures in clusters",
-            "save every (Young)",
-            SIMULATED_NAME,
-            "saves",
-            "restarts",
-            "lost",
-            "save",
-        ),
-        *FOLDED,
-    )
-    columns = fit(shown, rows, width, ascii_only, narrowing)
-    title = titled("with failures", f"from run {wording.plain(run_id, 80)}", ascii_only)
-    return [
-        title,
-        table(columns, rows, ascii_only),
-        *(line(n, ascii_only, "dim") for n in _recovery_notes(rows)),
-    ]
+    goes = ("failures in clusters", "save every (Young)", SIMULATED_NAME, "saves", "restarts")
+    screen.title("with failures", f"from run {wording.plain(run_id, 80)}")
+    screen.table(shown, rows, (*without(*goes, "lost", "save"), *FOLDED))
+    screen.lines(_recovery_notes(rows), "dim")
+    return screen.text()
 
 
 def _names(rows: Sequence[ProjectedRecovery]) -> list[str]:

@@ -7,7 +7,7 @@ from rich.text import Text
 from scalebench.costmodel.pipelines.dry_run import Timeline
 from scalebench.costmodel.pipelines.orders import STYLES, bubble_law
 from scalebench.costmodel.pipelines.schedule import Action
-from scalebench.report.tables.layout import line, printed
+from scalebench.report.tables.layout import Screen, line
 
 COLORS = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
 IDLE = "·"
@@ -38,16 +38,17 @@ def render_schedule(timeline: Timeline, width: int, color: bool, ascii_only: boo
         if units * cell <= room
         else (_summed_up(timeline, rank, room) for rank in range(schedule.num_ranks))
     )
-    lines = []
+    screen = Screen(max(width, units * cell), color, ascii_only)
     for label, parts in zip(rows, drawn, strict=True):
         text = Text(label.ljust(max(map(len, rows)) + 2))
         for content, kind in parts:
             style = COLORS.get(kind, "") if color else ""
             text.append(line(content, ascii_only, style))
         text.no_wrap = True
-        lines.append(text)
-    told = [line(content, ascii_only) for content in _told(timeline)]
-    return printed([*lines, Text(""), *told], max(width, units * cell), color, ascii_only)
+        screen.add(text)
+    screen.line()
+    screen.lines(_told(timeline))
+    return screen.text()
 
 
 def _name(action: Action, several: bool) -> str:

@@ -1,8 +1,5 @@
 """A search as tables for the terminal."""
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
 from scalebench.analysis.search.result import (
     Experiment,
@@ -10,16 +7,7 @@ from scalebench.analysis.search.result import (
     RankedChoice,
     SearchResult,
 )
-from scalebench.report.tables.layout import (
-    Column,
-    fit,
-    line,
-    printed,
-    table,
-    titled,
-    value,
-    without,
-)
+from scalebench.report.tables.layout import Column, Screen, value, without
 from scalebench.report.tables.predictions import percent
 from scalebench.report.words import wording
 
@@ -87,27 +75,25 @@ def render_search(
     result: SearchResult, width: int = 100, color: bool = False, ascii_only: bool = False
 ) -> str:
     """Return the tables as text; all in the first is predicted."""
-    return printed(_parts(result, width, ascii_only), width, color, ascii_only)
-
-
-def _parts(result: SearchResult, width: int, ascii_only: bool) -> list[RenderableType]:
+    screen = Screen(width, color, ascii_only)
     rows = list(enumerate(result.best, 1))
     columns = [
         IN_BRIEF if column.name.startswith("exposed") else column for column in columns_of(result)
     ]
-    remark = (
+    screen.title(
+        "search",
         f"{wording.plain(result.workload, 60)}, {result.world_size} ranks, global batch "
-        f"{result.global_batch}; the best of each mesh and ZeRO stage"
+        f"{result.global_batch}; the best of each mesh and ZeRO stage",
     )
-    parts: list[RenderableType] = [
-        titled("search", remark, ascii_only),
-        table(fit(columns, rows, width, ascii_only, NARROWING), rows, ascii_only),
-        line(result.why, ascii_only),
-    ]
-    parts += [line(note, ascii_only, "dim") for note in notes(result)]
+    screen.table(columns, rows, NARROWING)
+    screen.line(result.why)
+    screen.lines(notes(result), "dim")
     if result.measured is not None:
-        parts += _measured(result.measured, width, ascii_only)
-    return parts
+        screen.line()
+        screen.title("measured", wording.plain(result.measured.run, 80))
+        screen.table(MEASURED, result.measured.rows)
+        screen.lines(experiment_words(result.measured))
+    return screen.text()
 
 
 def notes(result: SearchResult) -> list[str]:
@@ -227,12 +213,3 @@ def _regret_words(found: Experiment) -> str:
         f"{first.case}, the first choice, takes so many times the step of {fastest.case}, the "
         "fastest of what was trained"
     )
-
-
-def _measured(found: Experiment, width: int, ascii_only: bool) -> list[RenderableType]:
-    return [
-        Text(""),
-        titled("measured", wording.plain(found.run, 80), ascii_only),
-        table(fit(MEASURED, found.rows, width, ascii_only), found.rows, ascii_only),
-        *(line(text, ascii_only) for text in experiment_words(found)),
-    ]

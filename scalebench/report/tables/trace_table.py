@@ -5,11 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench import units
-from scalebench.report.tables.layout import NARROWEST, Column, fit, line, printed, table, value
+from scalebench.report.tables.layout import Column, Screen, value
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.comparison import Change, Comparison
@@ -229,42 +226,45 @@ def render_traces(
 
     Args:
         job: The figures of one or several ranks.
-        width: Columns of the terminal.
+        width: Of the terminal; as for `Screen`, like the next two.
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII.
         comparison: With an earlier recording; its tables come last.
     """
-    width = max(width, NARROWEST)
-
+    screen = Screen(width, color, ascii_only)
     ranks = rank_lines(job)
     if len(ranks) > 1:
         ranks.append(RankLine("all", _known(job.total, unavailable_together(job))))
-    columns = fit(rank_columns(job, 40), ranks, width, ascii_only)
-    parts: list[RenderableType] = [
-        *(line(notice, ascii_only, "yellow") for notice in job.notices),
-        Text(""),
-        line(f"{device(job)} · {WINDOWS[job.window]}", ascii_only, "dim"),
-        table(columns, ranks, ascii_only),
-    ]
+    screen.lines(job.notices, "yellow")
+    screen.line()
+    screen.line(f"{device(job)} · {WINDOWS[job.window]}", "dim")
+    screen.table(rank_columns(job, 40), ranks)
     if len(job.ranks) > 1 and job.total.kinds:
-        parts += [Text(""), line("all ranks together", ascii_only, "dim")]
+        screen.line()
+        screen.line("all ranks together", "dim")
     for title, shares in (("operation", job.total.kinds), ("asked for in", job.total.phases)):
         if shares:
-            parts += [Text(""), table(share_columns(title), shares, ascii_only)]
-    kinds, idle = kind_table(job), idle_rows(job)
+            screen.line()
+            screen.table(share_columns(title), shares)
+    idle = idle_rows(job)
     if idle:
-        parts += [Text(""), table(*kinds, ascii_only)]
-        parts += [Text(""), table(fit(IDLE_COLUMNS, idle, width, ascii_only), idle, ascii_only)]
+        screen.line()
+        screen.table(*kind_table(job))
+        screen.line()
+        screen.table(IDLE_COLUMNS, idle)
     if comparison is not None:
-        parts += [Text(""), line(f"per {comparison.per}, mean of the ranks", ascii_only, "dim")]
+        screen.line()
+        screen.line(f"per {comparison.per}, mean of the ranks", "dim")
         for changed, rows in changed_tables(comparison):
-            parts += [Text(""), table(fit(changed, rows, width, ascii_only), rows, ascii_only)]
-    last = [*gap_lines(job), *copy_lines(job), *wait_lines(job)]
-    parts += [Text(""), *(line(text, ascii_only, "dim") for text in last), Text("")]
+            screen.line()
+            screen.table(changed, rows)
+    screen.line()
+    screen.lines([*gap_lines(job), *copy_lines(job), *wait_lines(job)], "dim")
+    screen.line()
     for name, spent in suspects(job).items():
         told = f"{wording.plain(name, LONGEST_NAME)}, {units.seconds(spent)}"
-        parts.append(line(f"may be communication: {told}", ascii_only))
-    return printed(parts, width, color, ascii_only)
+        screen.line(f"may be communication: {told}")
+    return screen.text()
 
 
 def copy_lines(job: JobFigures) -> list[str]:

@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from scalebench.records.summary import Row
 from scalebench.records.wires import NcclWires, Pair, Transport
-from scalebench.report.tables.layout import PLACE, Column, line, printed, table, value
+from scalebench.report.tables.layout import PLACE, Column, Screen, table, value
 from scalebench.report.tables.listing import Table, pages
 from scalebench.report.words import wording
 
@@ -77,6 +74,7 @@ def sentence(rows: Sequence[Row]) -> str:
 
 def render_wires(wires: NcclWires, width: int, color: bool, ascii_only: bool) -> str:
     """Return what ``scalebench doctor`` prints of a log. What it does not say is called unknown."""
+    screen = Screen(width, color, ascii_only)
     unknown = "the log does not say"
     nodes = [f"{one.host} ({one.num_ranks} rank{'s' * (one.num_ranks > 1)})" for one in wires.nodes]
     sizes = ", ".join(map(str, wires.communicator_sizes))
@@ -90,14 +88,12 @@ def render_wires(wires: NcclWires, width: int, color: bool, ascii_only: bool) ->
         "channels": wires.num_channels,
         "algorithms": ", ".join(wires.algorithms),
     }
-    parts: list[RenderableType] = [
-        line(f"{name:<12}{wording.plain(told or unknown, 300)}", ascii_only)
-        for name, told in facts.items()
-    ]
-    parts.append(Text(""))
+    for name, told in facts.items():
+        screen.line(f"{name:<12}{wording.plain(told or unknown, 300)}")
+    screen.line()
     if wires.transports:
-        parts.append(table(OF_TRANSPORT, wires.transports, ascii_only))
+        screen.add(table(OF_TRANSPORT, wires.transports, screen.ascii_only))
     else:
-        parts.append(line("The log has no channels: which wires is not known.", ascii_only))
-    told = findings(wires) or (["No problems found."] if wires.transports else [])
-    return printed([*parts, *(line(said, ascii_only) for said in told)], width, color, ascii_only)
+        screen.line("The log has no channels: which wires is not known.")
+    screen.lines(findings(wires) or (["No problems found."] if wires.transports else []))
+    return screen.text()

@@ -7,9 +7,7 @@ from scalebench.report.tables.layout import (
     RANKS,
     SHRINKING_CASE,
     Column,
-    fit,
-    printed,
-    table,
+    Screen,
     without,
 )
 from tests.builders.summaries import make_row
@@ -24,11 +22,11 @@ NARROWING = (*without("number 2", "number 1"), *FOLDED)
 
 
 @pytest.mark.parametrize("case", ["a", "a-name", "a-name-of-some-length"])
-@pytest.mark.parametrize("width", range(28, 80))
+@pytest.mark.parametrize("width", range(40, 80))
 def test_a_number_is_whole_or_its_column_is_left_out(case, width):
-    rows = [make_row(case)]
-    columns = fit(COLUMNS, rows, width, False, NARROWING)
-    text = printed([table(columns, rows, False)], width, False, False)
+    screen = Screen(width)
+    columns = screen.table(COLUMNS, [make_row(case)], NARROWING)
+    text = screen.text()
     for column, number in zip(COLUMNS[2:], NUMBERS, strict=True):
         assert (number in text) is (column in columns)
     assert max(map(len, text.splitlines())) <= width
