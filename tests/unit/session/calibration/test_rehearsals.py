@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalebench.analysis.rows.prediction import PipelineAtOneRank, StepAtOneRank
 from scalebench.analysis.run import StoredRun
@@ -17,7 +19,7 @@ from scalebench.records.files import read_model
 from scalebench.records.paths import RunPaths
 from scalebench.records.probes import PlayedSteps, ProbeRecord
 from scalebench.session.calibration import rehearsals
-from scalebench.session.calibration.rehearsals import rehearse_steps
+from scalebench.session.calibration.rehearsals import Length, how_often, rehearse_steps
 from scalebench.session.storing.store import RunStore
 from scalebench.spec import Cell, Pipeline, Plain, StepPlan
 from scalebench.spec.probes import Rehearsal
@@ -161,6 +163,14 @@ def test_on_virtual_hosts_nothing_is_played_where_the_processor_time_is_not_know
     players = Players()
     assert play(players, on_hosts(tmp_path / "r", monkeypatch))
     assert players.asked == []
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 30), st.floats(0.01, 30)), max_size=6))
+def test_playing_stays_within_its_time_whatever_steps_there_are(pairs) -> None:
+    lengths = [Length(*pair) for pair in pairs]
+    played = how_often(lengths)
+    assert sum(lengths[i].played_s(*times) for i, times in played.items()) <= 20.0 + 1e-9
+    assert how_often([Length(0.1, 0.2), Length(1.0, 10.0)]) == {0: (2, 4)}
 
 
 def test_nothing_is_played_before_a_shard_was_measured(tmp_path: Path) -> None:

@@ -122,16 +122,6 @@ def test_ranks_that_calibrate_are_placed_as_asked(pinned, tmp_path):
     assert [(plan.world_size, plan.pinned) for plan in asked] == [(2, pinned), (4, pinned)]
 
 
-def test_a_known_law_is_recovered():
-    points = [p for n in (2, 4, 8) for p in line(num_ranks=n)]
-    profile = profile_of(points, (), **ORIGIN)
-    for fit in profile.fits:
-        (regime,) = fit.regimes
-        assert regime.alpha_s == pytest.approx(ALPHA_S, rel=1e-3)
-        assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=1e-3)
-        assert fit.poor is None
-
-
 def test_a_wrong_result_is_not_fitted_and_counted():
     points = [*line()[:-1], point(1 << 22, 0.01, wrong=3)]
     profile = profile_of(points, (), **ORIGIN)
@@ -231,19 +221,6 @@ def test_logs_of_clusters_are_read_fitted_and_shown(log):
     assert {point.source.partition(",")[0] for point in profile.points} <= {str(GOLDEN / log)}
     text = render_calibration(profile, 120)
     assert all(str(point.size_bytes) in text for point in profile.points)
-
-
-def test_the_fit_of_a_log_tells_its_large_messages_bandwidth():
-    profile = imported([GOLDEN / "h100_8ranks_then_16ranks_slurm.txt"], None)
-    for fit in profile.fits:
-        largest = max(p.size_bytes for p in profile.points if p.world_size == fit.world_size)
-        measured = [
-            p.busbw_byte_per_s
-            for p in profile.points
-            if (p.world_size, p.size_bytes, p.in_place) == (fit.world_size, largest, fit.in_place)
-        ]
-        if fit.poor is None and fit.op == "all_reduce":
-            assert fit.regimes[-1].bandwidth_byte_per_s == pytest.approx(measured[0], rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Versions that wait between their rounds: one run each, asked for round after round."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from scalebench.errors import EnvironmentUnfit
 from scalebench.records.files import write_model
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version, in_rounds_of_both
+from scalebench.session.interleaved.connection import ROUNDS_ON, RoundRequests
 from scalebench.session.interleaved.run_process import RunProcess
 from tests.builders.gated import gated_run
 
@@ -109,6 +111,15 @@ def test_where_one_cannot_go_on_each_round_of_both_is_a_run(place: Path, who: st
     first = ["base", "start"], ["new", "start" if who == "new" else "start alone"]
     assert made == [*first, ["new", "start alone"], ["base", "start alone"]]
     assert {row.step_s.n for row in (*base.rows, *new.rows) if row.step_s} == {2}
+
+
+def test_a_connection_that_was_not_passed_on_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ROUNDS_ON, raising=False)
+    assert RoundRequests.from_environment() is None
+    closed = os.open(os.devnull, os.O_RDONLY)
+    os.close(closed)
+    monkeypatch.setenv(ROUNDS_ON, str(closed))
+    assert RoundRequests.from_environment() is None
 
 
 def test_separate_runs_are_not_asked(place: Path) -> None:

@@ -82,14 +82,10 @@ def test_each_round_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
     ]
     turn = ["let go", "done", "wait", "claim"]
     assert asked.told == [*turn, *turn, "let go", "done", "wait"]
-    assert "GPU 7 shared with another scalebench" in launching.store.run.info.notices
-
-
-def test_further_rounds_are_not_traced_and_a_budget_is_for_each(tmp_path: Path) -> None:
-    launching, _ = made(tmp_path / "r", Asked([]), [make_result(cell, 0.1) for cell in ROWS])
-    further = [cell for cell in launching.store.run.info.plan if cell.repeat == 1]
-    assert len(further) == 3 and not any(cell.steps.trace for cell in further)
-    assert launching.began > 0
+    info = launching.store.run.info
+    assert "GPU 7 shared with another scalebench" in info.notices
+    assert not any(cell.steps.trace for cell in info.plan if cell.repeat)
+    assert launching.began > 0  # a budget is for each round
 
 
 def test_the_summary_of_all_rounds_so_far_is_stored_for_who_asks(tmp_path: Path) -> None:
@@ -99,16 +95,11 @@ def test_the_summary_of_all_rounds_so_far_is_stored_for_who_asks(tmp_path: Path)
 
 
 def test_a_row_that_failed_is_not_launched_again(tmp_path: Path) -> None:
+    alone = make_cell("plain", 1, purpose="independent", rank_batch=16)  # no row
     results = [make_result(ROWS[0], 0.1), make_failed(ROWS[1]), make_result(ROWS[2], 0.1)]
+    results.append(make_failed(alone))
     launching, _ = made(tmp_path / "r", Asked([]), results)
     assert launching.launched[1:] == [["ddp.plain.n1.r1", "ddp.ddp.n2.r1"]]
-
-
-def test_smaller_batches_that_failed_are_no_row(tmp_path: Path) -> None:
-    alone = make_cell("plain", 1, purpose="independent", rank_batch=16)
-    results = [make_failed(alone), *(make_result(cell, 0.1) for cell in ROWS)]
-    launching, _ = made(tmp_path / "r", Asked([]), results)
-    assert launching.launched[1:] == [["ddp.plain.n1.r1", "ddp.ddp.n1.r1", "ddp.ddp.n2.r1"]]
 
 
 def test_a_round_that_is_not_complete_ends_the_run_and_is_told(tmp_path: Path) -> None:
@@ -119,22 +110,6 @@ def test_a_round_that_is_not_complete_ends_the_run_and_is_told(tmp_path: Path) -
     assert asked.told == ["let go", "done", "wait", "claim", "over budget"]
 
 
-def test_a_first_round_that_is_not_complete_is_told_as_well(tmp_path: Path) -> None:
-    asked = Asked([])
-    results = [make_result(cell, 0.1) for cell in ROWS]
-    _, ended = made(tmp_path / "r", asked, results, "over budget")
-    assert ended == "over budget" and asked.told == ["over budget"]
-
-
-def test_a_run_that_stays_alone_says_why_and_asks_for_nothing(tmp_path: Path) -> None:
-    asked = Asked([])
-    race = Race(samples=64, evaluate_every=32)
-    results = [make_result(make_cell("plain", 1, race=race), 0.1)]
-    launching, ended = made(tmp_path / "r", asked, results)
-    assert ended == "complete" and launching.launched == [[]]
-    assert asked.told == ["each launch of a race has another seed"]
-
-
 @pytest.mark.parametrize(
     ("cells", "says"),
     [
@@ -142,15 +117,13 @@ def test_a_run_that_stays_alone_says_why_and_asks_for_nothing(tmp_path: Path) ->
         ([make_cell("ddp", 2, purpose="save"), *ROWS], "checkpoints"),
         ([make_cell("ddp", 2, purpose="fail"), *ROWS], "failures"),
         ([], "only collectives"),
+        ([make_cell("ddp", 2, race=Race(samples=64, evaluate_every=32))], "another seed"),
     ],
 )
 def test_why_a_run_makes_no_further_round(cells: list[Cell], says: str | None) -> None:
-    found = why_separate(make_info(cells))
+    info = make_info(cells)
+    found = why_separate(info)
     assert found is None if says is None else says in str(found)
-
-
-def test_virtual_hosts_are_those_of_one_run() -> None:
-    info = make_info(ROWS)
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
     spec = info.spec.model_copy(update={"virtual_hosts": hosts})
     assert "virtual hosts" in str(why_separate(info.model_copy(update={"spec": spec})))

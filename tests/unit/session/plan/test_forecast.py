@@ -1,7 +1,6 @@
 import pytest
 
 from scalebench.cli.text_tables import render_plan
-from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.forecast import forecast
 from scalebench.spec import Case, Ddp, Plain, StepPlan, Suite
@@ -16,12 +15,6 @@ def plan_of(*cases, num_gpus=0, **request):
     suite = Suite(name="ddp", question="?", cases=cases, steps=StepPlan(window_s=2.0))
     wanted = Request(**{"world_sizes": (1, 2), "workload": "gpt-tiny", **request})
     return make_plan(wanted, [suite], Machine(num_gpus=num_gpus, num_cores=4))
-
-
-def test_one_row_per_case_and_size_with_all_its_launches():
-    found = forecast(plan_of(), {})
-    rows = [(row.cell.case, row.cell.world_size, row.num_launches) for row in found.rows]
-    assert rows == [("plain", 1, 4), ("ddp", 1, 4), ("ddp", 2, 4)]
 
 
 def test_launches_that_check_are_counted_apart_from_those_that_are_timed():
@@ -44,13 +37,6 @@ def test_the_dry_run_says_what_is_launched_beside_the_rows():
     isolated = plan_of(shared=False, repeats=2)
     text = render_plan(forecast(isolated, {}), isolated)
     assert not any(word in text for word in ("send nothing", "take turns", "Further rounds"))
-
-
-def test_state_of_adam_is_sixteen_bytes_per_parameter_and_buckets_four():
-    assert predict_state_bytes(Plain(), 1000) == 16_000
-    assert predict_state_bytes(Ddp(), 1000) == 16_000
-    assert predict_state_bytes(Ddp(gradient_as_bucket_view=False), 1000) == 20_000
-    assert predict_state_bytes(Ddp(autocast=True), 1000) == 16_000
 
 
 def test_state_is_that_of_the_cells_workload_and_strategy():

@@ -2,8 +2,8 @@
 
 from scalebench.session.machine.inventory import take_inventory
 from scalebench.session.plan.unavailable import why_missing, without_missing_frameworks
-from scalebench.spec import Accelerate, Ddp, DeepSpeed
-from tests.unit.session.plan.test_too_large import cell
+from scalebench.spec import Accelerate, Ddp, DeepSpeed, Horovod
+from tests.builders.runs import make_cell
 
 NOTHING = {"strategies": ["ddp", "deepspeed"], "devices": []}
 
@@ -23,11 +23,12 @@ def test_what_is_missing_is_named_with_the_command():
     )
     assert why_missing(DeepSpeed(), lambda _: "0.19.8") is None
     assert why_missing(Ddp(), lambda _: None) is None
+    assert "; make horovod" in str(why_missing(Horovod(), lambda _: None))
 
 
 def test_only_its_own_cells_are_skipped_and_earlier_reasons_stay():
     cells = [
-        cell(1).model_copy(update={"strategy": strategy, "skip_reason": reason})
+        make_cell("ddp", 1).model_copy(update={"strategy": strategy, "skip_reason": reason})
         for strategy, reason in ((Ddp(), None), (DeepSpeed(), None), (DeepSpeed(), "too large"))
     ]
     skipped = [one.skip_reason for one in without_missing_frameworks(cells, lambda _: None)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.errors import UsageError
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.cells import row_name, skip_indivisible, unfit_for_race
 from scalebench.spec import (
@@ -72,23 +72,11 @@ def test_each_round_has_every_size_of_every_suite_once():
     assert {cell.suite for cell in rounds[-1]} == {"two"}
 
 
-def test_no_two_cells_have_the_same_file_name():
-    cells = plan_of().cells
-    assert len({cell.id for cell in cells}) == len(cells)
-
-
 def test_n_1_is_added_and_said_so():
     plan = plan_of(sizes=(2, 4))
     assert plan.spec.world_sizes == (1, 2, 4)
     assert plan.spec.added_world_sizes == (1,)
     assert any("N = 1 was added" in notice for notice in plan.notices)
-
-
-def test_n_1_that_was_asked_for_is_not_said_to_be_added():
-    plan = plan_of(sizes=(4, 1, 2))
-    assert plan.spec.world_sizes == (1, 2, 4)
-    assert plan.spec.added_world_sizes == ()
-    assert not any("added" in notice for notice in plan.notices)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +109,6 @@ def test_weak_scaling_keeps_the_batch_of_a_rank():
     assert {cell.rank_batch for cell in found.values()} == {8}
     assert [found["ddp", n].global_batch for n in (1, 2, 4)] == [8, 16, 32]
     assert {cell.scaling for cell in found.values()} == {"weak"}
-
-
-def test_weak_scaling_never_minds_divisibility():
-    assert rows(plan_of(batch_size=7, scaling="weak"))["ddp", 4].global_batch == 28
 
 
 @given(st.integers(1, 200), st.sets(st.integers(1, 12), min_size=1, max_size=3))
@@ -178,11 +162,6 @@ def test_a_run_on_cpu_says_so_first():
     assert "CPU ranks over gloo (no CUDA device)" in plan_of().notices[0]
     assert "--device cpu" in plan_of(machine=GPU_4, device="cpu").notices[0]
     assert not plan_of(machine=GPU_4).notices
-
-
-def test_cuda_that_is_not_there_is_the_environments_fault():
-    with pytest.raises(EnvironmentUnfit, match="--device cuda"):
-        plan_of(device="cuda")
 
 
 def test_the_baseline_is_one_process_without_a_backend():
@@ -254,11 +233,6 @@ def test_what_a_strategy_cannot_run_is_skipped_with_the_reason():
     offload = Case(name="offload", strategy=Fsdp(cpu_offload=True))
     assert "these ranks are on CPU" in rows(plan_of(offload))["offload", 2].skip_reason
     assert rows(plan_of(offload, machine=GPU_4))["offload", 2].skip_reason is None
-
-
-def test_bfloat16_parameters_are_measured_against_a_baseline_in_bfloat16():
-    found = rows(plan_of(Case(name="c", strategy=Fsdp(param_dtype="bfloat16"))))
-    assert found["plain-bf16", 1].strategy == Plain(autocast=True)
 
 
 def test_quick_is_one_short_launch_of_each_cell():
@@ -342,12 +316,6 @@ def test_a_suite_with_two_cases_of_one_name_is_refused():
     twice = (Case(name="ddp", strategy=Ddp()), Case(name="ddp", strategy=Ddp(bucket_mb=1)))
     with pytest.raises((UsageError, ValueError), match="ddp"):
         plan_of(*twice)
-
-
-def test_users_workloads_are_listed_once():
-    plan = plan_of(workload="my_models:tiny")
-    assert [target.name for target in plan.custom_workloads] == ["my_models:tiny"]
-    assert plan_of().custom_workloads == []
 
 
 def test_the_specification_survives_json():
@@ -571,23 +539,6 @@ def test_a_race_gets_no_further_rounds_for_precision():
     assert plan.spec.precision is None
 
 
-@pytest.mark.parametrize(
-    ("workload", "strategy", "said"),
-    [
-        ("gpt-tiny", Tensor(), None),
-        ("gpt-tiny", Tensor(size=3), "gpt-tiny: 4 (heads) cannot be divided among 3 ranks"),
-        ("mlp-tiny", Tensor(sequence=True), "mlp-tiny: sequence=True needs a sequence"),
-        ("mlp-tiny", Tensor(loss=True), "mlp-tiny: loss=True needs logits divided"),
-        ("cnn-8", Tensor(), "cnn-8 has no tensor_plan"),
-    ],
-)
-def test_layers_that_cannot_be_divided_are_skipped_before_anything_trains(workload, strategy, said):
-    case = Case(name="tensor", strategy=strategy, workload=workload)
-    size = 3 if strategy.size else 2
-    cell = rows(plan_of(case, sizes=(1, size)))["tensor", size]
-    assert cell.skip_reason is None if said is None else said in cell.skip_reason
-
-
 def test_the_ranks_of_a_tensor_group_share_a_batch_and_groups_divide_it():
     cases = (Case(name="all", strategy=Tensor()), Case(name="pairs", strategy=Tensor(size=2)))
     strong = rows(plan_of(*cases, batch_size=16))
@@ -596,23 +547,6 @@ def test_the_ranks_of_a_tensor_group_share_a_batch_and_groups_divide_it():
     assert batches["pairs", 4] == (16, 8)
     cell = rows(plan_of(*cases, batch_size=16, scaling="weak"))["all", 4]
     assert (cell.global_batch, cell.rank_batch, cell.reference_batch) == (64, 64, 16)
-
-
-def test_a_users_workload_is_skipped_by_what_it_says_of_itself():
-    case = Case(name="t", strategy=Tensor())
-    cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
-
-    def reasons(plan):
-        found = skip_indivisible(cells, {"mine:model": Divisible("mine:model", plan)})
-        return {c.skip_reason for c in found if c.case == "t" and c.world_size == 2}
-
-    assert reasons(TensorPlan({"up": "columns", "down": "rows"})) == {None}
-    (reason,) = reasons(TensorPlan({"up": "columns"}, divisors={"width": 5}))
-    assert reason == (
-        "mine:model: 5 (width) cannot be divided among 2 ranks; choose a size that divides 5"
-    )
-    (reason,) = reasons(None)
-    assert "mine:model has no tensor_plan" in reason
 
 
 def shards(plan):
@@ -631,48 +565,11 @@ def test_every_round_measures_a_shard_of_each_tensor_row_alone():
     assert shards(plan_of(tensor, sizes=(1, 3))) == []  # skipped: three ranks do not divide 4 heads
 
 
-@pytest.mark.parametrize(
-    ("workload", "strategy", "said"),
-    [
-        ("gpt-tiny", Context(method="ring"), None),
-        ("gpt-tiny", Context(size=3), "gpt-tiny: 4 (heads) cannot be divided among 3 ranks"),
-        ("gpt-tiny", Context(size=3, method="ring"), "gpt-tiny: 64 (tokens) cannot be divided"),
-        ("mlp-tiny", Context(), "mlp-tiny has no context_plan"),
-    ],
-)
-def test_sequences_that_cannot_be_divided_are_skipped_before_anything_trains(
-    workload, strategy, said
-):
-    case = Case(name="context", strategy=strategy, workload=workload)
-    size = strategy.size or 2
-    cell = rows(plan_of(case, sizes=(1, size)))["context", size]
-    assert cell.skip_reason is None if said is None else said in cell.skip_reason
-
-
-def test_a_users_sequence_is_skipped_by_what_it_says_of_itself():
-    case = Case(name="c", strategy=Context(method="ring"))
-    cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
-
-    def reasons(plan):
-        found = skip_indivisible(cells, {"mine:model": Divisible("mine:model", None, plan)})
-        return {c.skip_reason for c in found if c.case == "c" and c.world_size == 2}
-
-    assert reasons(ContextPlan(("mix",), heads=3, sequence=8)) == {None}
-    (reason,) = reasons(ContextPlan(("mix",), heads=3, sequence=6))
-    assert "mine:model: 6 (tokens) cannot be divided among 2 ranks" in reason
-    (reason,) = reasons(None)
-    assert "mine:model has no context_plan" in reason
-
-
 def test_every_round_measures_a_shard_of_each_sharded_row_alone():
-    cases = (Case(name="fsdp", strategy=Fsdp()), Case(name="fsdp1", strategy=Fsdp1()), ddp())
+    divided = {"fsdp": Fsdp(), "fsdp1": Fsdp1(), "context": Context()}
+    cases = (*(Case(name=name, strategy=one) for name, one in divided.items()), ddp())
     plan = plan_of(*cases, sizes=(1, 2), settings={"repeats": 2})
-    assert shards(plan) == [(c, 2, repeat) for repeat in range(2) for c in ("fsdp", "fsdp1")]
-
-
-def test_every_round_measures_a_shard_of_each_context_row_alone():
-    plan = plan_of(Case(name="c", strategy=Context()), sizes=(1, 2), settings={"repeats": 1})
-    assert shards(plan) == [("c", 2, 0)]
+    assert shards(plan) == [(c, 2, repeat) for repeat in range(2) for c in divided]
 
 
 @pytest.mark.parametrize(
@@ -682,3 +579,67 @@ def test_every_round_measures_a_shard_of_each_context_row_alone():
 def test_ranks_that_compile_on_gpus_are_waited_for_longer(machine, settings, timeout_s):
     cells = plan_of(machine=machine, settings=settings).cells
     assert {cell.collective_timeout_s for cell in cells} == {timeout_s}
+
+
+@pytest.mark.parametrize(
+    ("workload", "strategy", "said"),
+    [
+        ("gpt-tiny", Tensor(), None),
+        ("cnn-8", Tensor(), "cnn-8 has no tensor_plan"),
+        ("gpt-tiny", Context(), None),
+        ("mlp-tiny", Context(), "mlp-tiny has no context_plan"),
+        ("gpt-moe-tiny", Expert(), None),
+        ("gpt-moe-tiny", Expert(top_k=9), "top_k is 9 and there are 8 experts"),
+        ("gpt-moe-tiny", Expert(capacity_factor=0), "lets no token through"),
+        ("cnn-8", Expert(top_k=1), "cnn-8 has no experts; choose gpt-moe"),
+    ],
+)
+def test_what_cannot_be_divided_is_skipped_before_anything_trains(workload, strategy, said):
+    case = Case(name="divided", strategy=strategy, workload=workload)
+    cell = rows(plan_of(case, sizes=(1, 2)))["divided", 2]
+    assert cell.skip_reason is None if said is None else said in cell.skip_reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told", "said"),
+    [
+        (Tensor(), {"tensor_plan": TensorPlan({"up": "columns"})}, None),
+        (
+            Tensor(),
+            {"tensor_plan": TensorPlan({"up": "columns"}, divisors={"width": 5})},
+            "mine:model: 5 (width) cannot be divided among 2 ranks; choose a size that divides 5",
+        ),
+        (Tensor(), {}, "mine:model has no tensor_plan"),
+        (Context(method="ring"), {"context_plan": ContextPlan(("mix",), 3, 8)}, None),
+        (
+            Context(method="ring"),
+            {"context_plan": ContextPlan(("mix",), 3, 6)},
+            "mine:model: 6 (tokens) cannot be divided among 2 ranks",
+        ),
+        (Context(), {}, "mine:model has no context_plan"),
+        (Expert(), {"experts": [8, 8]}, None),
+        (Expert(), {"experts": [8, 5]}, "mine:model: 5 experts cannot be divided among 2 ranks"),
+        (Expert(), {}, "mine:model has no experts"),
+    ],
+)
+def test_a_users_workload_is_skipped_by_what_it_says_of_itself(strategy, told, said):
+    case = Case(name="divided", strategy=strategy)
+    cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
+    assert {cell.skip_reason for cell in cells} == {None}
+    found = skip_indivisible(cells, {"mine:model": Divisible("mine:model", **told)})
+    (reason,) = {c.skip_reason for c in found if c.case == "divided" and c.world_size == 2}
+    assert reason is None if said is None else said in reason
+
+
+def test_every_routing_has_a_baseline_of_its_own():
+    cases = (
+        Case(name="expert", strategy=Expert()),
+        Case(name="one", strategy=Expert(top_k=1, capacity_factor=1.5)),
+        Case(name="all", strategy=Expert(dropless=True)),
+    )
+    found = rows(plan_of(*cases, sizes=(1, 2), workload="gpt-moe"))
+    plain = {name: cell for (name, _), cell in found.items() if isinstance(cell.strategy, Plain)}
+    assert plain.keys() == {"plain", "plain-top-1-capacity-1-5", "plain-dropless"}
+    for case, baseline in zip(("expert", "one", "all"), plain, strict=True):
+        assert found[case, 2].workload == plain[baseline].workload
+    assert found["one", 2].workload.top_k == 1

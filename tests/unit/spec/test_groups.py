@@ -1,0 +1,184 @@
+"""Groups of ranks as data: what they can divide, and why the rest cannot be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.errors import UsageError
+from scalebench.spec import Context, Expert, Fsdp, LayerWise, Tensor
+from scalebench.spec.presets import (
+    PRESETS,
+    CustomTarget,
+    divisible,
+    resolve_workload,
+    routed_workload,
+)
+from scalebench.spec.workload import ContextPlan, TensorPlan
+
+
+@pytest.mark.parametrize("kind", [Tensor, Context, Expert])
+@given(size=st.integers(1, 9) | st.none(), world_size=st.integers(1, 64))
+def test_groups_and_their_ranks_make_up_the_world_or_the_size_is_refused(kind, size, world_size):
+    strategy = kind(size=size)
+    ranks = strategy.ranks_per_group(world_size)
+    assert ranks == (world_size if size is None else min(size, world_size))
+    if strategy.why_not("cpu", world_size) is None:
+        parts = world_size if kind is Expert else world_size // ranks  # experts: a batch each
+        assert world_size % ranks == 0 and strategy.num_shards(world_size) == parts
+    else:
+        assert size is not None and world_size > size and world_size % size
+
+
+@pytest.mark.parametrize("strategy", [Tensor(size=2), LayerWise(size=2), Expert(size=2)])
+def test_a_size_that_does_not_divide_the_ranks_is_named(strategy):
+    reason = strategy.why_not("cpu", 3)
+    assert reason == "3 ranks cannot be divided into groups of 2 (size); choose a multiple of 2"
+    assert "(shard_size)" in Fsdp(shard_size=2).why_not("cpu", 3)
+
+
+def test_what_torch_compiles_wrongly_is_refused():
+    assert Tensor(compile=True, loss=True).why_not("cuda", 2) is None
+    assert "give --no-compile" in Tensor(compile=True, sequence=True).why_not("cuda", 2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "said"),
+    [
+        (Tensor(), 3, "4 (heads) cannot be divided among 3 ranks"),
+        (Tensor(), 8, "4 (heads) cannot be divided among 8 ranks"),
+        (Tensor(sequence=True), 4, None),
+        (Tensor(loss=True), 2, None),
+    ],
+)
+def test_gpt_is_divided_by_heads_vocabulary_and_sequence(strategy, ranks, said):
+    reason = strategy.why_not_plan(PRESETS["gpt-tiny"].tensor_plan, ranks)
+    assert reason is None if said is None else said in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "strategy", "said"),
+    [
+        ({"divisors": {"vocabulary": 50257}}, Tensor(), "50257 (vocabulary) cannot"),
+        ({"sequence": 9}, Tensor(sequence=True), "9 (tokens) cannot be divided among 2 ranks"),
+        ({"sequence": 9}, Tensor(), None),
+        ({}, Tensor(sequence=True), "the workload has none"),
+        ({}, Tensor(loss=True), "the workload divides none"),
+    ],
+)
+def test_what_a_plan_does_not_have_is_refused(changes, strategy, said):
+    reason = strategy.why_not_plan(TensorPlan({"layer": "columns"}, **changes), 2)
+    assert reason is None if said is None else said in reason
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_perceptrons_and_transformers_have_plans(name):
+    shape = PRESETS[name]
+    plan, attention = divisible(shape).tensor_plan, divisible(shape).context_plan
+    assert (attention is not None) == (shape.kind == "gpt")
+    assert (plan is not None) == (shape.kind in ("gpt", "mlp"))
+    if plan is not None:
+        splits = list(plan.modules.values())
+        assert splits.count("columns") == splits.count("rows")
+        assert all(number % 2 == 0 for number in plan.divisors.values())
+
+
+def plan(heads=4, sequence=64):
+    return ContextPlan(attention=("mix",), heads=heads, sequence=sequence)
+
+
+@pytest.mark.parametrize(
+    ("method", "ranks", "changes", "said"),
+    [
+        ("ulysses", 4, {}, None),
+        ("ulysses", 8, {}, "4 (heads) cannot be divided among 8 ranks with method='ulysses'"),
+        ("ulysses", 2, {"sequence": 63}, "63 (tokens) cannot be divided among 2 ranks with"),
+        ("ring", 8, {}, None),
+        ("ring", 2, {"heads": 3}, None),
+        ("ring", 2, {"sequence": 62}, "62 (tokens) cannot be divided among 2 ranks, two parts"),
+        ("ring", 3, {}, "64 (tokens) cannot be divided among 3 ranks, two parts for each, with"),
+    ],
+)
+def test_ulysses_divides_heads_and_the_ring_two_parts_for_each_rank(method, ranks, changes, said):
+    reason = Context(method=method).why_not_plan(plan(**changes), ranks)
+    assert reason is None if said is None else said in reason
+
+
+def test_the_ring_computes_in_16_bits_on_a_gpu():
+    assert "autocast=True" in Context(method="ring").why_not("cuda", 2)
+    assert Context(method="ring", autocast=True).why_not("cuda", 2) is None
+    assert Context(method="ulysses").why_not("cuda", 2) is None
+
+
+TINY = PRESETS["gpt-moe-tiny"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "said"),
+    [
+        (Expert(), 8, None),
+        (Expert(), 3, "gpt-moe-tiny: 8 experts cannot be divided among 3 ranks"),
+        (Expert(experts=6), 4, "6 experts cannot be divided among 4 ranks"),
+        (Expert(size=2), 16, None),
+        (Expert(top_k=9), 2, "top_k is 9 and there are 8 experts; choose at most 8"),
+        (Expert(experts=1), 1, "top_k is 2 and there are 1 experts"),
+        (Expert(top_k=0), 2, "a token needs an expert"),
+    ],
+)
+def test_what_the_experts_cannot_do_is_named(strategy, ranks, said):
+    reason = strategy.why_not_divided(divisible(TINY), ranks)
+    assert reason is None if said is None else said in reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (Expert(capacity_factor=0), "a capacity_factor of 0 lets no token through"),
+        (Expert(capacity_factor=-1.5), "a capacity_factor of -1.5"),
+        (Expert(capacity_factor=1, dropless=True), "give one of the two"),
+        (Expert(capacity_factor=0.5), None),
+    ],
+)
+def test_a_capacity_that_lets_nothing_through_is_refused(strategy, said):
+    reason = strategy.why_not("cpu", 2)
+    assert reason is None if said is None else said in reason
+
+
+def test_a_workload_without_experts_is_refused():
+    assert "gpt-tiny has no experts" in Expert().why_not_divided(divisible(PRESETS["gpt-tiny"]), 2)
+    own = divisible(CustomTarget(name="m:f", module="m", function="f"))
+    assert Expert().why_not_divided(own, 2) is None
+    assert "leave capacity_factor, top_k out" in Expert(top_k=1, capacity_factor=1).why_not_divided(
+        own, 2
+    )
+    assert "leave dropless out" in Expert(dropless=True).why_not_divided(own, 2)
+
+
+def test_what_the_router_does_is_part_of_the_workloads_name():
+    strategy = Expert(experts=4, top_k=1, capacity_factor=1.5)
+    name = routed_workload(strategy, "gpt-moe", "cpu")
+    assert name == "gpt-moe+experts-4+top-1+capacity-1.5"
+    shape = resolve_workload(name, "cpu")
+    assert shape.name == "gpt-moe-tiny+experts-4+top-1+capacity-1.5"
+    assert (shape.experts, shape.top_k, shape.capacity_factor) == (4, 1, 1.5)
+    dropless = resolve_workload(routed_workload(Expert(dropless=True), "gpt-moe", "cpu"), "cpu")
+    assert dropless.capacity is None
+    assert routed_workload(Expert(size=2), "gpt-moe", "cpu") == "gpt-moe"
+    assert routed_workload(Expert(top_k=9), "gpt-moe", "cpu") == "gpt-moe"  # refused by the plan
+    assert routed_workload(Expert(capacity_factor=0), "gpt-moe", "cpu") == "gpt-moe"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpt-moe+top1", "+top1 is none of"),
+        ("gpt-moe+capacity-0", "+capacity-0 is none of"),
+        ("gpt-moe+experts-0", "+experts-0 is none of"),
+        ("gpt+top-1", "gpt has no experts"),
+        ("gpt-moe+top-9", "cannot have more experts than there are"),
+        ("gpt-mo+top-1", "Did you mean 'gpt-moe'?"),
+    ],
+)
+def test_a_name_that_asks_for_what_cannot_be_is_answered(name, said):
+    with pytest.raises(UsageError) as error:
+        resolve_workload(name, "cpu")
+    assert said in str(error.value)
