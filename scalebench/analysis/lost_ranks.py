@@ -13,7 +13,6 @@ def losses_of(results: Sequence[CellResult]) -> list[str]:
     """Return a stamp for each rank that launches lost and went on without."""
     return [
         f"{LOST_A_RANK}: rank {one.rank} ({one.message}){_when(result, one.rank)}"
-        f"{_who_serves_on(result, one.rank)}"
         for result in results
         for one in result.lost
     ]
@@ -25,9 +24,3 @@ def _when(result: CellResult, rank: int | None) -> str:
     known = [samples for samples in noted if samples is not None]
     launch = f" of launch {result.cell.repeat}" if result.cell.repeat else ""
     return f" after {min(known)} samples{launch}" if known else launch
-
-
-def _who_serves_on(result: CellResult, rank: int | None) -> str:
-    """Say who has taken over the parameters that a lost rank served."""
-    heirs = [one.rank for one in result.ranks if rank in one.facts.get("taken_over", ())]
-    return f"; rank {heirs[0]} serves its part of the parameters on" if heirs else ""

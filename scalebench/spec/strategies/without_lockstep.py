@@ -221,13 +221,13 @@ class ParameterServer(WithoutLockstep):
         return self.staleness_bound is None or self.backup_workers > 0
 
     def dispensable(self, world_size: int) -> Sequence[int]:
-        """Return all ranks but 0, unless every step needs the gradients of all.
+        """Return all ranks that serve nothing, unless every step needs the gradients of all.
 
-        Rank 0 serves on what another server had; what it is that all agree by is on rank 0 alone.
+        What a server keeps is gone with it.
         """
         if self.staleness_bound == 0 and not self.backup_workers:
             return ()
-        return range(1, world_size)
+        return range(self.servers, world_size)
 
     @property
     def unverified_because(self) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from scalebench.spec import Mesh, ParameterServer
+from scalebench.spec import Mesh
 from scalebench.spec.workload import Workload
 from scalebench.worker.frameworks.accelerate import AccelerateTraining
 from scalebench.worker.frameworks.deepspeed import DeepSpeedTraining
@@ -16,7 +16,6 @@ from scalebench.worker.strategies.asynchronous.elastic import ElasticAveragingTr
 from scalebench.worker.strategies.asynchronous.fedavg import FedAvgTraining
 from scalebench.worker.strategies.asynchronous.gossip import GossipTraining
 from scalebench.worker.strategies.asynchronous.local_sgd import LocalSgdTraining
-from scalebench.worker.strategies.asynchronous.overlapped_server import OverlappedServerTraining
 from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
@@ -40,15 +39,6 @@ def mesh_training(strategy: Mesh, workload: Workload, context: RankContext) -> T
     return (MeshPipelineTraining if in_line else MeshTraining)(strategy, workload, context)
 
 
-def server_training(
-    strategy: ParameterServer, workload: Workload, context: RankContext
-) -> Training:
-    """Return the training of a parameter server: pushes after the backward pass, or during it."""
-    together = strategy.pushes == "together"
-    training = ParameterServerTraining if together else OverlappedServerTraining
-    return training(strategy, workload, context)
-
-
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "plain": PlainTraining,
     "ddp": DdpTraining,
@@ -67,7 +57,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "gossip": GossipTraining,
     "elastic": ElasticAveragingTraining,
     "fedavg": FedAvgTraining,
-    "parameter-server": server_training,
+    "parameter-server": ParameterServerTraining,
     "deepspeed": DeepSpeedTraining,
     "accelerate": AccelerateTraining,
     "fabric": FabricTraining,

@@ -76,6 +76,11 @@ class Server:
         self._sum = torch.zeros_like(parameter)
         self._num_summed = 0
 
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a step needs the gradients of all workers, and all have read the one before."""
+        return self.bound == 0 and not self.backups
+
     def push(self, worker: int, gradient: torch.Tensor) -> list[int]:
         """Take a worker's gradient, shape [K]; return who may go on with the parameters now."""
         stale = self._version - self._read[worker]

@@ -1,12 +1,25 @@
-"""Chunks: how parameters are cut, what is sent next, and a server that steps chunk by chunk."""
+"""Chunks: how parameters are cut, who keeps them, what is sent next, and steps by chunk."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.worker.strategies.asynchronous.chunk_server import ChunkServer
-from scalebench.worker.strategies.asynchronous.chunks import Waiting, cut, need_of_parameters
+from scalebench.worker.optimizers import Lamb, Lars
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies.asynchronous.chunks import (
+    ELEMENTWISE,
+    Waiting,
+    cut,
+    layers_within,
+    need_of_parameters,
+    one_each,
+)
+from scalebench.worker.strategies.asynchronous.server import Server
+
+SHAPES = [torch.Size(shape) for shape in ((6, 4), (6,), (3, 6), (3,), (2, 3))]
+SIZES = [shape.numel() for shape in SHAPES]
+OPTIMIZER = Lamb([torch.nn.Parameter(torch.ones(1))], 0.1)
 
 
 @given(
@@ -20,8 +33,8 @@ def test_chunks_cover_every_parameter_once_and_are_never_too_large(sizes, larges
     assert [i for c in chunks for i in range(c.start, c.stop)] == list(range(sum(sizes)))
     ends = [sum(sizes[: p + 1]) for p in range(len(sizes))]
     for chunk in chunks:
-        assert ends[chunk.parameter] - sizes[chunk.parameter] <= chunk.start < chunk.stop
-        assert chunk.stop <= ends[chunk.parameter], "a chunk is a piece of one parameter"
+        (parameter,) = chunk.parameters
+        assert ends[parameter] - sizes[parameter] <= chunk.start < chunk.stop <= ends[parameter]
         assert chunk.stop - chunk.start <= (largest or max(sizes))
     assert {chunk.server for chunk in chunks} <= set(range(servers))
 
@@ -45,13 +58,13 @@ def sent(by_need, sizes, largest, sends_between):
     waiting, order = Waiting(by_need), []
     for parameter in reversed(range(len(sizes))):
         for chunk in chunks:
-            if chunk.parameter == parameter:
+            if chunk.parameters == (parameter,):
                 waiting.put(chunk.number, need=parameter)
         order += [waiting.pop() for _ in range(min(sends_between, len(waiting)))]
     while waiting:
         order.append(waiting.pop())
     assert sorted(order) == list(range(len(chunks)))
-    return [chunks[number].parameter for number in order], waiting.num_overtakes
+    return [chunks[number].parameters[0] for number in order], waiting.num_overtakes
 
 
 def test_plain_order_sends_whole_tensors_as_the_backward_pass_makes_them():
@@ -77,21 +90,69 @@ def test_need_is_the_order_in_which_layers_came_in_the_forward_pass():
     assert need_of_parameters(4, fired=[[1], [2], [1], [0]]) == [3, 0, 1, -1]
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_steps_by_chunk_are_the_steps_of_the_whole(kind):
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=9), data=st.data())
+def test_every_server_has_whole_layers_and_at_least_one(sizes, data):
+    chunks = one_each(sizes, data.draw(st.integers(1, len(sizes))), OPTIMIZER)
+    assert [p for chunk in chunks for p in chunk.parameters] == list(range(len(sizes)))
+    shapes = [torch.Size((size,)) for size in sizes]
+    found = [layers_within(torch.zeros(c.stop - c.start), c.start, shapes) for c in chunks]
+    assert [len(layer) for part in found for layer in part] == sizes
+
+
+def test_servers_have_equal_parts_or_the_layers_next_to_these():
+    parts = [(c.start, c.stop, c.parameters) for c in one_each([10, 10], 3)]
+    assert parts == [(0, 6, (0,)), (6, 13, (0, 1)), (13, 20, (1,))]
+    assert [c.stop for c in one_each([10] * 6, 3, OPTIMIZER)] == [20, 40, 60]
+    assert [c.stop for c in one_each([100, 1, 1], 3, OPTIMIZER)] == [100, 101, 102]
+
+
+def test_more_servers_than_layers_are_refused_with_the_remedy():
+    with pytest.raises(
+        Unsupported, match=r"3 servers .* the 2 tensors .* Lamb needs whole; choose"
+    ):
+        one_each([5, 5], 3, OPTIMIZER)
+
+
+@pytest.mark.parametrize("kind", ELEMENTWISE)
+def test_optimizers_that_may_be_cut_step_a_cut_vector_as_the_whole(kind):
     torch.manual_seed(0)
-    values = torch.randn(10)
-    whole = torch.nn.Parameter(values.clone())
-    reference = kind([whole], lr=0.1)
-    chunks = cut([7, 3], 4, 1)
-    server = ChunkServer(values, chunks, 2, lambda parameters: kind(parameters, lr=0.7))
-    for rate in (0.1, 0.02):
-        gradients = torch.randn(2, 10)
-        reference.param_groups[0]["lr"] = rate
-        whole.grad = gradients.mean(0)
-        reference.step()
-        for chunk in reversed(chunks):
-            server.set_rate(chunk.number, rate)
-            stepped = [server.push(chunk.number, gradient[chunk.part]) for gradient in gradients]
-            assert stepped == [False, True]
-    assert values == pytest.approx(whole.detach(), abs=1e-6)
+    whole = torch.nn.Parameter(torch.randn(8))
+    start = whole.detach().clone()
+    parts = [torch.nn.Parameter(part.clone()) for part in start.split([3, 5])]
+    optimizers = [kind([one], lr=0.1) for one in (whole, *parts)]
+    for gradient in torch.randn(4, 8):
+        for one, piece in zip((whole, *parts), (gradient, *gradient.split([3, 5])), strict=True):
+            one.grad = piece.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(torch.cat([part.detach() for part in parts]), whole.detach())
+
+
+@pytest.mark.parametrize("kind", [Lars, Lamb])
+@pytest.mark.parametrize(
+    "chunks",
+    [*(one_each(SIZES, servers, OPTIMIZER) for servers in (1, 2, 3)), cut(SIZES, None, 1)],
+    ids=["1 server", "2 servers", "3 servers", "a server of single layers"],
+)
+def test_servers_step_whole_layers_as_one_process_does(kind, chunks):
+    torch.manual_seed(0)
+    start, gradients = torch.randn(sum(SIZES)), torch.randn(4, 2, sum(SIZES))
+    whole = layers_within(start.clone(), 0, SHAPES)
+    optimizer = kind(whole, 0.1, weight_decay=0.01)
+    for gradient in gradients.mean(1):
+        for layer, part in zip(whole, gradient.split(SIZES), strict=True):
+            layer.grad = part.view_as(layer).clone()
+        optimizer.step()
+    found = []
+    for chunk in chunks:
+        part = torch.nn.Parameter(start[chunk.part].clone())
+        layers = layers_within(part.detach(), chunk.start, SHAPES)
+        server = Server(part, kind(layers, 0.1, weight_decay=0.01), 2, 0, layers=layers)
+        for of_workers in gradients:
+            released = [
+                server.push(w, gradient[chunk.part]) for w, gradient in enumerate(of_workers)
+            ]
+            assert released == [[], [0, 1]]
+        found.append(part.detach())
+    expected = torch.cat([layer.detach().flatten() for layer in whole])
+    assert torch.cat(found) == pytest.approx(expected, abs=1e-6)

@@ -3,14 +3,15 @@
 Before each chunk goes a notice with its number, because the receiver cannot know which one the
 sender found most urgent. When it is there an acknowledgement goes back: without it a sender would
 fill the kernel's buffers, megabytes that no urgent chunk can overtake any more. So many may be
-under way at once that the link stays busy meanwhile (the credit of Peng et al. 2019).
+under way at once that the link stays busy meanwhile (the credit of Peng et al. 2019). The notice
+of an answer also has a ticket; see `server.py`.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,9 @@ from scalebench.worker.strategies.asynchronous.chunks import Waiting
 
 NOTICE, ACKNOWLEDGEMENT, FIRST_CHUNK = 1, 2, 3
 """Kinds of messages; chunk c has ``FIRST_CHUNK + c``."""
-GOODBYE = -1
+GOODBYE, LOOK = -1, -2
+"""Notices that no chunk follows: of the end, and of the wish to see the server's parameters."""
+NO_TICKET = -1
 IN_FLIGHT = 4
 """Chunks that a rank has sent and that were not acknowledged yet, at most."""
 
@@ -46,10 +49,9 @@ class ChunkLink:
         tag = self._tag(FIRST_CHUNK + chunk)
         self._expected[chunk] = dist.irecv(values, self.other, self.group, tag)
 
-    def send(self, chunk: int, values: torch.Tensor) -> Callable[[], None]:
+    def send(self, chunk: int, ticket: int, values: torch.Tensor) -> Callable[[], None]:
         """Start to send a chunk, shape [elements]; return what waits until it is there."""
-        answer = torch.empty(1, dtype=torch.int64)
-        notice = torch.tensor([chunk])
+        answer, notice = torch.empty(2, dtype=torch.int64), torch.tensor([chunk, ticket])
         works = [
             dist.irecv(answer, self.other, self.group, self._tag(ACKNOWLEDGEMENT)),
             dist.isend(notice, self.other, self.group, self._tag(NOTICE)),
@@ -60,27 +62,43 @@ class ChunkLink:
             for work in reversed(works):
                 assert work is not None, "this rank is in the group"
                 work.wait()
-            assert int(answer) == chunk == int(notice), "acknowledged in the order of sending"
+            assert answer.equal(notice), "acknowledged in the order of sending"
 
         return arrived
 
-    def say_goodbye(self) -> None:
-        """Tell the other rank that no chunk follows."""
-        dist.send(torch.tensor([GOODBYE]), self.other, self.group, self._tag(NOTICE))
+    def tell(self, what: int) -> None:
+        """Tell the other rank ``GOODBYE`` or ``LOOK``."""
+        notice = torch.tensor([what, NO_TICKET])
+        dist.send(notice, self.other, self.group, self._tag(NOTICE))
 
-    def receive(self) -> int:
-        """Wait for the next chunk, and acknowledge it; return its number, or ``GOODBYE``."""
-        notice = torch.empty(1, dtype=torch.int64)
+    def receive(self) -> tuple[int, int]:
+        """Wait for the next chunk, and acknowledge it.
+
+        Returns:
+            Its number, or what else the other rank tells; and a ticket.
+        """
+        notice = torch.empty(2, dtype=torch.int64)
         dist.recv(notice, self.other, self.group, self._tag(NOTICE))
-        chunk = int(notice)
-        if chunk != GOODBYE:
+        chunk, ticket = notice.tolist()
+        if chunk >= 0:
             self._expected.pop(chunk).wait()
             dist.send(notice, self.other, self.group, self._tag(ACKNOWLEDGEMENT))
-        return chunk
+        return chunk, ticket
 
     def _tag(self, kind: int) -> int:
         server_is_lower = (self.other < dist.get_rank()) == self.other_serves
         return 2 * kind + server_is_lower
+
+
+class Parcel(NamedTuple):
+    """A chunk, its values, shape [elements], and the links that it goes over, each with a ticket.
+
+    The values must stay as they are until they are there.
+    """
+
+    chunk: int
+    values: torch.Tensor
+    to: Sequence[tuple[ChunkLink, int]]
 
 
 class Outbox:
@@ -92,40 +110,30 @@ class Outbox:
 
     Args:
         by_need: See `Waiting`.
-        links_of: A chunk's number → the links that it goes over.
-        values: The vector that chunks are pieces of, shape [Ψ].
-        parts: A chunk's number → where it lies in the vector.
-        on_failure: Is called with an error of a thread.
+        on_failure: Is called with an error of a thread, and with the link that it is about.
     """
 
     def __init__(
-        self,
-        by_need: bool,
-        links_of: Callable[[int], Sequence[ChunkLink]],
-        values: torch.Tensor,
-        parts: Sequence[slice],
-        on_failure: Callable[[BaseException], None],
+        self, by_need: bool, on_failure: Callable[[ChunkLink, RuntimeError], None]
     ) -> None:
         self.waiting = Waiting(by_need)
         self.sent_bytes = 0
-        self._links_of, self._values, self._parts = links_of, values, parts
         self._on_failure = on_failure
         self._changed = threading.Condition()
-        self._under_way: deque[Sequence[Callable[[], None]]] = deque()
+        self._under_way: deque[list[tuple[ChunkLink, Callable[[], None]]]] = deque()
         self._credit = IN_FLIGHT
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._reporting, args=(work,), daemon=True)
-            for work in (self._send_all, self._hear_all)
+            threading.Thread(target=work, daemon=True) for work in (self._send_all, self._hear_all)
         ]
         for thread in self._threads:
             thread.start()
 
-    def put(self, chunk: int, need: int) -> None:
-        """Have a chunk be sent; its values must stay as they are until it is there."""
+    def put(self, parcel: Parcel, need: int, counted: bool = True) -> None:
+        """Have a chunk be sent; ``counted``: its bytes are those of training."""
         with self._changed:
-            self.waiting.put(chunk, need)
-            self.sent_bytes += len(self._links_of(chunk)) * self._values[self._parts[chunk]].nbytes
+            self.waiting.put(parcel, need)
+            self.sent_bytes += counted * len(parcel.to) * parcel.values.nbytes
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -136,28 +144,27 @@ class Outbox:
         for thread in self._threads:
             thread.join()
 
-    def _reporting(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._on_failure(error)
-
     def _send_all(self) -> None:
-        while (chunk := self._next()) is not None:
-            values = self._values[self._parts[chunk]]
-            arrivals = [link.send(chunk, values) for link in self._links_of(chunk)]
+        while (parcel := self._next()) is not None:
+            arrivals = []
+            for link, ticket in parcel.to:
+                try:
+                    arrivals.append((link, link.send(parcel.chunk, ticket, parcel.values)))
+                except RuntimeError as error:
+                    self._on_failure(link, error)
             with self._changed:
                 self._under_way.append(arrivals)
                 self._changed.notify_all()
 
-    def _next(self) -> int | None:
+    def _next(self) -> Parcel | None:
         """Wait for a chunk and for credit; return the chunk to send. None: it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._credit and (len(self.waiting) or self._closed))
             if not len(self.waiting):
                 return None
             self._credit -= 1
-            return self.waiting.pop()
+            parcel: Parcel = self.waiting.pop()
+            return parcel
 
     def _hear_all(self) -> None:
         while True:
@@ -166,8 +173,11 @@ class Outbox:
                 if not self._under_way:
                     return
                 arrivals = self._under_way.popleft()
-            for arrived in arrivals:
-                arrived()
+            for link, arrived in arrivals:
+                try:
+                    arrived()
+                except RuntimeError as error:
+                    self._on_failure(link, error)
             with self._changed:
                 self._credit += 1
                 self._changed.notify_all()
