@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+import scalebench
 from scalebench.errors import UsageError
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.records.secrets import MASK, secret_values, without_secrets, words_without_secrets
@@ -253,7 +254,7 @@ def names_of_this_machine(hosts: Collection[str] = ()) -> dict[str, str]:
         os.path.expanduser("~"): "<home>",
         sys.prefix: "<python>",
         sys.base_prefix: "<python>",
-        str(Path(__file__).resolve().parents[2]): "<scalebench>",
+        str(Path(scalebench.__file__).resolve().parents[1]): "<scalebench>",
     }
     others = {host: f"<host {number}>" for number, host in enumerate(hosts, 1)}
     named = {**others, platform.node(): "<host>"}

@@ -7,7 +7,7 @@ from scalebench.errors import UsageError
 from scalebench.session.plan.make import about_scripts
 from scalebench.session.suites.script import script_suite
 from tests.builders.runs import make_cell
-from tests.unit.session.suites.test_script import NO_FLAGS
+from tests.builders.sessions import NO_FLAGS
 
 TRAIN = "import argparse\nparser.add_argument('--batch-size')\n"
 

@@ -32,6 +32,7 @@ from scalebench.report.export import FORMATS
 from scalebench.report.export.chrome_trace import lanes, one_of_each_row
 from scalebench.report.export.measures import MEASURES, numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
+from tests.builders.calibrated import ALPHA_S, BANDWIDTH, line
 from tests.builders.junit_schema import assert_of_the_schema
 from tests.builders.recoveries import recovery
 from tests.builders.runs import make_cell, make_result, make_run, make_small_run, make_stored_run
@@ -46,7 +47,6 @@ from tests.builders.summaries import (
     usual_rows,
 )
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
-from tests.unit.session.calibration.test_sweeps import ALPHA_S, BANDWIDTH, line
 
 EMPTY = make_run([])
 SUMMARY = make_summary([*usual_rows(), attributed(make_row("traced", 2, efficiency=0.85))])

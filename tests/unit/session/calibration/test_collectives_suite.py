@@ -10,8 +10,8 @@ from scalebench.report import render_table
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.storing.finish import Run
 from scalebench.spec import Case, Collectives, Ddp, Plain, Suite
+from tests.builders.calibrated import line, point
 from tests.builders.runs import make_run
-from tests.unit.session.calibration.test_sweeps import line, point
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 LINKS = Suite(name="links", question="What do links cost?", collectives=Collectives())

@@ -11,7 +11,7 @@ from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Suite
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.worker import survey, unusable
-from tests.unit.session.machine.test_diagnosis import CONDITIONS, FACTS
+from tests.builders.machines import CONDITIONS, FACTS
 
 SUITE = Suite(name="ddp", question="?", cases=(Case(name="ddp", strategy=Ddp()),))
 

@@ -7,7 +7,7 @@ from scalebench.session.machine.diagnosis import diagnose
 from scalebench.session.plan import Request
 from scalebench.session.plan.prepare import prepare
 from scalebench.spec import Case, Ddp, Plain, Suite
-from tests.unit.session.machine.test_diagnosis import CONDITIONS, FACTS
+from tests.builders.machines import CONDITIONS, FACTS
 
 PROBLEM = "no C compiler, no Python.h (apt install gcc; apt install python3.12-dev)"
 GPU = {"name": "A GPU", "uuid": "u", "index": 0, "memory_bytes": 8e10, "peers": []}

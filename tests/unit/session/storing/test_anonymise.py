@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+import scalebench
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
@@ -100,6 +102,12 @@ def test_the_other_machines_of_a_launch_lose_their_names_too() -> None:
     clean = Cleaner(NAMES).model(result)
     assert [rank.host for rank in clean.ranks] == ["<host 1>", "<host 2>"]
     assert clean.failure is not None and clean.failure.message == "lost <host 1> and <host 2>"
+
+
+def test_where_scalebench_is_installed_is_replaced() -> None:
+    root = Path(scalebench.__file__).resolve().parents[1]
+    assert names_of_this_machine()[str(root)] in ("<scalebench>", "<folder>")
+    assert str(root / "scalebench") not in names_of_this_machine()
 
 
 @given(st.text())

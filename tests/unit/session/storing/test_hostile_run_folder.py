@@ -16,7 +16,7 @@ from scalebench.cli import cli
 from scalebench.errors import ScalebenchError
 from scalebench.session.interleaved.results import read_results
 from scalebench.session.machine.inventory import take_inventory
-from tests.unit.session.storing.test_run_folder import SURVEY, resume, start
+from tests.builders.sessions import SURVEY, resume, start
 
 pytestmark = pytest.mark.slow
 

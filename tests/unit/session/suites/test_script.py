@@ -16,13 +16,7 @@ from scalebench.session.suites.script import script_suite
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_failed, make_info
-
-NO_FLAGS: dict[str, Any] = dict.fromkeys(
-    (
-        *("python", "samples_per_step", "scaling", "batch_size", "workload", "dtype", "compile"),
-        *("memory_limit", "precision"),
-    )
-) | {"to_the_end": False, "max_batch": False, "suites": ()}
+from tests.builders.sessions import NO_FLAGS
 
 
 @pytest.fixture(autouse=True)
