@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.cli import main
 from scalebench.records.files import write_checked, write_model
 from scalebench.spec.base import Spec, as_given
 from tests.builders.gated import gated_run
-from tests.unit.cli.test_exit_codes import left
 
 DEEP = 5000
 
@@ -21,10 +21,11 @@ def told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
-        code = left(list(arguments))
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
         out, err = capsys.readouterr()
         assert len(err.splitlines()) <= 1, err
-        return code, out, err
+        return left.value.code, out, err
 
     return run
 
