@@ -47,7 +47,6 @@ def read_summary(path: Path) -> Summary:
 
 
 def _check_format(path: Path, text: str) -> None:
-    """Tell another version's file from a damaged one before its fields are looked at."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -121,7 +121,6 @@ class Comparison:
                     runs=self.base_runs, hosts=math.log1p(self.host_allowance))  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
-        """Turn a difference on the judged scale into a change."""
         if difference is None or self.base is None:
             return None
         if self.metric.kind == "positive":
@@ -159,7 +158,6 @@ class Comparison:
 
 
 def _reason(told: RowVerdict, judgement: Judgement) -> str:
-    """Return the sentence for a verdict."""
     tolerance = f"tolerance of {units.rough_percent(told.floor or 0)}"
     if told.verdict == "inconclusive":
         few = min(told.base_launches, told.new_launches)
@@ -208,7 +206,6 @@ def _whole(count: float) -> bool:
 
 
 def _depends_on_rank(comparison: Comparison) -> bool:
-    """Tell whether the traced numbers are of different ranks that do different work."""
     if comparison.metric.unit != "count" and comparison.metric.name not in (
         "wire_bytes",
         "payload_bytes",
@@ -366,7 +363,6 @@ def explain_baseline(base_s: float | None, new_s: float | None) -> list[str]:
 
 
 def _largest(moved: Mapping[str, float], total: float) -> str:
-    """Return the parts that explain most of a change in points."""
     named = _same_way(moved, total)
     if not named:
         return ""
@@ -376,7 +372,6 @@ def _largest(moved: Mapping[str, float], total: float) -> str:
 
 
 def _same_way(moved: Mapping[str, float], total: float) -> list[tuple[str, float]]:
-    """Return up to three parts that go the way of the whole, the largest first."""
     along = [(name, value) for name, value in moved.items() if value * total > 0]
     told = [(name, value) for name, value in along if abs(value) >= TELLING * abs(total)]
     return sorted(told, key=lambda part: -abs(part[1]))[:3]

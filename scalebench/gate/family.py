@@ -136,7 +136,6 @@ def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:
 
 
 def _sides(pairs: Sequence[Pair], sides: Sequence[Measured]) -> list[Measured]:
-    """Return one run's sides with the variances that are used."""
     lenders: dict[str, list[Variance]] = {pair.kind: [] for pair in pairs}
     for pair, side in zip(pairs, sides, strict=True):
         if side.variance is not None and not pair.shared:
@@ -181,7 +180,6 @@ def _judge(
 
 
 def _finding(pair: Pair, change: Change, rank: float | None) -> tuple[Finding, str]:
-    """Return what the interval says, and why a change that it shows does not count."""
     if change.interval is None:
         return "inconclusive", ""
     low, high = sorted(pair.worse * end for end in change.interval)

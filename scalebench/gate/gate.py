@@ -125,7 +125,6 @@ def compare(
 
 
 def _keys(base: Results, new: Results) -> list[RowKey]:
-    """Return the rows of both in the order of the new run, of its suites only."""
     suites = {row.suite for row in new.rows}
     kept = [row for row in base.rows if row.suite in suites]
     return list(dict.fromkeys(key_of(row) for row in [*new.rows, *kept]))
@@ -144,7 +143,6 @@ def _not_in_baseline(rows: Sequence[Row]) -> str:
 
 
 def _missing(base: Row, new: Row | None, reason: str = "") -> RowVerdict:
-    """Return the verdict on a row that the new run does not have."""
     failed = new is not None and _failed(new)
     told = "not in the new run" if new is None else f"{new.status}: {new.reason or 'no reason'}"
     value = base.step_s.value if base.step_s is not None and base is not new else None
@@ -181,7 +179,6 @@ def _compare_rows(
 
 
 def _matters(mismatch: Mismatch, metric: Metric) -> bool:
-    """Tell whether something that differs between the runs forbids judging a metric."""
     if mismatch.name == LINK_PROFILE:
         return metric.name in RESTS_ON_LINKS
     is_of_machine = mismatch.name in (*ENVIRONMENT, PINNED)
@@ -191,7 +188,6 @@ def _matters(mismatch: Mismatch, metric: Metric) -> bool:
 def _comparisons(
     base: Row, new: Row, results: tuple[Results, Results], settings: GateSettings
 ) -> Iterator[Comparison]:
-    """Yield every metric that at least one of two rows has."""
     others = (results[0].rows, results[1].rows)
     further = list(further_runs(base, results[0]))
     rows = (base, new, *(row for row, _ in further))
@@ -240,7 +236,6 @@ def _trained_alike(base: Row, new: Row) -> bool:
 
 
 def _over_runs(comparison: Comparison, again: Sequence[Observation | None]) -> Comparison:
-    """Return a comparison with all accepted runs of its baseline, where they have launches."""
     if comparison.base is None or comparison.base.launches is None:
         return comparison
     found = [one.launches for one in again if one is not None and one.launches is not None]
@@ -260,7 +255,6 @@ def _compare_metric(
     results: tuple[Results, Results],
     draft: _Draft,
 ) -> None:
-    """Add the verdict on one metric, or put off one that has to be judged with its family."""
     explanation = _explanation(comparison, own, results)
     raced = decided_by_race(comparison)
     if against:
@@ -309,13 +303,11 @@ def _explanation(
 
 
 def _plain_step_s(row: Row, results: Results) -> float | None:
-    """Return the step of the plain model in one process that a row's efficiency rests on."""
     baseline = baseline_of(row, results.rows)
     return baseline.step_s.value if baseline is not None and baseline.step_s else None
 
 
 def _judge_pending(draft: _Draft, error_budget: float) -> None:
-    """Judge what rests on launches, all rows together."""
     pairs = [comparison.pair() for _, comparison in draft.pending]
     for (index, comparison), judgement in zip(
         draft.pending, judge(pairs, error_budget), strict=True

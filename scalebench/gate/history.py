@@ -290,7 +290,6 @@ def _drift(launches: Sequence[Measured], confidence: float) -> Change:
 
 
 def _series(ordered: Sequence[Summary]) -> list[_Series]:
-    """Return one series for each row and metric that any of the runs has."""
     metrics = [metric for metric in METRICS if metric.name in ("step_s", "efficiency")]
     steps = series_of(*(row for summary in ordered for row in summary.rows))
     found: dict[tuple[str, str, int, bool, str], _Series] = {}

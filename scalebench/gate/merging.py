@@ -77,7 +77,6 @@ def _mean_budget(budgets: Sequence[Budget | None]) -> Budget | None:
 
 
 def _means(tables: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean of every number that all tables have, by its name."""
     return {
         name: sum(table[name] for table in tables) / len(tables)
         for name in tables[0]

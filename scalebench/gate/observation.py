@@ -128,7 +128,6 @@ def collective_counts(row: Row) -> dict[str, float]:
 
 
 def _is_baseline(row: Row, others: Iterable[Row]) -> bool:
-    """Tell whether a row's efficiency rests on the row itself."""
     found = baseline_of(row, others)
     return row.strategy == "plain" or (found is not None and key_of(found) == key_of(row))
 
@@ -155,14 +154,12 @@ def _estimated(
 
 
 def _peak_memory(row: Row) -> Observation:
-    """Return the peaks of the launches, and their geometric mean."""
     peaks = [s.peak_memory_bytes for s in row.samples if s.step_s and s.peak_memory_bytes]
     launches = measured(np.log(peaks))
     return Observation(math.exp(launches.center), launches)
 
 
 def _within(row: Row, series: StepSeries) -> float:
-    """Return the variance of the logarithm of one launch's step, as the launches know it."""
     found = [
         median_variance(steps_in(s, series))
         if series != "mean_s" or s.mean_variance is None
@@ -179,7 +176,6 @@ def _step_launches(row: Row, series: StepSeries) -> Measured | None:
 
 
 def _efficiency_launches(row: Row, others: Iterable[Row], series: StepSeries) -> Measured | None:
-    """Return the efficiency of every round, from the plain baseline's steps."""
     baseline = baseline_of(row, others)
     ratios = log_efficiencies(row, baseline, series) if baseline is not None else []
     if baseline is None or not ratios:

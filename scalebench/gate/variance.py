@@ -168,7 +168,6 @@ def change_over_runs(
 
 
 def _between(runs: Sequence[Measured]) -> float:
-    """Return the variance of the runs' centres."""
     return float(np.var([run.center for run in runs], ddof=1))
 
 

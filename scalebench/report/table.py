@@ -97,7 +97,6 @@ def _show_collectives(found: TimedCollectives, link: LinkProfile | None, screen:
 
 
 def _show_verdict(summary: Summary, screen: Screen) -> None:
-    """Show what the run says of every case beside the baseline, in a few sentences each."""
     for suite in judge(summary).suites:
         told = [finding for finding in suite.findings if finding.kind != "baseline"]
         if told or suite.ranking:

@@ -50,7 +50,6 @@ def export_chrome_trace(run: StoredRun, summary: Summary) -> str:
 
 
 def _why_none(run: StoredRun, summary: Summary) -> str:
-    """Say why no step was traced, and what to do."""
     measured = [r for r in run.results.values() if r.cell.purpose == "measure"]
     if "--no-trace" in summary.reproduce:
         return "--no-trace left them out. Run without it, or export another format"
@@ -94,13 +93,11 @@ def _traces(result: CellResult) -> list[tuple[RankRecord, Trace]]:
 
 
 def _shift_ns(rank: RankRecord, trace: Trace) -> int:
-    """Return what the trace's times are to be added to, on rank 0's clock."""
     clock = rank.clock
     return trace.origin_ns if clock is None else clock.on_rank_0(trace.origin_ns)
 
 
 def _origin_ns(result: CellResult) -> int:
-    """Return when the first traced step of any rank began, on rank 0's clock."""
     return min(
         _shift_ns(rank, trace) + min((start for start, _ in trace.steps), default=0)
         for rank, trace in _traces(result)
@@ -110,7 +107,6 @@ def _origin_ns(result: CellResult) -> int:
 def _process(
     process: int, rank: RankRecord, trace: Trace, result: CellResult, row: Row
 ) -> Iterator[Event]:
-    """Yield the events of one rank of one launch."""
     shift = _shift_ns(rank, trace) - _origin_ns(result)
     place = f"{row_name(row)} launch {result.cell.repeat} rank {rank.rank}"
     yield _named("process_name", process, 0, place)
@@ -136,7 +132,6 @@ def _process(
 
 
 def _actions(trace: Trace, process: int, shift: int) -> Iterator[Event]:
-    """Yield the passes of a pipeline's stages."""
     thread = len(SETS) + 1
     if trace.actions:
         yield _named("thread_name", process, thread, "pipeline passes")

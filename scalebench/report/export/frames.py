@@ -100,7 +100,6 @@ def flatten(row: Row | None) -> dict[str, Any]:
 
 
 def _ends_of(name: str) -> dict[str, str]:
-    """Return the columns of an estimate, with the fields that they hold."""
     return {name: "value", f"{name}_low": "low", f"{name}_high": "high", f"{name}_n": "n"}
 
 

@@ -85,7 +85,6 @@ def _collectives(name: str, found: TimedCollectives) -> ElementTree.Element:
 
 
 def _properties(summary: Summary) -> ElementTree.Element:
-    """Return what holds for the whole run."""
     told = {
         "run_id": summary.run_id,
         "status": summary.status,
@@ -117,7 +116,6 @@ def _case(row: Row, time_s: float) -> ElementTree.Element:
 
 
 def _lines(row: Row) -> list[str]:
-    """Return what is known of a row, a line each."""
     lines = [f"caveat: {legal(caveat)}" for caveat in caveats(row)]
     for measure, number in numbers(row):
         interval = ""
@@ -129,7 +127,6 @@ def _lines(row: Row) -> list[str]:
 
 
 def _cost_s(row: Row, run: StoredRun) -> float:
-    """Return the wall clock of a row's launches, its part only of those that it shared."""
     key = (row.suite, row.case, row.world_size)
     return sum(
         result.cost_s

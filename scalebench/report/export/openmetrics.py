@@ -71,7 +71,6 @@ def family_name(measure: Measure, bound: str = "") -> str:
 
 
 def _family(name: str, summary: Summary) -> Iterator[str]:
-    """Yield the lines of the measures of a name, and of the ends of their intervals."""
     good = split(summary.rows)[0]
     found = [(row, m, number) for row in good for m, number in numbers(row) if m.name == name]
     for bound, field in _BOUNDS.items():

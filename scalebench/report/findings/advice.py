@@ -4,7 +4,6 @@ See `scalebench.report.findings.certain` and `scalebench.report.findings.advice_
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from scalebench.records.rows.budget import Part
@@ -19,27 +18,11 @@ from scalebench.report.findings.advice_rules import (
     TOO_WIDE,
     Advice,
     AdviceInput,
+    Loss,
     Rule,
 )
 from scalebench.report.findings.certain import certain
 from scalebench.report.words import causes, wording
-from scalebench.stats import Estimate
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Something that takes time, and what to do about it.
-
-    Attributes:
-        cause: What takes it, a few words.
-        taken_s: Of a step, at most.
-        sentence: What is certain of it at any noise; None: the loss budget tells it.
-    """
-
-    cause: str
-    taken_s: Estimate
-    advice: Advice
-    sentence: str | None = None
 
 
 def advise(row: Row, of_suite: Sequence[Row] = ()) -> Advice | None:
@@ -79,15 +62,9 @@ def losses(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
     if can_gain and _first(INVALID, case):
         return []
     sure = certain(row)
-    found = [
-        Loss(one.cause, Estimate(value=one.seconds, n=1), one.advice, one.sentence) for one in sure
-    ]
     parts = _parts(case, {one.about for one in sure}) if can_gain else []
     known = list(takewhile(case.is_certain, parts))
-    found = sorted(
-        [*found, *_advised(case, known)],
-        key=lambda loss: -loss.taken_s.value,
-    )
+    found = sorted([*sure, *_advised(case, known)], key=lambda loss: -loss.taken_s.value)
     return [*found, *_advised(case, parts[len(known) :])]
 
 
@@ -110,16 +87,11 @@ def _advised(case: AdviceInput, parts: Sequence[Part]) -> list[Loss]:
         told = _first([rule for rule in RULES if rule.about == part.key], case)
         taken_s = case.budget.estimates.get(part.field) if case.budget else None
         if told is not None and taken_s is not None and case.budget:
-            sure = case.is_certain(part)
-            name = causes.name(part, case.budget)
-            found.append(Loss(name, taken_s, told if sure else _doubted(told)))
+            if not case.is_certain(part):
+                action = f"Probably, not certain: {told.action}"
+                told = Advice(action, told.because, f"Probably: {told.next_step}")
+            found.append(Loss(causes.name(part, case.budget), taken_s, told))
     return found
-
-
-def _doubted(told: Advice) -> Advice:
-    return Advice(
-        f"Probably, not certain: {told.action}", told.because, f"Probably: {told.next_step}"
-    )
 
 
 def _first(rules: Sequence[Rule], case: AdviceInput) -> Advice | None:

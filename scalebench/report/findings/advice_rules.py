@@ -114,6 +114,24 @@ class Advice:
         return self.in_brief or self.action
 
 
+@dataclass(frozen=True)
+class Loss:
+    """Something that takes time, and what to do about it.
+
+    Attributes:
+        cause: What takes it, a few words.
+        taken_s: Of a step, at most.
+        sentence: What is certain of it at any noise; None: the loss budget tells it.
+        about: Key of the part of the loss budget that it explains; None: of none.
+    """
+
+    cause: str
+    taken_s: Estimate
+    advice: Advice
+    sentence: str | None = None
+    about: str | None = None
+
+
 Says = Callable[[AdviceInput], Advice | None]
 
 
@@ -212,7 +230,6 @@ def _nothing_to_gain(case: AdviceInput) -> Advice | None:
 
 
 def _faster_neighbour(case: AdviceInput) -> Advice | None:
-    """Point to another case of the same strategy that was measured to be faster here."""
     own = case.row
     rivals = [
         other
@@ -316,12 +333,10 @@ def _sends_gradients(row: Row) -> bool:
 
 
 def _accumulates(row: Row) -> bool:
-    """Tell whether gradients can be accumulated over several passes before they are sent."""
     return row.strategy in GRADIENT_HOOKS or any(one.kind == DDP for one in row.wrappers or ())
 
 
 def _accumulation_was_slower(case: AdviceInput) -> bool:
-    """Tell whether a row of the same strategy that accumulates more is surely worse."""
     own, name = case.row, "accumulate"
     return any(
         (other.strategy, other.workload) == (own.strategy, own.workload)
@@ -376,7 +391,6 @@ def _own_operators(case: AdviceInput) -> Advice | None:
 
 
 def _additions(row: Row) -> list[str]:
-    """Name what a strategy may add to the computation, and nothing that it does not have."""
     cut = row.pipeline is not None or (row.strategy_settings.get("accumulate") or 1) != 1
     hooks = row.strategy in GRADIENT_HOOKS or any(one.kind == DDP for one in row.wrappers or ())
     found = (("microbatches", cut), ("hooks", hooks), ("its wrapper", True))

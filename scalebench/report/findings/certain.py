@@ -4,15 +4,14 @@ Each finding rests on its own test, not on the efficiency: a rank is compared wi
 same steps (see `scalebench.analysis.rows.rank_excess`); what the script's code asks for is counted.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 from scalebench import units
 from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.script import Wrapper
-from scalebench.records.summary import Row
-from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, SYNCHRONISING, Advice
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, SYNCHRONISING, Advice, Loss
 from scalebench.report.words import script_remarks, wording
 from scalebench.report.words.attributed import OWN_PARTS, arrivals, lateness
 from scalebench.report.words.attributed import reasons as reasons_of
@@ -31,41 +30,28 @@ TIMES_AS_MANY = 2
 """Buckets of the default size make at most one part in so many of the operations."""
 
 
-@dataclass(frozen=True)
-class Certain:
-    """One finding.
-
-    Attributes:
-        cause: What it is about, a few words.
-        sentence: What was found, with its size.
-        seconds: Of a step that it takes, at most.
-        advice: What to do.
-        about: Key of the part of the loss budget that it explains; None: of none.
-    """
-
-    cause: str
-    sentence: str
-    seconds: float
-    advice: Advice
-    about: str | None = None
+def _loss(
+    cause: str, sentence: str, seconds: float, advice: Advice, about: str | None = None
+) -> Loss:
+    return Loss(cause, Estimate(value=seconds, n=1), advice, sentence, about)
 
 
-def certain(row: Row) -> list[Certain]:
+def certain(row: Row) -> list[Loss]:
     """Return what is certain of a row on several ranks, that which takes most time first."""
     if row.status != "ok" or row.world_size == 1 or wording.is_baseline(row):
         return []
     found = [one for read in READERS for one in read(row)]
-    return sorted(found, key=lambda one: -one.seconds)
+    return sorted(found, key=lambda one: -one.taken_s.value)
 
 
-def _late_ranks(row: Row) -> list[Certain]:
-    """Name each rank that takes longer than the others, by what it surely takes longer for."""
+def _late_ranks(row: Row) -> Iterator[Loss]:
     by_rank: dict[int, list[RankExcess]] = {}
     for one in row.rank_excess or ():
         if not one.certain and _disturbed(row, one.rank):
             continue
         by_rank.setdefault(one.rank, []).append(one)
-    return [_late_rank(row, rank, excess) for rank, excess in by_rank.items()]
+    for rank, excess in by_rank.items():
+        yield _late_rank(row, rank, excess)
 
 
 def _disturbed(row: Row, rank: int) -> bool:
@@ -74,7 +60,7 @@ def _disturbed(row: Row, rank: int) -> bool:
     return "foreign load" in marks(row) and (not why or "computation" in why[0])
 
 
-def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Certain:
+def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Loss:
     reasons = [one for one in excess if one.part != "lateness"] or list(excess)
     largest = max(reasons, key=lambda one: one.own_s - one.others_s)
     times = {"own": units.seconds(largest.own_s), "others": units.seconds(largest.others_s)}
@@ -89,13 +75,9 @@ def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Certain:
         name = f"rank {rank} is probably the slow one"
         does = next(iter(reasons_of(row, rank)), does)
         told = f"in all {largest.num_blocks} traced steps, which are too few to be certain"
-    return Certain(
-        cause=f"rank {rank}",
-        sentence=f"{name}: {does} ({told})",
-        seconds=largest.own_s - largest.others_s,
-        advice=Advice(action, f"{does}{last}", f"{action}: {does}"),
-        about="wait",
-    )
+    advice = Advice(action, f"{does}{last}", f"{action}: {does}")
+    sentence = f"{name}: {does} ({told})"
+    return _loss(f"rank {rank}", sentence, largest.own_s - largest.others_s, advice, "wait")
 
 
 LATE = "the others wait {own} a step for it, it waits {others} for them"
@@ -106,41 +88,37 @@ ACTIONS = {
 }
 
 
-def _few_workers(row: Row) -> list[Certain]:
-    """Tell of batches that every rank waits for, in the steps that no profiler slowed."""
+def _few_workers(row: Row) -> Iterator[Loss]:
     facts = row.script
     wait_s, loader = (facts.batch_wait_s, facts.loader) if facts else (None, None)
     if wait_s is None or loader is None or loader.num_workers is None or row.step_s is None:
-        return []
+        return
     if wait_s < LEAST_WAIT * row.step_s.value:
-        return []
+        return
     has = f"num_workers={loader.num_workers}"
     takes = f"{units.seconds(wait_s)} of the {units.seconds(row.step_s.value)} step"
     told = f"every rank waits for its batches, {takes}: the loader has {has}"
     action = f"Give the loader more workers than {has}"
-    return [
-        Certain(
-            "loader with too few workers",
-            told,
-            wait_s,
-            Advice(action, f"every rank waits {takes} for data", f"{action}: data takes {takes}"),
-            "data_stall",
-        )
-    ]
+    yield _loss(
+        "loader with too few workers",
+        told,
+        wait_s,
+        Advice(action, f"every rank waits {takes} for data", f"{action}: data takes {takes}"),
+        "data_stall",
+    )
 
 
-def _sent_too_often(row: Row) -> list[Certain]:
-    """Tell of gradients that every backward pass sends, where one pass of a step would do."""
+def _sent_too_often(row: Row) -> Iterator[Loss]:
     facts = row.script
     passes = round((facts.backwards_per_step if facts else None) or 1)
     wrapped = [one for one in row.wrappers or () if one.kind in SYNCHRONISING]
     sent = _gradients_sent(row)
     if passes < 2 or not wrapped or not sent or not row.num_parameters:
-        return []
+        return
     if ((facts and facts.calls_per_step) or 1) > 1 or any(one.hook for one in wrapped):
-        return []
+        return
     if sent[1] < (passes + 1) / 2 * GRADIENT_BYTES * row.num_parameters:
-        return []
+        return
     of_ddp = wrapped[0].kind == DDP
     remedy = "model.no_sync()" if of_ddp else "no_sync() or set_requires_gradient_sync(False)"
     exposed_s = _exposed_s(row) * (1 - 1 / passes)
@@ -150,49 +128,43 @@ def _sent_too_often(row: Row) -> list[Certain]:
         f" {units.seconds(exposed_s)} of exposed communication"
     )
     action = f"Accumulate under {remedy}"
-    return [
-        Certain(
-            "accumulation without no_sync",
-            f"{told}: {size}",
-            exposed_s,
-            Advice(action, f"{told}, {size}", f"{action}: {passes} sends a step, 1 would do"),
-            "exposed_transfer",
-        )
-    ]
+    yield _loss(
+        "accumulation without no_sync",
+        f"{told}: {size}",
+        exposed_s,
+        Advice(action, f"{told}, {size}", f"{action}: {passes} sends a step, 1 would do"),
+        "exposed_transfer",
+    )
 
 
-def _small_buckets(row: Row) -> list[Certain]:
-    """Tell of DDP's buckets where they are smaller than the default, and many."""
+def _small_buckets(row: Row) -> Iterator[Loss]:
     sent, wrapper = _gradients_sent(row), _only_ddp(row)
     cap = wrapper.bucket_bytes if wrapper else None
     if not sent or cap is None or cap >= DEFAULT_BUCKET:
-        return []
+        return
     by_default = 1 + ceil(sent[1] / DEFAULT_BUCKET)
     count = round(sent[0])
     if count < TIMES_AS_MANY * by_default or _model_prefers_small(row):
-        return []
+        return
     exposed_s = _exposed_s(row) * (1 - by_default / count)
     if row.step_s is None or exposed_s < LEAST_LOSS * row.step_s.value:
-        return []
+        return
     told = f"DDP sends its gradients of {units.bytes_(sent[1])} in {count} operations a step"
     size = (
         f"buckets of {units.bytes_(cap)}, the default of 25 MiB makes {by_default}; up to"
         f" {units.seconds(exposed_s)} of exposed communication"
     )
     action = "Try bucket_cap_mb=25"
-    return [
-        Certain(
-            "small buckets",
-            f"{told} ({size})",
-            exposed_s,
-            Advice(action, f"{told} ({size})", f"{action}: {count} operations a step are sent"),
-            "exposed_transfer",
-        )
-    ]
+    yield _loss(
+        "small buckets",
+        f"{told} ({size})",
+        exposed_s,
+        Advice(action, f"{told} ({size})", f"{action}: {count} operations a step are sent"),
+        "exposed_transfer",
+    )
 
 
 def _model_prefers_small(row: Row) -> bool:
-    """Tell whether the cost model predicts longer steps with the default's buckets."""
     told = row.prediction.what_if if row.prediction else ()
     larger = [one for one in told if one.bucket_mb is not None and one.bucket_mb >= 25]
     return any(one.gain < -abs(row.prediction_error or 0.0) for one in larger)
@@ -221,45 +193,39 @@ def _exposed_s(row: Row) -> float:
     return row.exposed_comm_s.value if row.exposed_comm_s else 0.0
 
 
-def _needless_search(row: Row) -> list[Certain]:
+def _needless_search(row: Row) -> Iterator[Loss]:
     found = script_remarks.needless_search(row)
     if found is None or found.seconds is None:
-        return []
+        return
     takes = f"takes {units.seconds(found.seconds)} of a step"
     told = "DDP searches for unused parameters and finds none"
     action = "Leave out find_unused_parameters=True"
-    return [
-        Certain(
-            "search for unused parameters",
-            f"{told}: the search {takes}",
-            found.seconds,
-            Advice(action, f"{told}, which {takes}", f"{action}: the search {takes}"),
-        )
-    ]
+    yield _loss(
+        "search for unused parameters",
+        f"{told}: the search {takes}",
+        found.seconds,
+        Advice(action, f"{told}, which {takes}", f"{action}: the search {takes}"),
+    )
 
 
-def _host_waits(row: Row) -> list[Certain]:
+def _host_waits(row: Row) -> Iterator[Loss]:
     said = script_remarks.host_waits(row)
     waits = row.script.host_waits if row.script else None
     if not said or waits is None or waits.seconds_per_step is None:
-        return []
+        return
     takes = f"{units.seconds(waits.seconds_per_step)} of a step"
     first = waits.places[0]
     place = f"{wording.plain(first.file, 40)}:{first.line}"
     action = f"Call {first.call} less often ({place})"
-    return [
-        Certain(
-            "waits of the host",
-            f"{said}: {takes}",
-            waits.seconds_per_step,
-            Advice(action, f"{said}, {takes}", f"{action}: {waits.per_step:.3g} a step, {takes}"),
-        )
-    ]
+    yield _loss(
+        "waits of the host",
+        f"{said}: {takes}",
+        waits.seconds_per_step,
+        Advice(action, f"{said}, {takes}", f"{action}: {waits.per_step:.3g} a step, {takes}"),
+    )
 
 
-Reader = Callable[[Row], list[Certain]]
-
-READERS: tuple[Reader, ...] = (
+READERS: tuple[Callable[[Row], Iterator[Loss]], ...] = (
     _late_ranks,
     _few_workers,
     _sent_too_often,

@@ -162,9 +162,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
-        *(_as_note(step_kinds.sentence(headline)) if headline else ()),
-        *_outside(headline),
-        *_seen_of_script(headline),
+        *(_seen_of_script(headline) if headline else ()),
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
@@ -190,21 +188,16 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
     )
 
 
-def _outside(headline: Row | None) -> list[str]:
-    return _as_note(outside.sentence(headline)) if headline else []
+def _seen_of_script(row: Row) -> list[str]:
+    told = (step_kinds.sentence(row), outside.sentence(row), *script_remarks.remarks(row))
+    return [wording.as_sentence(said) for said in told if said]
 
 
-def _as_note(said: str) -> list[str]:
+def _as_note(said: str | None) -> list[str]:
     return [wording.as_sentence(said)] if said else []
 
 
-def _seen_of_script(headline: Row | None) -> list[str]:
-    told = script_remarks.remarks(headline) if headline else []
-    return [wording.as_sentence(said) for said in told]
-
-
 def _because(headline: Row) -> tuple[str, ...]:
-    """Say what costs most, and what the cost model says."""
     said = [*causes.causes(headline), predictions.sentence(headline)]
     return tuple(text for text in said if text)
 
@@ -304,7 +297,6 @@ def _wrapper_cost(rows: Sequence[Row], headline: Row | None) -> list[str]:
 
 
 def _cost(alone: Estimate) -> str:
-    """Say what the wrapper costs, given plain over wrapped speed at N=1."""
     if alone.low is not None and alone.high is not None and alone.low <= 1.0 <= alone.high:
         ends = [wording.signed((1 - end) * 100) for end in (alone.high, alone.low)]
         return f"has a cost that the noise hides (between {ends[0]} and {ends[1]} %)"
@@ -348,7 +340,6 @@ def _missing_sizes(rows: Sequence[Row]) -> list[str]:
 
 
 def _stamped(rows: Sequence[Row]) -> list[str]:
-    """Say which numbers of a case are to be read with care, and why."""
     stamped: dict[str, list[Row]] = {}
     for row in rows:
         for name in dict.fromkeys(mark_name(stamp) for stamp in row.stamps):

@@ -94,7 +94,6 @@ def _of_row(row: Row, of_suite: Sequence[Row]) -> list[NextStep]:
 
 
 def _merged(found: Sequence[NextStep]) -> list[NextStep]:
-    """Return each action once, where it wins most, with the other suites that have it."""
     once: dict[str, NextStep] = {}
     for step in found:
         first = once.setdefault(step.action, step)

@@ -38,7 +38,6 @@ def _short(*names: str) -> list[str]:
 
 
 def _ratio(change: float | None) -> float:
-    """Return how many times as fast a step is whose time has changed so."""
     return 1 / (1 + (change or 0.0))
 
 

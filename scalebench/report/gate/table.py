@@ -258,7 +258,6 @@ def _legend(
 
 
 def _stories(rows: Sequence[RowVerdict]) -> list[list[RowVerdict]]:
-    """Return what needs more words than the table has, by place."""
     stories: dict[tuple[object, ...], list[RowVerdict]] = {}
     for row in rows:
         doubted = row.low is not None and row.high is not None and row.low * row.high > 0

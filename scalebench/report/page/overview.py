@@ -148,7 +148,7 @@ def _loss(heads: Sequence[Row]) -> str:
         return f"{wording.plain(heads[0].case, 64)}: {told[0].removeprefix('biggest cause: ')}"
     sure = ((one, row.step_s) for row in heads if row.step_s for one in certain(row)[:1])
     for one, step in sure:
-        return f"{one.cause}, up to {units.percent(one.seconds / step.value)} of the step"
+        return f"{one.cause}, up to {units.percent(one.taken_s.value / step.value)} of the step"
     budgets = [row.budget for row in heads if row.budget]
     if not budgets:
         never_traced = all(row.recovery is not None for row in heads)

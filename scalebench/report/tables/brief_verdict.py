@@ -85,7 +85,6 @@ def _next_step(told: str | None, of: str, ascii_only: bool) -> list[RenderableTy
 
 
 def _result(case: CaseInBrief, cases: Sequence[CaseInBrief]) -> str:
-    """Return speedup and efficiency, each aligned with those of the other rated cases."""
     rated = [other for other in cases if other.speedup]
     if case not in rated:
         return case.result

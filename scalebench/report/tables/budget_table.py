@@ -163,7 +163,6 @@ def _narrowing(columns: Columns, accounted: Accounted) -> list[Narrowing]:
 
 
 def _aligned(column: Column[Pair], accounted: Accounted) -> Column[Pair]:
-    """Keep the place of the mark of doubt free in its columns, so that numbers line up."""
     write, parts = column.text, column.parts if isinstance(column, PartColumn) else ()
     if not any(doubtful(*pair, parts) for pair in accounted):
         return column

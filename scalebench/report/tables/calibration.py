@@ -70,7 +70,6 @@ def _sweeps(points: Sequence[CalibratedPoint]) -> list[tuple[str, list[Calibrate
 
 
 def _table_of(of: CalibratedPoint | LinkFit) -> str:
-    """Name the table of a log that others of the same kind stand beside."""
     return f", {of.link}" if ", " in of.link else ""
 
 

@@ -285,7 +285,6 @@ def _below(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
-    """Return each case's row of the largest N that is not oversubscribed, if there is one."""
     by_case: dict[str, list[Row]] = {}
     for row in rows:
         by_case.setdefault(row.case, []).append(row)

@@ -76,7 +76,6 @@ def group_lines(state: GroupState, recorder: bool) -> list[str]:
 
 
 def _named(ranks: Sequence[int]) -> str:
-    """Name ranks, runs of them as from–to."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -84,7 +84,6 @@ def sentence(rows: Sequence[Row]) -> str | None:
 
 
 def _verdict(without: Estimate | None, in_lockstep: Estimate | None) -> str:
-    """Say who is sooner at the target, where the intervals of both times are apart."""
     if without and in_lockstep and None not in (without.low, in_lockstep.low):
         if (without.high or 0.0) < (in_lockstep.low or 0.0):
             return "Lockstep loses here"

@@ -135,7 +135,6 @@ def sentence(rows: Sequence[Row]) -> str | None:
 
 
 def _rounded_up(ratio: float) -> float:
-    """Return a ratio in percent, to the next tenth that is not below it."""
     return math.ceil(ratio * 1000 - 1e-6) / 10
 
 

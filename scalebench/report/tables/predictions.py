@@ -58,7 +58,6 @@ def unit(rows: Sequence[Row]) -> str:
 
 
 def _base_notes(rows: Sequence[Row]) -> list[str]:
-    """Name the cases that are not predicted from N=1, and say why."""
     bases = {
         (row.case, row.prediction.base_world_size)
         for row in rows

@@ -121,7 +121,6 @@ def _refused(projection: Projection) -> list[str]:
 
 
 def _time_to_loss(projection: Projection) -> list[str]:
-    """Say at which size each case reaches a loss soonest, and what that rests on."""
     by_case: dict[tuple[str, str], list[ProjectedRow]] = {}
     for row in projection.rows:
         if row.speedup_to_loss is not None:
@@ -231,7 +230,6 @@ def _names(rows: Sequence[ProjectedRecovery]) -> list[str]:
 
 
 def _formula_doubts(rows: Sequence[ProjectedRecovery]) -> list[str]:
-    """Say where formula and simulation are further apart than the simulation scatters."""
     apart = {
         name: abs(row.formula_error)
         for name, row in zip(_names(rows), rows, strict=True)

@@ -161,7 +161,6 @@ def raced(rows: Sequence[Row]) -> list[Row]:
 
 
 def _noise(rows: Sequence[Row]) -> list[str]:
-    """Say up to which batch more samples in a step save steps, by the gradient noise scale."""
     scale = _race(rows[0]).noise_scale
     if scale is None:
         return []
@@ -186,14 +185,12 @@ def _noise(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_useful(estimate: Estimate) -> bool:
-    """Say whether a value is known within a factor of two, so that one can act on it."""
     if estimate.low is None or estimate.high is None:
         return False
     return estimate.low >= estimate.value / 2 and estimate.high <= 2 * estimate.value
 
 
 def _missed(rows: Sequence[Row]) -> list[str]:
-    """Say of the rows that did not reach the target how far they came."""
     missed = [(row, race) for row, race in racing(rows) if race.num_reached < race.num_seeds]
     if len(missed) < FEW:
         return [sentence(row, race) for row, race in missed]

@@ -94,7 +94,6 @@ def _cheapest(row: Row, figures: RecoveryFigures) -> str:
 
 
 def _is_dearer(one: SaveFigures, best: SaveFigures) -> bool:
-    """Whether the intervals of two costs are apart."""
     low, high = one.cost_s.low, best.cost_s.high
     return low is not None and high is not None and low > high
 
@@ -219,7 +218,6 @@ ELASTIC_COLUMNS: tuple[Column[Stretch], ...] = (
 
 
 def _throughput(part: ElasticStretchFigures) -> str:
-    """Write samples per second, with the interval where a rank was lost more than once."""
     if part.throughput_over_losses is not None:
         estimate = part.throughput_over_losses
         return units.count(estimate.value, estimate.half_width)

@@ -35,7 +35,6 @@ def operations(found: TimedCollectives) -> list[OperationFigures]:
 
 
 def _usual(fit: dict[str, Any]) -> bool:
-    """Whether it is one that the backend chose, and that programs call without further ado."""
     return fit["algorithm"] == BACKEND and not (fit["in_place"] and fit["op"] in EITHER_PLACE)
 
 

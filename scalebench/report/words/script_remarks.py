@@ -81,7 +81,6 @@ def remarks(row: Row) -> list[str]:
 
 
 def _calls(row: Row) -> str:
-    """Say what a step is where it is more than a call of an optimizer."""
     calls = row.script.calls_per_step if row.script else None
     return f"a step is {calls} optimizer calls" if calls and calls > 1 else ""
 
@@ -111,7 +110,6 @@ def host_waits(row: Row) -> str:
 
 
 def _never_seen(row: Row) -> str:
-    """Say that the script did not evaluate or save in the window, so that nobody counts it in."""
     found, steps = row.outside_step, max((len(s.step_s) for s in row.samples), default=0)
     if found is None or not steps:
         return ""
@@ -135,7 +133,6 @@ def _loader(found: LoaderSettings | None) -> str:
 
 
 def _groups(found: Sequence[ProcessGroups]) -> str:
-    """Name the process groups beside the one of all ranks."""
     others = [one for one in found if one.name != "world"]
     if not others:
         return ""

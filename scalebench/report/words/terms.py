@@ -69,7 +69,6 @@ def definitions() -> Mapping[str, str]:
 
 
 def _rows(document: str) -> dict[str, str]:
-    """Return the first two cells of every line of the document's tables."""
     found: dict[str, str] = {}
     for line in document.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]

@@ -237,7 +237,6 @@ def _wrapper(found: Wrapper) -> str:
 
 
 def _says_nothing(found: Wrapper, row: Row) -> bool:
-    """Tell whether a layout is what FSDP2 makes of parameters anyway."""
     by_fsdp = any(one.kind == "FSDPModule" for one in row.wrappers or ())
     return by_fsdp and found.kind == "DTensor" and len(_sharded_over(found)) < 2
 
@@ -249,7 +248,6 @@ def _layout(found: Wrapper) -> str:
 
 
 def _sharded_over(found: Wrapper) -> list[str]:
-    """Name the dimensions of the mesh over which parameters are cut, with their sizes."""
     dimensions = (found.mesh or {}).items()
     return [
         f"{plain(name, 20)} ({size})"
