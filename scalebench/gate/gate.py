@@ -48,16 +48,6 @@ from scalebench.records.rows.recovery_times import times_of
 from scalebench.records.summary import Estimate, Row, RowKey
 
 
-@dataclass
-class _Draft:
-    """A result in the making."""
-
-    rows: list[RowVerdict] = field(default_factory=list)
-    pending: list[tuple[int, Comparison]] = field(default_factory=list)
-    mismatches: list[Mismatch] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def compare(
     base: Results,
     new: Results,
@@ -79,39 +69,11 @@ def compare(
     Raises:
         UsageError: One of ``allowed`` is no property.
     """
-    settings = settings or GateSettings()
     check_names(allowed, [*base.rows, *new.rows])
-    draft = _Draft()
     base, left_out = usable(base, new)
-    environments = {
-        id(ours): mismatches_of(ours, new.summaries, allowed) for ours in base.summaries
-    }
-    draft.mismatches = list(dict.fromkeys(m for found in environments.values() for m in found))
-    draft.mismatches += suite_mismatches(base, new, allowed)
-    draft.notes = [*notes_on(base, new), *left_out]
-    ours, theirs, decisive = base.by_key(), new.by_key(), decisive_rows(base, new)
-    without_baseline = []
-    for key in _keys(base, new):
-        if key not in ours:
-            if _failed(theirs[key][0]):
-                draft.rows.append(_missing(theirs[key][0], theirs[key][0]))
-            else:
-                without_baseline.append(theirs[key][0])
-            continue
-        row, summary = ours[key]
-        if key in theirs:
-            told, of_new = theirs[key]
-            asked = settings.of_suite(of_new.gate.get(row.suite, {}), f"{new.name}: gate")
-        else:
-            told, asked = None, settings
-        if key not in decisive:
-            asked = asked.only_exact()
-        _compare_rows((row, told), (base, new), environments[id(summary)], asked, allowed, draft)
-    if without_baseline and draft.rows:
-        draft.notes.append(_not_in_baseline(without_baseline))
-    if rounds:
-        draft.pending = [(at, replace(one, rounds=True)) for at, one in draft.pending]
-    _judge_pending(draft, error_budget)
+    draft = _Draft(base, new, allowed, rounds, notes=[*notes_on(base, new), *left_out])
+    draft.compare_all(settings or GateSettings())
+    draft.judge_pending(error_budget)
     return GateResult(
         base=base.name,
         new=new.name,
@@ -122,6 +84,77 @@ def compare(
         notes=tuple(draft.notes),
         interleaved=rounds,
     )
+
+
+@dataclass
+class _Draft:
+    """A result in the making; ``pending``: what is judged with its family, by place in ``rows``."""
+
+    base: Results
+    new: Results
+    allowed: Collection[str]
+    rounds: bool
+    notes: list[str]
+    rows: list[RowVerdict] = field(default_factory=list)
+    pending: list[tuple[int, Comparison]] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+    def compare_all(self, settings: GateSettings) -> None:
+        """Compare every row of both."""
+        base, new, allowed = self.base, self.new, self.allowed
+        environments = {
+            id(ours): mismatches_of(ours, new.summaries, allowed) for ours in base.summaries
+        }
+        self.mismatches = list(dict.fromkeys(m for found in environments.values() for m in found))
+        self.mismatches += suite_mismatches(base, new, allowed)
+        ours, theirs, decisive = base.by_key(), new.by_key(), decisive_rows(base, new)
+        without_baseline = []
+        for key in _keys(base, new):
+            if key not in ours:
+                if _failed(theirs[key][0]):
+                    self.rows.append(_missing(theirs[key][0], theirs[key][0]))
+                else:
+                    without_baseline.append(theirs[key][0])
+                continue
+            (row, summary), told, asked = ours[key], None, settings
+            if key in theirs:
+                told, of_new = theirs[key]
+                asked = settings.of_suite(of_new.gate.get(row.suite, {}), f"{new.name}: gate")
+            if key not in decisive:
+                asked = asked.only_exact()
+            self._compare_rows(row, told, environments[id(summary)], asked)
+        if without_baseline and self.rows:
+            self.notes.append(_not_in_baseline(without_baseline))
+
+    def _compare_rows(
+        self, base: Row, new: Row | None, environment: Sequence[Mismatch], settings: GateSettings
+    ) -> None:
+        if base.status == "skipped" and (new is None or new.status == "skipped"):
+            return
+        if new is None or new.status != "ok":
+            self.rows.append(_missing(base, new))
+            return
+        if base.status == "skipped":
+            self.notes.append(_not_in_baseline([new]))
+            return
+        own = row_mismatches(base, new, self.allowed)
+        self.mismatches += [m for m in own if m not in self.mismatches]
+        for one in _comparisons(base, new, (self.base, self.new), settings):
+            against = [m for m in (*environment, *own) if _matters(m, one.metric)]
+            told = tuple(_explanation(one, own, (self.base, self.new)))
+            verdict = _verdict(one, [m for m in against if not m.allowed])
+            if verdict is None:
+                self.pending.append((len(self.rows), replace(one, rounds=self.rounds)))
+                self.rows.append(replace(one.verdict("inconclusive"), explanation=told))
+            else:
+                self.rows.append(one.explained(verdict, told))
+
+    def judge_pending(self, error_budget: float) -> None:
+        """Judge what rests on launches, all rows together."""
+        judged = judge([comparison.pair() for _, comparison in self.pending], error_budget)
+        for (place, comparison), judgement in zip(self.pending, judged, strict=True):
+            told = self.rows[place].explanation
+            self.rows[place] = comparison.explained(comparison.judged(judgement), told)
 
 
 def _keys(base: Results, new: Results) -> list[RowKey]:
@@ -152,30 +185,6 @@ def _missing(base: Row, new: Row | None, reason: str = "") -> RowVerdict:
         failed=failed,
         reason=reason or told,
     )
-
-
-def _compare_rows(
-    pair: tuple[Row, Row | None],
-    results: tuple[Results, Results],
-    environment: Sequence[Mismatch],
-    settings: GateSettings,
-    allowed: Collection[str],
-    draft: _Draft,
-) -> None:
-    base, new = pair
-    if base.status == "skipped" and (new is None or new.status == "skipped"):
-        return
-    if new is None or new.status != "ok":
-        draft.rows.append(_missing(base, new))
-        return
-    if base.status == "skipped":
-        draft.notes.append(_not_in_baseline([new]))
-        return
-    own = row_mismatches(base, new, allowed)
-    draft.mismatches += [m for m in own if m not in draft.mismatches]
-    for comparison in _comparisons(base, new, results, settings):
-        against = [m for m in (*environment, *own) if _matters(m, comparison.metric)]
-        _compare_metric(comparison, [m for m in against if not m.allowed], own, results, draft)
 
 
 def _matters(mismatch: Mismatch, metric: Metric) -> bool:
@@ -248,38 +257,26 @@ def _over_runs(comparison: Comparison, again: Sequence[Observation | None]) -> C
     return replace(comparison, base=Observation(value, together), base_runs=runs)
 
 
-def _compare_metric(
-    comparison: Comparison,
-    against: Sequence[Mismatch],
-    own: Sequence[Mismatch],
-    results: tuple[Results, Results],
-    draft: _Draft,
-) -> None:
-    explanation = _explanation(comparison, own, results)
+def _verdict(comparison: Comparison, against: Sequence[Mismatch]) -> RowVerdict | None:
+    """Return the verdict on one metric; None: it rests on launches, judged with its family."""
     raced = decided_by_race(comparison)
     if against:
         what = "; ".join(dict.fromkeys(m.told for m in against[:3]))
-        verdict = comparison.verdict("not comparable", reason=f"different: {what}")
-    elif raced is not None:
-        verdict = raced
-    elif comparison.base is None:
+        return comparison.verdict("not comparable", reason=f"different: {what}")
+    if raced is not None:
+        return raced
+    if comparison.base is None:
         reason = "the baseline has no number" + _why(comparison.base_row, comparison.metric)
-        verdict = comparison.verdict("not comparable", reason=reason)
-    elif comparison.new is None:
+        return comparison.verdict("not comparable", reason=reason)
+    if comparison.new is None:
         reason = "the new run has no number" + _why(comparison.new_row, comparison.metric)
-        verdict = comparison.verdict("missing", reason=reason)
-    elif comparison.base_row.status != "ok":
+        return comparison.verdict("missing", reason=reason)
+    if comparison.base_row.status != "ok":
         reason = f"the baseline's row is {comparison.base_row.status}"
-        verdict = comparison.verdict("not comparable", reason=reason)
-    elif comparison.metric.kind == "exact":
-        verdict = exact_verdict(comparison)
-    elif comparison.launches is not None:
-        draft.pending.append((len(draft.rows), comparison))
-        draft.rows.append(replace(comparison.verdict("inconclusive"), explanation=explanation))
-        return
-    else:
-        verdict = single_verdict(comparison)
-    draft.rows.append(comparison.explained(verdict, explanation))
+        return comparison.verdict("not comparable", reason=reason)
+    if comparison.metric.kind == "exact":
+        return exact_verdict(comparison)
+    return None if comparison.launches is not None else single_verdict(comparison)
 
 
 def _why(row: Row, metric: Metric) -> str:
@@ -289,7 +286,7 @@ def _why(row: Row, metric: Metric) -> str:
 
 def _explanation(
     comparison: Comparison, own: Sequence[Mismatch], results: tuple[Results, Results]
-) -> tuple[str, ...]:
+) -> list[str]:
     """Return the lines for a row, whatever the verdict; `Comparison.explained` may drop them."""
     base, new = comparison.base_row, comparison.new_row
     if comparison.metric.name == "efficiency":
@@ -298,20 +295,10 @@ def _explanation(
     elif comparison.metric.name == "step_s":
         lines = explain_step(base, new)
     else:
-        return ()
-    return (*lines, *explain_exact(base, new), *explain_settings(own))
+        return []
+    return [*lines, *explain_exact(base, new), *explain_settings(own)]
 
 
 def _plain_step_s(row: Row, results: Results) -> float | None:
     baseline = baseline_of(row, results.rows)
     return baseline.step_s.value if baseline is not None and baseline.step_s else None
-
-
-def _judge_pending(draft: _Draft, error_budget: float) -> None:
-    pairs = [comparison.pair() for _, comparison in draft.pending]
-    for (index, comparison), judgement in zip(
-        draft.pending, judge(pairs, error_budget), strict=True
-    ):
-        explanation = draft.rows[index].explanation
-        verdict = comparison.judged(judgement)
-        draft.rows[index] = comparison.explained(verdict, explanation)

@@ -241,7 +241,7 @@ def _faster_neighbour(case: AdviceInput) -> Advice | None:
         and other.compression is None
         and other.status == "ok"
         and (other.correctness is None or other.correctness.status != "deviates")
-        and _surely_better(other.efficiency, own.efficiency)
+        and wording.surely_above(other.efficiency, own.efficiency)
     ]
     if not rivals:
         return None
@@ -250,12 +250,6 @@ def _faster_neighbour(case: AdviceInput) -> Advice | None:
     settings = f"Use the settings of {wording.plain(best.case, 64)}"
     measured = f"{wording.plus_minus(best.efficiency, 100)} % on the same ranks"
     return Advice(f"{settings}, which was measured at {measured}", "", f"{settings}: {measured}")
-
-
-def _surely_better(other: Estimate | None, own: Estimate | None) -> bool:
-    if other is None or own is None or other.low is None or own.high is None:
-        return False
-    return other.low > own.high
 
 
 def _model_says(case: AdviceInput, action: str, condition: str, what_if: ChangedStep) -> Advice:
@@ -342,7 +336,7 @@ def _accumulation_was_slower(case: AdviceInput) -> bool:
         (other.strategy, other.workload) == (own.strategy, own.workload)
         and (other.world_size, other.global_batch) == (own.world_size, own.global_batch)
         and other.strategy_settings.get(name, 1) > own.strategy_settings.get(name, 1)
-        and _surely_better(own.efficiency, other.efficiency)
+        and wording.surely_above(own.efficiency, other.efficiency)
         for other in case.of_suite
     )
 

@@ -240,7 +240,7 @@ def _answer(rows: Sequence[Row], headline: Row | None) -> tuple[Kind, str]:
 def _rate(row: Row, subject: str) -> str:
     if row.throughput is None:
         return f"{subject}."
-    rate = units.count(row.throughput.value, row.throughput.half_width)
+    rate = wording.count(row.throughput)
     things = "samples" if wording.counts_samples(row) else "steps"
     return f"{subject}: {rate} {things} per second."
 
@@ -315,7 +315,7 @@ def _exposed(headline: Row | None) -> list[str]:
     exposed = headline.exposed_comm_s
     if exposed.value <= 0 or (exposed.low is not None and exposed.low <= 0):
         return []
-    time = units.seconds(exposed.value, exposed.half_width)
+    time = wording.seconds(exposed)
     return [f"In traced steps, exposed communication takes {time}."]
 
 

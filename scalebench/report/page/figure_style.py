@@ -7,7 +7,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.page.palette import NEUTRAL, Look
 from scalebench.report.words import wording
@@ -33,7 +32,7 @@ def row_name(row: Row) -> str:
 
 def step_text(row: Row) -> str:
     """Return the row's step time with its interval; a dash: it has none."""
-    return units.seconds(row.step_s.value, row.step_s.half_width) if row.step_s else wording.DASH
+    return wording.seconds(row.step_s) if row.step_s else wording.DASH
 
 
 HATCHES: dict[str, Any] = {

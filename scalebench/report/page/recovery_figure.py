@@ -12,8 +12,9 @@ from scalebench.report.page.figure_style import Looks, row_name, style
 from scalebench.report.page.lanes import BAR, lay
 from scalebench.report.page.palette import CATEGORY_COLORS, NEUTRAL
 from scalebench.report.tables import recovery
-from scalebench.report.tables.recovery import failed_rows, saved_rows, seconds, seconds_or_none
+from scalebench.report.tables.recovery import failed_rows, saved_rows, seconds_or_none
 from scalebench.report.words import wording
+from scalebench.report.words.wording import seconds
 
 BLOCKED, SLOWER, DURABLE = "blocked", "slower steps", "on the disk"
 MEANINGS = {

@@ -56,14 +56,14 @@ def _step(row: Row) -> str:
         return row.status
     if row.step_s is None:
         return NOTHING
-    return units.seconds(row.step_s.value, row.step_s.half_width)
+    return wording.seconds(row.step_s)
 
 
 def _step_detail(row: Row) -> str:
     if row.step_s is None or row.step_s.half_width is None:
         return ""
     unit = units.seconds(row.step_s.value).rpartition(" ")[2]
-    scale = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
+    scale = units.PER_SECOND[unit]
     return f"{wording.interval(row.step_s, scale)} {unit}"
 
 
@@ -106,10 +106,6 @@ def _check_detail(row: Row) -> str:
     return f"error {found.gradient_deviation:.1e}{limit}"
 
 
-def _count(estimate: Estimate) -> str:
-    return units.count(estimate.value, estimate.half_width)
-
-
 def _check_style(row: Row) -> str:
     return "bold red" if row.correctness and row.correctness.status == "deviates" else ""
 
@@ -122,7 +118,7 @@ def _throughput(row: Row) -> str:
     if row.throughput is None:
         return NOTHING
     unit = "" if wording.counts_samples(row) else " steps"
-    return f"{_count(row.throughput)}{unit}"
+    return f"{wording.count(row.throughput)}{unit}"
 
 
 _STATUS_STYLE = {"failed": "bold red", "oom": "bold red", "skipped": "yellow"}
@@ -139,7 +135,7 @@ COLUMNS = (
         detail=_step_detail,
     ),
     Column("samples/s", _throughput, key="throughput"),
-    Column("tokens/s", _estimate(lambda r: r.tokens_per_s, _count), key="tokens"),
+    Column("tokens/s", _estimate(lambda r: r.tokens_per_s, wording.count), key="tokens"),
     Column(
         "speedup",
         _estimate(lambda r: r.speedup, lambda e: f"{wording.point(e)}{wording.TIMES}"),
@@ -148,7 +144,7 @@ COLUMNS = (
     ),
     Column(
         "efficiency",
-        _estimate(lambda r: r.efficiency, lambda e: f"{wording.plus_minus(e, 100)} %"),
+        _estimate(lambda r: r.efficiency, wording.percent),
         style=lambda r: "dim" if r.oversubscribed else "bold",
         key="efficiency",
         detail=_interval(lambda r: r.efficiency, 100),

@@ -147,7 +147,7 @@ def _with_interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return text.replace("-", wording.MINUS)
     number, _, unit = text.rpartition(" ")
-    scale = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
+    scale = units.PER_SECOND[unit]
     places = wording.decimals(number)
     ends = [wording.signed(end * scale, places) for end in (estimate.low, estimate.high)]
     return f"{number.replace('-', wording.MINUS)} {unit} ({' to '.join(ends)})"

@@ -192,7 +192,7 @@ def verdict(rows: Sequence[Row]) -> str | None:
     if found is None or found.exact.step_s is None:
         return None
     where = f"on {wording.ranks(found.exact)}"
-    takes = units.seconds(found.exact.step_s.value, found.exact.step_s.half_width)
+    takes = wording.seconds(found.exact.step_s)
     if found.shorter:
         verb = "takes a shorter step" if len(found.shorter) == 1 else "take shorter steps"
         return f"{_names(found.shorter)} {verb} than the exact all-reduce ({takes}) {where}."
@@ -242,19 +242,15 @@ def _loss_after(row: Row) -> str:
     return f"{losses.loss_after_steps:.3f}" if losses else wording.DASH
 
 
-def _seconds(estimate: Estimate) -> str:
-    return units.seconds(estimate.value, estimate.half_width)
-
-
 COLUMNS: tuple[Column[Row], ...] = (
     SHRINKING_CASE,
     RANKS,
     Column("sends", lambda r: units.bytes_(told(r).payload_bytes)),
     value("of float32", lambda r: told(r).payload_ratio, units.percent),
     Column("wire", lambda r: units.bytes_(told(r).wire_bytes)),
-    value("encode", lambda r: told(r).encode_s, _seconds),
-    value("comm", lambda r: told(r).communicate_s, _seconds),
-    value("decode", lambda r: told(r).decode_s, _seconds),
+    value("encode", lambda r: told(r).encode_s, wording.seconds),
+    value("comm", lambda r: told(r).communicate_s, wording.seconds),
+    value("decode", lambda r: told(r).decode_s, wording.seconds),
     value("error", lambda r: told(r).gradient_error, lambda e: units.significant(e, digits=2)),
     Column("loss", _loss_after),
     Column("pays below", _pays_below),

@@ -84,11 +84,10 @@ def sentence(rows: Sequence[Row]) -> str | None:
 
 
 def _verdict(without: Estimate | None, in_lockstep: Estimate | None) -> str:
-    if without and in_lockstep and None not in (without.low, in_lockstep.low):
-        if (without.high or 0.0) < (in_lockstep.low or 0.0):
-            return "Lockstep loses here"
-        if (without.low or 0.0) > (in_lockstep.high or 0.0):
-            return "Leaving lockstep costs more than waiting here"
+    if wording.surely_above(in_lockstep, without):
+        return "Lockstep loses here"
+    if wording.surely_above(without, in_lockstep):
+        return "Leaving lockstep costs more than waiting here"
     return "Whether lockstep loses here is not certain"
 
 

@@ -37,9 +37,7 @@ def sentence(row: Row) -> str | None:
 
 def _interval(row: Row) -> str:
     told = row.prediction
-    if told is None or told.low_s is None or told.high_s is None:
-        return NOTHING
-    return f"{units.seconds(told.low_s)} to {units.seconds(told.high_s)}"
+    return wording.span_s(told.low_s, told.high_s) if told else NOTHING
 
 
 def signed_percent(ratio: float | None) -> str:

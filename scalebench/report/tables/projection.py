@@ -46,12 +46,6 @@ def render_projection(
     return screen.text()
 
 
-def _interval(row: ProjectedRow) -> str:
-    if row.low_s is None or row.high_s is None:
-        return NOTHING
-    return f"{units.seconds(row.low_s)} to {units.seconds(row.high_s)}"
-
-
 def _speedup_to_loss(row: ProjectedRow) -> str:
     if row.speedup_to_loss is None:
         return NOTHING
@@ -76,7 +70,7 @@ COLUMNS: tuple[Column[ProjectedRow], ...] = (
     RANKS,
     Column("batch\nall/rank", lambda r: f"{r.global_batch}/{r.rank_batch}"),
     value("step", lambda r: r.step_s, units.seconds),
-    Column("90 % interval", _interval),
+    Column("90 % interval", lambda r: wording.span_s(r.low_s, r.high_s)),
     value("samples/s", lambda r: r.throughput, units.count),
     value("efficiency", lambda r: r.efficiency, lambda e: f"{100 * e:.3g} %"),
     Column("slower\ncomputation", lambda r: _of_step(r, r.compute_inflation_s)),

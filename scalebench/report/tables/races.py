@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from scalebench import units
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, value, without
@@ -63,7 +62,7 @@ def sentence(row: Row, race: RaceFigures) -> str:
         why = race.unavailable.get("time_to_target_s", "it did not reach the target")
         return f"{name}: {wording.plain(why, 200)}."
     base = f"{wording.plain(race.baseline[0], 64)} on {_ranks(race.baseline[1])}"
-    within = units.seconds(race.time_to_target_s.value, race.time_to_target_s.half_width)
+    within = wording.seconds(race.time_to_target_s)
     said = f"{name} reaches {race.target_loss:.4g} in {within}"
     if _is_baseline(row, race):
         return f"{said}: the baseline."
@@ -115,43 +114,27 @@ def _race(row: Row) -> RaceFigures:
     return row.race
 
 
-def _percent(estimate: Estimate) -> str:
-    return f"{wording.plus_minus(estimate, 100)} %"
-
-
-def _seconds(estimate: Estimate) -> str:
-    return units.seconds(estimate.value, estimate.half_width)
-
-
-def _loss(estimate: Estimate) -> str:
-    return wording.plus_minus(estimate)
-
-
 COLUMNS: tuple[Column[Row], ...] = (
     SHRINKING_CASE,
     RANKS,
     Column("batch", lambda row: str(row.global_batch)),
     Column("reached", lambda row: f"{_race(row).num_reached} of {_race(row).num_seeds}"),
-    value(
-        "samples",
-        lambda row: _race(row).samples_to_target,
-        lambda e: units.count(e.value, e.half_width),
-    ),
-    value("time", lambda row: _race(row).time_to_target_s, _seconds),
-    value("statistical", lambda row: _race(row).statistical_efficiency, _percent),
+    value("samples", lambda row: _race(row).samples_to_target, wording.count),
+    value("time", lambda row: _race(row).time_to_target_s, wording.seconds),
+    value("statistical", lambda row: _race(row).statistical_efficiency, wording.percent),
     value(
         "noise scale\npredicts",
         lambda row: _race(row).predicted_statistical_efficiency,
         lambda ratio: f"{100 * ratio:.0f} %",
     ),
-    value("hardware", lambda row: _race(row).hardware_efficiency, _percent),
+    value("hardware", lambda row: _race(row).hardware_efficiency, wording.percent),
     value(
         "speedup",
         lambda row: _race(row).speedup_to_target,
         lambda e: f"{wording.plus_minus(e)}{wording.TIMES}",
     ),
-    value("loss at\nequal time", lambda row: _race(row).loss_at_equal_time, _loss),
-    value("final\nloss", lambda row: _race(row).final_loss, _loss),
+    value("loss at\nequal time", lambda row: _race(row).loss_at_equal_time, wording.plus_minus),
+    value("final\nloss", lambda row: _race(row).final_loss, wording.plus_minus),
 )
 
 

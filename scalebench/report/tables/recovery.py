@@ -15,6 +15,7 @@ from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import FOLDED, PLACE, Column, value, without
 from scalebench.report.tables.listing import Table, pages
 from scalebench.report.words import wording
+from scalebench.report.words.wording import seconds
 from scalebench.spec.recovery import BADPUT
 
 Found = tuple[Row, RecoveryFigures]
@@ -23,11 +24,6 @@ Found = tuple[Row, RecoveryFigures]
 def recovering(rows: Sequence[Row]) -> list[Found]:
     """Return the rows that were saved and restored, with what came of it."""
     return [(row, row.recovery) for row in rows if row.recovery is not None]
-
-
-def seconds(estimate: Estimate) -> str:
-    """Write a time with its interval."""
-    return units.seconds(estimate.value, estimate.half_width)
 
 
 def headline(rows: Sequence[Row]) -> str | None:
@@ -86,16 +82,15 @@ def _cheapest(row: Row, figures: RecoveryFigures) -> str:
     best = figures.cheapest
     assert best is not None, "asked of a row that was saved"
     name = f"{wording.plain(row.case, 64)} on {wording.ranks(row)}"
-    others = [one for one in figures.saves if one is not best and not _is_dearer(one, best)]
+    others = [
+        one
+        for one in figures.saves
+        if one is not best and not wording.surely_above(one.cost_s, best.cost_s)
+    ]
     doubt = f", {wording.joined([one.method for one in others])} may be as cheap" if others else ""
     return (
         f"{name}: saving {best.method} costs training {seconds(best.cost_s)} a checkpoint{doubt}."
     )
-
-
-def _is_dearer(one: SaveFigures, best: SaveFigures) -> bool:
-    low, high = one.cost_s.low, best.cost_s.high
-    return low is not None and high is not None and low > high
 
 
 def restored(rows: Sequence[Row]) -> str:
@@ -220,7 +215,7 @@ ELASTIC_COLUMNS: tuple[Column[Stretch], ...] = (
 def _throughput(part: ElasticStretchFigures) -> str:
     if part.throughput_over_losses is not None:
         estimate = part.throughput_over_losses
-        return units.count(estimate.value, estimate.half_width)
+        return wording.count(estimate)
     return wording.DASH if part.throughput is None else units.count(part.throughput)
 
 

@@ -38,19 +38,12 @@ def _exposed(one: RankedChoice) -> list[tuple[str, float]]:
     return [(axis, share) for axis, share in parts if share >= 0.0005]
 
 
-def interval_words(one: RankedChoice) -> str:
-    """Return the 90 % interval of the step."""
-    if one.low_s is None or one.high_s is None:
-        return NOTHING
-    return f"{units.seconds(one.low_s)} to {units.seconds(one.high_s)}"
-
-
 COLUMNS: tuple[Column[tuple[int, RankedChoice]], ...] = (
     Column("#", lambda r: str(r[0]), numeric=False),
     Column("mesh", lambda r: r[1].mesh_words, numeric=False, fold=19),
     Column("how", lambda r: r[1].how_words, numeric=False, fold=26),
     value("step", lambda r: r[1].step_s, units.seconds),
-    Column("90 %\ninterval", lambda r: interval_words(r[1]), fold=10),
+    Column("90 %\ninterval", lambda r: wording.span_s(r[1].low_s, r[1].high_s), fold=10),
     value("memory\na rank", lambda r: r[1].memory_bytes, units.bytes_),
     value("MFU", lambda r: r[1].mfu, lambda m: f"{100 * m:.3g} %"),
     Column("exposed\ncommunication", lambda r: exposed_words(r[1]), numeric=False),

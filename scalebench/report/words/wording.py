@@ -326,6 +326,35 @@ def point(estimate: Estimate, scale: float = 1.0) -> str:
     return units.significant(estimate.value * scale, half * scale if half else None)
 
 
+def seconds(estimate: Estimate) -> str:
+    """Write a duration with the digits that its interval supports."""
+    return units.seconds(estimate.value, estimate.half_width)
+
+
+def count(estimate: Estimate) -> str:
+    """Write a count with the digits that its interval supports."""
+    return units.count(estimate.value, estimate.half_width)
+
+
+def percent(estimate: Estimate) -> str:
+    """Write a ratio in percent with its interval: ``"85.6 ± 3.5 %"``."""
+    return f"{plus_minus(estimate, 100)} %"
+
+
+def span_s(low_s: float | None, high_s: float | None) -> str:
+    """Write an interval of durations; a dash without one."""
+    if low_s is None or high_s is None:
+        return DASH
+    return f"{units.seconds(low_s)} to {units.seconds(high_s)}"
+
+
+def surely_above(one: Estimate | None, other: Estimate | None) -> bool:
+    """Whether an interval lies above another; not where one of the two is not known."""
+    if one is None or other is None or one.low is None or other.high is None:
+        return False
+    return one.low > other.high
+
+
 FAR = 10
 """An upper end beyond so many times the value is written ``over``: all of its digits are noise."""
 
