@@ -65,10 +65,10 @@ CHARTS = {
     "meagre": 5,
     "failed": 0,
     "compressed": 6,
-    "two": 10,
-    "everything": 15,
-    "devices": 12,
-    "hostile": 28,
+    "two": 7,
+    "everything": 12,
+    "devices": 9,
+    "hostile": 23,
 }
 
 

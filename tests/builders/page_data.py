@@ -6,7 +6,7 @@ import numpy as np
 
 from scalebench.analysis.page_data import PageData
 from scalebench.analysis.page_data.extrapolation import Extrapolation
-from scalebench.analysis.page_data.rank_steps import Autocorrelation, RankGrid, StepSeries
+from scalebench.analysis.page_data.rank_steps import RankGrid
 from scalebench.analysis.page_data.telemetry import DeviceSeries, Throttled
 from scalebench.analysis.page_data.timeline import HIDDEN, RankStep, ShownOperation, StepTimeline
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
@@ -36,8 +36,6 @@ def make_evidence(summary: Summary, device: str = "0: a GPU") -> PageData:
         link_unavailable="",
         timelines=tuple(map(make_timeline, several)),
         grids=tuple(map(make_grid, several)),
-        step_series=tuple(make_course(row, repeat) for row in rows for repeat in range(2)),
-        autocorrelations=tuple(map(make_autocorrelation, rows)),
         devices=tuple(make_device(row, device) for row in on_gpu),
         extrapolation=make_outlook(summary.run_id, several),
     )
@@ -69,16 +67,6 @@ def make_grid(row: Row) -> RankGrid:
     place = (row.suite, row.case, row.world_size, 0)
     ranks, steps = tuple(range(row.world_size)), tuple(range(30))
     return RankGrid(*place, deviation, ranks, steps, 0.02, 5, row.world_size, 30)
-
-
-def make_course(row: Row, repeat: int) -> StepSeries:
-    times = (0.5, *[0.03] * 4, *[0.02] * 25)
-    return StepSeries(row.suite, row.case, row.world_size, repeat, tuple(range(30)), times, 5, True)
-
-
-def make_autocorrelation(row: Row) -> Autocorrelation:
-    values = tuple(0.8 * 0.5**lag for lag in range(12))
-    return Autocorrelation(row.suite, row.case, row.world_size, values, 0.2, 96)
 
 
 def make_device(row: Row, device: str) -> DeviceSeries:

@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from scalebench.analysis.page_data.expert_load import ExpertLoad, expert_load_of
 from scalebench.analysis.page_data.extrapolation import Extrapolation, extrapolate
 from scalebench.analysis.page_data.races import RaceCurve, race_curves
-from scalebench.analysis.page_data.rank_steps import (
-    Autocorrelation,
-    RankGrid,
-    StepSeries,
-    autocorrelation_of,
-    rank_grid,
-    step_series_of,
-)
+from scalebench.analysis.page_data.rank_steps import RankGrid, rank_grid
 from scalebench.analysis.page_data.telemetry import DeviceSeries, device_series_of
 from scalebench.analysis.page_data.timeline import StepTimeline, step_timeline
 from scalebench.analysis.rows.launches import Launches, grouped
@@ -27,14 +20,12 @@ from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.records.summary import Summary
 
 __all__ = [
-    "Autocorrelation",
     "DeviceSeries",
     "ExpertLoad",
     "Extrapolation",
     "PageData",
     "RaceCurve",
     "RankGrid",
-    "StepSeries",
     "StepTimeline",
     "gather",
 ]
@@ -48,8 +39,6 @@ class PageData:
         link: Links as calibrated in the run; None: see ``link_unavailable``.
         timelines: One step of every traced case.
         grids: Step times by rank and step, of the first launch.
-        step_series: From the first step to the last clean one, of every launch.
-        autocorrelations: Of the clean steps.
         devices: Power, clocks and temperature over the first launch.
         races: Of every launch of a race, at every size.
         expert_loads: Tokens by expert and step, of the first launch.
@@ -59,8 +48,6 @@ class PageData:
     link_unavailable: str
     timelines: tuple[StepTimeline, ...]
     grids: tuple[RankGrid, ...]
-    step_series: tuple[StepSeries, ...]
-    autocorrelations: tuple[Autocorrelation, ...]
     devices: tuple[DeviceSeries, ...]
     extrapolation: Extrapolation
     races: tuple[RaceCurve, ...] = ()
@@ -73,14 +60,11 @@ def gather(run: StoredRun, summary: Summary) -> PageData:
     firsts = [next(iter(launches.good.values())) for launches in shown]
     several = [first for first in firsts if first.cell.world_size > 1]
     loads = [expert_load_of(first) for first in firsts]
-    found = [autocorrelation_of([*launches.good.values()]) for launches in shown]
     return PageData(
         link=run.link,
         link_unavailable=run.link_unavailable,
         timelines=tuple(_timelines(shown)),
         grids=tuple(rank_grid(first) for first in several),
-        step_series=tuple(step_series_of(r) for launches in shown for r in launches.good.values()),
-        autocorrelations=tuple(one for one in found if one is not None),
         devices=tuple(one for first in firsts for one in device_series_of(first)),
         extrapolation=extrapolate(run, summary),
         races=tuple(race_curves(grouped(run))),

@@ -1,24 +1,19 @@
-"""Steps of a launch by rank and number: the grid, the steps up to the steady state, the memory.
+"""Steps of a launch by rank and number.
 
 What is drawn is smaller than what was measured: a field of the grid stands for several steps, and
 shows the one that is furthest from the median, so that nothing that sticks out is lost.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.analysis.steps import clean_steps
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult
 
 MOST_ROWS = 160
 MOST_COLUMNS = 400
-MOST_LAGS = 40
-FEWEST_STEPS = 16
-"""Below this many clean steps their autocorrelation says nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,45 +44,6 @@ class RankGrid:
     num_steps: int
 
 
-@dataclass(frozen=True)
-class StepSeries:
-    """The slowest rank's steps of one launch, from the first on.
-
-    Attributes:
-        steps: Number of each step that is kept: all, or the extremes of each stretch.
-        step_s: Its time, seconds.
-        steady_from: First step of the clean window; warm-up before it.
-        steady: Whether the steady state was found before the warm-up limit; None: not told.
-    """
-
-    suite: str
-    case: str
-    world_size: int
-    repeat: int
-    steps: tuple[int, ...]
-    step_s: tuple[float, ...]
-    steady_from: int
-    steady: bool | None
-
-
-@dataclass(frozen=True)
-class Autocorrelation:
-    """How far a clean step predicts the ones after it; mean over the launches.
-
-    Attributes:
-        values: By lag, from lag 1 on.
-        band: Independent steps stay within ± this 19 times in 20: 1.96/√n.
-        num_steps: Clean steps of all launches.
-    """
-
-    suite: str
-    case: str
-    world_size: int
-    values: tuple[float, ...]
-    band: float
-    num_steps: int
-
-
 def rank_grid(result: CellResult) -> RankGrid:
     """Return the grid of a launch that succeeded."""
     cell, ranks = result.cell, sorted(result.ranks, key=lambda rank: rank.rank)
@@ -111,55 +67,6 @@ def rank_grid(result: CellResult) -> RankGrid:
         num_ranks=len(ranks),
         num_steps=until,
     )
-
-
-def step_series_of(result: CellResult) -> StepSeries:
-    """Return the steps of a launch that succeeded; at most 2 · `MOST_COLUMNS` steps."""
-    cell, first = result.cell, result.ranks[0]
-    until = first.num_trained
-    slowest = np.array([rank.step_s[:until] for rank in result.ranks]).max(axis=0)
-    _, steady_from = _clean(first, until)
-    kept = extremes(slowest, MOST_COLUMNS)
-    return StepSeries(
-        suite=cell.suite,
-        case=cell.case,
-        world_size=cell.world_size,
-        repeat=cell.repeat,
-        steps=tuple(int(i) for i in kept),
-        step_s=tuple(float(slowest[i]) for i in kept),
-        steady_from=steady_from,
-        steady=first.steady,
-    )
-
-
-def autocorrelation_of(results: Sequence[CellResult]) -> Autocorrelation | None:
-    """Return the autocorrelation of a row's clean steps; None: too few of them."""
-    each = [np.array(clean_steps(result)) for result in results]
-    each = [steps for steps in each if len(steps) >= FEWEST_STEPS]
-    if not each:
-        return None
-    lags = min(MOST_LAGS, min(len(steps) for steps in each) // 2)
-    cell, total = results[0].cell, sum(map(len, each))
-    return Autocorrelation(
-        suite=cell.suite,
-        case=cell.case,
-        world_size=cell.world_size,
-        values=tuple(float(v) for v in np.mean([autocorrelation(s, lags) for s in each], axis=0)),
-        band=1.96 / total**0.5,
-        num_steps=total,
-    )
-
-
-def autocorrelation(series: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
-    """Return ``r_k = Σ(x_i − x̄)(x_{i+k} − x̄) / Σ(x_i − x̄)²`` for k = 1 … lags.
-
-    Source: Box & Jenkins 1976, §2.1. Of a constant series: zeros.
-    """
-    centered = series - series.mean()
-    whole = float(centered @ centered)
-    if whole == 0:
-        return np.zeros(lags)
-    return np.array([float(centered[:-k] @ centered[k:]) / whole for k in range(1, lags + 1)])
 
 
 def extremes(series: NDArray[np.float64], most: int) -> NDArray[np.int64]:

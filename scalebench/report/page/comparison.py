@@ -18,7 +18,6 @@ from scalebench.records.summary import Row, Summary
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.figure_style import Looks, row_name, step_text, style
 from scalebench.report.page.lanes import lay
-from scalebench.report.page.overlay import overlays
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, cells, names
 from scalebench.report.tables.listing import PlainTable
@@ -69,7 +68,7 @@ class RunComparison:
         id: Of the element on the page.
         base: Name of the run that the other is held against.
         new: Name of the other.
-        suites: Name and figures of each suite: the change of the step, then both runs overlaid.
+        suites: Name of each suite, and the figure of what changed.
         pairs: The rows in both.
     """
 
@@ -196,8 +195,7 @@ def _charts(chart_id: str, pairs: Sequence[Pair], looks: Looks) -> tuple[Chart, 
         "Right of the line: slower than before; 99 % intervals over launches.",
     )
     change = make_chart(kind, chart_id, [pair.new for pair in pairs], looks)
-    both = overlays(chart_id, [(pair.base, pair.new) for pair in pairs], looks)
-    return (*([change] if change else []), *both)
+    return (change,) if change else ()
 
 
 def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:

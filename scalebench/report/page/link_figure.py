@@ -107,16 +107,6 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
             _key,
             "Bus bandwidth as nccl-tests defines it; lines: the fitted α–β law.",
         ),
-        ChartKind(
-            "residuals",
-            "Residuals of the fit",
-            "",
-            lambda *_: _residuals(found),
-            lambda _: _conclude_residuals(found),
-            lambda _: _tabulate(found),
-            ("operation", "N", "size", "time", "busbw", "fitted", "measured over fitted"),
-            _key,
-        ),
     )
 
 
@@ -199,31 +189,6 @@ def _band(sweep: Sweep, point: CalibratedPoint, end_s: float | None) -> float:
     return (sweep.factor * point.size_bytes / end_s - (point.busbw_byte_per_s or 0.0)) / 1e6
 
 
-def _residuals(found: Sequence[Sweep]) -> go.Figure:
-    figure = go.Figure(reference_line(_sizes(found), [0, 0]))
-    for place, sweep in enumerate(found):
-        color, symbol = _look(place)
-        figure.add_trace(
-            go.Scatter(
-                x=[p.size_bytes for p in sweep.points],
-                y=[round(100 * residual(sweep, p), 4) for p in sweep.points],
-                mode="lines+markers",
-                line={"color": color, "width": 1, "dash": list(DASHES)[place % 4]},
-                marker={"symbol": symbol, "size": 8, "color": color},
-                name=safe(sweep.name, 200),
-                legendgroup=sweep.name,
-                customdata=[[_hover(sweep, p)] for p in sweep.points],
-                hovertemplate="%{customdata[0]}<extra></extra>",
-            )
-        )
-    _hide_all_but_usual(figure, found)
-    style(figure, "residuals")
-    figure.update_layout(height=280)
-    _sizes_axis(figure, found)
-    figure.update_yaxes(title="measured over fitted", ticksuffix=" %", automargin=True)
-    return figure
-
-
 def _sizes_axis(figure: go.Figure, found: Sequence[Sweep]) -> None:
     sizes = sorted({p.size_bytes for s in found for p in s.points})
     ticks = [sizes[int(i)] for i in np.linspace(0, len(sizes) - 1, min(len(sizes), 4)).round()]
@@ -277,18 +242,6 @@ def _conclude(found: Sequence[Sweep], rate: float | None) -> str:
     return (
         f"The largest message moves fastest in {fastest.name}: {_rate(busbw)} of bus bandwidth"
         f"{of_rate}."
-    )
-
-
-def _conclude_residuals(found: Sequence[Sweep]) -> str:
-    worst = max(((s, p) for s in found for p in s.points), key=lambda pair: abs(residual(*pair)))
-    sweep, point = worst
-    typical = float(np.median([abs(residual(s, p)) for s in found for p in s.points]))
-    furthest = f"{100 * residual(sweep, point):+.1f} %".replace("-", wording.MINUS)
-    return (
-        f"Fitted times are {100 * typical:.1f} % off the measured ones (median); the furthest is"
-        f" {sweep.name} at {units.bytes_(point.size_bytes)},"
-        f" {furthest} of the fitted time."
     )
 
 

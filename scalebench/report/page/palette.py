@@ -7,7 +7,7 @@ of colour blindness (ΔE of CIE 1976 of at least 13; simulated as by Machado, Ol
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scalebench.records.rows.budget import PARTS
 from scalebench.records.summary import Row
@@ -110,12 +110,6 @@ def assign(rows: Iterable[Row]) -> dict[CaseKey, Look]:
             looks[key] = _look(index)
             taken[key[0]].add(_look(index).color)
     return looks
-
-
-def paler(look: Look) -> Look:
-    """Return the look of the same case where it stands behind: half transparent and dotted."""
-    red, green, blue = (int(look.color[place : place + 2], 16) for place in (1, 3, 5))
-    return replace(look, color=f"rgba({red},{green},{blue},{PALER})", dash="dot")
 
 
 def _look(index: int) -> Look:

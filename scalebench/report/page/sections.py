@@ -13,7 +13,6 @@ from scalebench.analysis.page_data import PageData
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.summary import Row
 from scalebench.report.page import capacity, kinds
-from scalebench.report.page.autocorrelation_figure import memory_of_steps_kind
 from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
@@ -30,7 +29,6 @@ from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.race_figure import race_kind
 from scalebench.report.page.recovery_figure import FAILURE_PHASES, SAVE_COST
 from scalebench.report.page.staleness_figure import staleness_kind
-from scalebench.report.page.step_series_figure import step_series_kind
 from scalebench.report.page.timeline_figure import timeline_kind
 from scalebench.report.tables import (
     communication,
@@ -313,11 +311,6 @@ def _ranks(material: Material) -> Section:
             parts += material.chart(grid_kind(grids), index, rows)
         parts += communication.rank_tables(rows)
         parts += material.chart(kinds.STEPS, index, rows)
-        if page_data is not None:
-            step_series = [one for one in page_data.step_series if one.suite == suite]
-            memories = [one for one in page_data.autocorrelations if one.suite == suite]
-            parts += material.chart(step_series_kind(step_series), index, rows)
-            parts += material.chart(memory_of_steps_kind(memories), index, rows)
         blocks.append(Block(suite, tuple(parts)))
     return _section("steps", "Ranks and steps", blocks, kinds.STEPS.absent)
 

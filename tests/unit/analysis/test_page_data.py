@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.page_data import gather
-from scalebench.analysis.page_data.rank_steps import (
-    autocorrelation,
-    autocorrelation_of,
-    extremes,
-    rank_grid,
-    shrunk,
-    step_series_of,
-)
+from scalebench.analysis.page_data.rank_steps import extremes, rank_grid, shrunk
 from scalebench.analysis.page_data.telemetry import device_series_of
 from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, closed, evenly, step_timeline
 from scalebench.analysis.summarise import summarise
@@ -176,30 +169,6 @@ def test_a_shorter_course_keeps_its_extremes(values, most):
     assert list(kept) == sorted(set(kept)) and kept[0] == 0 and kept[-1] == len(series) - 1
 
 
-def test_the_course_says_where_the_steady_state_begins():
-    found = step_series_of(launch_of([9, 1, 5, 1, 1, 1], [9, 1, 5, 1.5, 1, 1]))
-    assert found.steady_from == 2 and found.steady is True
-    assert found.step_s == (9, 1, 5, 1.5, 1, 1)  # the slowest rank's
-
-
-def test_autocorrelation_by_hand():
-    """x = 1, −1, 1, −1: r1 = −3/4, r2 = 2/4."""
-    assert autocorrelation(np.array([1.0, -1.0, 1.0, -1.0]), 2) == pytest.approx([-0.75, 0.5])
-    assert autocorrelation(np.ones(9), 3) == pytest.approx([0, 0, 0])
-
-
-def test_few_steps_have_no_autocorrelation():
-    assert autocorrelation_of([launch_of([9, 1, 5, *[1.0] * 10])]) is None
-    drifting = launch_of([9, 1, 5, *np.linspace(1, 2, 60)])
-    found = autocorrelation_of([drifting, drifting])
-    assert found is not None and found.num_steps == 120
-    assert found.values[0] > 0.9 and found.band == pytest.approx(1.96 / 120**0.5)
-    # Half of a launch's steps is the largest lag, 40 the limit.
-    assert len(found.values) == 30
-    longer = autocorrelation_of([launch_of([9, 1, 5, *np.linspace(1, 2, 90)])])
-    assert longer is not None and len(longer.values) == 40
-
-
 def watched_launch(bits=(0, 4, 4, 0, 1), unavailable=None):
     times = [i * 1000 * MS for i in range(5)]
     states = DeviceStates(
@@ -266,11 +235,6 @@ def test_the_largest_size_that_does_not_share_cores_is_shown():
     run = make_run([*make_small_run(), make_result(crowded)])
     found = gather(run, summarise(run))
     assert [(grid.case, grid.world_size) for grid in found.grids] == [("ddp", 2)]
-    assert {(one.case, one.world_size) for one in found.step_series} == {
-        ("plain", 1),
-        ("ddp", 2),
-    }
-    assert len(found.step_series) == 6  # three launches each
     assert found.timelines == ()
     assert found.extrapolation.as_measured is None and found.extrapolation.reason
 
@@ -278,5 +242,5 @@ def test_the_largest_size_that_does_not_share_cores_is_shown():
 def test_a_run_without_a_result_has_no_evidence():
     run = make_run([], [make_cell()])
     found = gather(run, summarise(run))
-    assert (found.grids, found.step_series, found.devices) == ((), (), ())
+    assert (found.grids, found.devices) == ((), ())
     assert found.extrapolation.reason == "nothing was measured on more than one rank"
