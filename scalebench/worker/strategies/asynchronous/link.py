@@ -37,11 +37,13 @@ class ChunkLink:
         other: The rank at the other end.
         group: Of it and this one.
         other_serves: Whether the other rank is this link's server, or this one.
+        acknowledges: Whether chunks are acknowledged: where there is one, none can overtake it.
     """
 
     other: int
     group: "dist.ProcessGroup"
     other_serves: bool
+    acknowledges: bool
     _expected: dict[int, Any] = field(default_factory=dict)
 
     def expect(self, chunk: int, values: torch.Tensor) -> None:
@@ -53,16 +55,19 @@ class ChunkLink:
         """Start to send a chunk, shape [elements]; return what waits until it is there."""
         answer, notice = torch.empty(2, dtype=torch.int64), torch.tensor([chunk, ticket])
         works = [
-            dist.irecv(answer, self.other, self.group, self._tag(ACKNOWLEDGEMENT)),
             dist.isend(notice, self.other, self.group, self._tag(NOTICE)),
             dist.isend(values, self.other, self.group, self._tag(FIRST_CHUNK + chunk)),
         ]
+        if self.acknowledges:
+            tag = self._tag(ACKNOWLEDGEMENT)
+            works.append(dist.irecv(answer, self.other, self.group, tag))
 
         def arrived() -> None:
-            for work in reversed(works):
+            for work in works:
                 assert work is not None, "this rank is in the group"
                 work.wait()
-            assert answer.equal(notice), "acknowledged in the order of sending"
+            if self.acknowledges:
+                assert answer.equal(notice), "acknowledged in the order of sending"
 
         return arrived
 
@@ -82,7 +87,8 @@ class ChunkLink:
         chunk, ticket = notice.tolist()
         if chunk >= 0:
             self._expected.pop(chunk).wait()
-            dist.send(notice, self.other, self.group, self._tag(ACKNOWLEDGEMENT))
+            if self.acknowledges:
+                dist.send(notice, self.other, self.group, self._tag(ACKNOWLEDGEMENT))
         return chunk, ticket
 
     def _tag(self, kind: int) -> int:

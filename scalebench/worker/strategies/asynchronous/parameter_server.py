@@ -97,7 +97,7 @@ class ParameterServerTraining(Replica):
 
         connections = connect(self.rank, self.num_ranks, strategy.servers, context.cell.limit_s)
         self.links = {
-            server: ChunkLink(server, connections[server], other_serves=True)
+            server: ChunkLink(server, connections[server], True, acknowledges=not self.together)
             for server in range(strategy.servers)
             if server != self.rank
         }
@@ -107,7 +107,7 @@ class ParameterServerTraining(Replica):
             own = [chunk for chunk in self.chunks if chunk.server == self.rank]
             self.serving = Serving(
                 {chunk.number: self._server(chunk, workload, whole) for chunk in own},
-                *(self._need_of, self.by_need, self.rank, connections),
+                *(self._need_of, self.by_need, not self.together, self.rank, connections),
                 *(self._arrived, self._fail),
             )
         self.listeners = [

@@ -34,6 +34,7 @@ class Serving:
         servers: Of this rank's chunks.
         need_of: Number of a chunk → how soon a forward pass needs it; may change.
         by_need: Whether what is needed first is answered first.
+        acknowledges: See `ChunkLink`.
         rank: Of this process, which is a worker, too.
         connections: Other rank → the group of it and this one.
         on_answer: Is called with a chunk, a ticket and values that this rank may use.
@@ -45,6 +46,7 @@ class Serving:
         servers: Mapping[int, Server],
         need_of: Callable[[int], int],
         by_need: bool,
+        acknowledges: bool,
         rank: int,
         connections: "Mapping[int, dist.ProcessGroup]",
         on_answer: Callable[[int, int, torch.Tensor], None],
@@ -57,7 +59,7 @@ class Serving:
         # A worker that is gone is left out: the thread that listens to it notices.
         self.outbox = Outbox(by_need, on_failure=lambda link, error: None)
         self._links = {
-            worker: ChunkLink(worker, group, other_serves=False)
+            worker: ChunkLink(worker, group, False, acknowledges)
             for worker, group in connections.items()
         }
         self._threads = [
