@@ -1,9 +1,9 @@
 """All-reduce by hand, over point-to-point messages: one short file for each algorithm.
 
-Each file has ``all_reduce(tensor, group=None, **options)``, which sums in place; ``schedule(...)``,
-the messages of one rank as data; and ``sent(...)``, the law of how many elements a rank sends. The
-backends' own all-reduces are black boxes that choose by size; these run the algorithm they are
-named after.
+Each file has ``schedule(...)``, the messages of one rank as data; ``sent(...)``, the law of how
+many elements a rank sends; and ``all_reduce``, see `execute.reduce_in_place`, which carries the
+schedule out. The backends' own all-reduces are black boxes that choose by size; these run the
+algorithm they are named after.
 """
 
 from collections.abc import Callable
@@ -27,4 +27,4 @@ ALL_REDUCES: dict[str, Callable[..., None]] = {
     "gather-broadcast": gather_broadcast.all_reduce,
     "parameter-server": parameter_server.all_reduce,
 }
-"""Called as ``all_reduce(tensor, group, **options)``; the options are those of the file."""
+"""Called as ``all_reduce(tensor, group, **options)``; the options are those of the schedule."""

@@ -18,23 +18,11 @@ Every element is summed at the root of its tree and copied from there: the resul
 all ranks, bit for bit.
 """
 
-import torch
-import torch.distributed as dist
+from functools import partial
 
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
+from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.schedule import Piece, Schedule, bounds, side_by_side
-from scalebench.worker.collectives.tree_pipeline import Tree, reduce_and_broadcast, sent_through
-
-
-def all_reduce(
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    *,
-    segment_bytes: int | None = SEGMENT_BYTES,
-    accumulate: torch.dtype | None = None,
-) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
-    reduce_in_place(tensor, group, schedule, segment_bytes=segment_bytes, accumulate=accumulate)
+from scalebench.worker.collectives.tree import Tree, reduce_and_broadcast, sent_through
 
 
 def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
@@ -52,6 +40,9 @@ def sent(rank: int, world_size: int, length: int) -> int:
     halves = (bounds(Piece(0, length), 2, half).length for half in range(2))
     trees = two_trees(world_size)
     return sum(sent_through(tree, rank, half) for tree, half in zip(trees, halves, strict=True))
+
+
+all_reduce = partial(reduce_in_place, schedule=schedule)
 
 
 def two_trees(num_ranks: int) -> tuple[Tree, Tree]:

@@ -106,11 +106,11 @@ With twice as much the ring took a third more processor time for 25 MB on two ra
 
 def reduce_in_place(
     tensor: torch.Tensor,
-    group: dist.ProcessGroup | None,
-    schedule: Callable[..., Schedule],
+    group: dist.ProcessGroup | None = None,
     *,
-    segment_bytes: int | None,
-    accumulate: torch.dtype | None,
+    schedule: Callable[..., Schedule],
+    segment_bytes: int | None = SEGMENT_BYTES,
+    accumulate: torch.dtype | None = None,
     **shape: Any,
 ) -> None:
     """Replace ``tensor`` by its sum over the ranks of ``group``.
@@ -126,20 +126,24 @@ def reduce_in_place(
             the tensor's own. For bfloat16 and float16 that means: each addition is done in
             float32 and rounded, so the error grows with the number of ranks; float32 costs twice
             the bytes and a copy.
-        shape: Further, hashable arguments of ``schedule``.
+        shape: Further arguments of ``schedule``, hashable or lists.
 
     Raises:
         UsageError: This process is not in the group, or an argument cannot be used.
         RuntimeError: A peer is gone, or did not answer within the timeout of the group.
     """
     _refuse_unusable(tensor, segment_bytes, accumulate)
-    rank, world_size = place_in(group)
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise UsageError(
+            "This process is not a rank of the given group: call this on its ranks only."
+        )
     dtype = accumulate or tensor.dtype
     segment = max(1, segment_bytes // dtype.itemsize if segment_bytes else tensor.numel())
     plan = _cached_plan(
         schedule,
         (rank, world_size, tensor.numel(), segment),
-        tuple(sorted(shape.items())),
+        tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in sorted(shape.items())),
         WINDOW_BYTES // dtype.itemsize,
     )
     original = tensor.detach()
@@ -149,20 +153,6 @@ def reduce_in_place(
     _Execution(plan, working.view(-1), process_group).run()
     if working is not original:
         original.copy_(working)
-
-
-def place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """Return this process's rank in ``group`` and the number of its ranks.
-
-    Raises:
-        UsageError: It is not in the group.
-    """
-    rank = dist.get_rank(group)
-    if rank < 0:
-        raise UsageError(
-            "This process is not a rank of the given group: call this on its ranks only."
-        )
-    return rank, dist.get_world_size(group)
 
 
 def _refuse_unusable(

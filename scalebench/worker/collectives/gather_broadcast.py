@@ -9,23 +9,12 @@ Every element is summed at the root, in the order of the ranks, and copied from 
 the same on all ranks, bit for bit.
 """
 
-import torch
-import torch.distributed as dist
+from functools import partial
 
 from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.schedule import Piece, Receive, Schedule, Send
 
 ROOT = 0
-
-
-def all_reduce(
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    *,
-    accumulate: torch.dtype | None = None,
-) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
-    reduce_in_place(tensor, group, schedule, segment_bytes=None, accumulate=accumulate)
 
 
 def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
@@ -43,3 +32,6 @@ def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
 def sent(rank: int, world_size: int, length: int) -> int:
     """Return how many elements ``rank`` sends."""
     return length * (world_size - 1 if rank == ROOT else 1)
+
+
+all_reduce = partial(reduce_in_place, schedule=schedule, segment_bytes=None)

@@ -17,11 +17,9 @@ for bit.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
-import torch
-import torch.distributed as dist
-
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
+from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.schedule import (
     Piece,
     Receive,
@@ -31,17 +29,6 @@ from scalebench.worker.collectives.schedule import (
     bounds,
     num_segments,
 )
-
-
-def all_reduce(
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    *,
-    segment_bytes: int | None = SEGMENT_BYTES,
-    accumulate: torch.dtype | None = None,
-) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
-    reduce_in_place(tensor, group, schedule, segment_bytes=segment_bytes, accumulate=accumulate)
 
 
 def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
@@ -80,6 +67,9 @@ def sent(rank: int, world_size: int, length: int) -> int:
     pieces = windows(rank, core, length)
     exchanged = length - pieces[-1].length + sum(piece.length for piece in pieces[1:])
     return exchanged + (length if rank + core < world_size else 0)
+
+
+all_reduce = partial(reduce_in_place, schedule=schedule)
 
 
 def windows(rank: int, core: int, length: int) -> list[Piece]:

@@ -20,50 +20,33 @@ for bit.
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-
-import torch
-import torch.distributed as dist
+from functools import partial
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, place_in, reduce_in_place
+from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.ring import all_gather, reduce_scatter
 from scalebench.worker.collectives.schedule import Piece, Step, bounds
-
-
-def all_reduce(
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    *,
-    hosts: Sequence[Hashable],
-    segment_bytes: int | None = SEGMENT_BYTES,
-    accumulate: torch.dtype | None = None,
-) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`.
-
-    ``hosts`` is the host of each rank of the group, by name or number, the same on every rank.
-
-    Raises:
-        UsageError: As `reduce_in_place`, or ``hosts`` does not name one host for each rank.
-    """
-    _, num_ranks = place_in(group)
-    if len(hosts) != num_ranks:
-        raise UsageError(
-            f"hosts names {len(hosts)} hosts for {num_ranks} ranks; give the host of each rank."
-        )
-    reduce_in_place(
-        tensor,
-        group,
-        schedule,
-        segment_bytes=segment_bytes,
-        accumulate=accumulate,
-        hosts=tuple(hosts),
-    )
 
 
 def schedule(
     rank: int, world_size: int, length: int, segment: int, hosts: Sequence[Hashable]
 ) -> Iterator[Step]:
-    """Yield what ``rank`` does; lengths in elements."""
+    """Yield what ``rank`` does; lengths in elements.
+
+    Args:
+        rank: Whose steps.
+        world_size: Of the group.
+        length: Of the vector.
+        segment: Of a message at most.
+        hosts: Of each rank, by name or number; the same on every rank, and hashable.
+
+    Raises:
+        UsageError: They do not name one host for each rank.
+    """
+    if len(hosts) != world_size:
+        raise UsageError(
+            f"hosts names {len(hosts)} hosts for {world_size} ranks; give the host of each rank."
+        )
     place = _Place.of(rank, length, hosts)
     yield from reduce_scatter(place.inside, place.position, place.shards, segment)
     if place.across:
@@ -76,6 +59,9 @@ def sent(rank: int, world_size: int, length: int, hosts: Sequence[Hashable]) -> 
     """Return how many elements ``rank`` sends: in each ring twice all parts but one."""
     place = _Place.of(rank, length, hosts)
     return _sent_in_ring(place.position, place.shards) + _sent_in_ring(place.host, place.chunks)
+
+
+all_reduce = partial(reduce_in_place, schedule=schedule)
 
 
 def _sent_in_ring(position: int, chunks: Sequence[Piece]) -> int:

@@ -12,11 +12,10 @@ Every element is summed on the server, in the order of the ranks, and copied fro
 is the same on all ranks, bit for bit.
 """
 
-import torch
-import torch.distributed as dist
+from functools import partial
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, place_in, reduce_in_place
+from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.schedule import (
     Piece,
     Receive,
@@ -28,37 +27,6 @@ from scalebench.worker.collectives.schedule import (
 )
 
 
-def all_reduce(
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    *,
-    server: int = 0,
-    overlap: bool = False,
-    segment_bytes: int | None = SEGMENT_BYTES,
-    accumulate: torch.dtype | None = None,
-) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`.
-
-    ``server`` is the rank of the group that adds up; with ``overlap`` it hands out the sum of a
-    segment as soon as it is there.
-
-    Raises:
-        UsageError: As `reduce_in_place`, or there is no rank ``server``.
-    """
-    _, num_ranks = place_in(group)
-    if server not in range(num_ranks):
-        raise UsageError(f"server is {server}; give a rank of the group, 0 to {num_ranks - 1}.")
-    reduce_in_place(
-        tensor,
-        group,
-        schedule,
-        segment_bytes=segment_bytes,
-        accumulate=accumulate,
-        server=server,
-        overlap=overlap,
-    )
-
-
 def schedule(
     rank: int,
     world_size: int,
@@ -67,7 +35,21 @@ def schedule(
     server: int = 0,
     overlap: bool = False,
 ) -> Schedule:
-    """Yield what ``rank`` does; lengths in elements."""
+    """Yield what ``rank`` does; lengths in elements.
+
+    Args:
+        rank: Whose steps.
+        world_size: Of the group.
+        length: Of the vector.
+        segment: Of a message at most.
+        server: The rank that adds up.
+        overlap: It hands out the sum of a segment as soon as it is there.
+
+    Raises:
+        UsageError: There is no rank ``server``.
+    """
+    if server not in range(world_size):
+        raise UsageError(f"server is {server}; give a rank of the group, 0 to {world_size - 1}.")
     whole = Piece(0, length)
     count = num_segments(length, segment)
     pieces = [bounds(whole, count, number) for number in range(count)]
@@ -93,3 +75,6 @@ def schedule(
 def sent(rank: int, world_size: int, length: int, server: int = 0, overlap: bool = False) -> int:
     """Return how many elements ``rank`` sends."""
     return length * (world_size - 1 if rank == server else 1)
+
+
+all_reduce = partial(reduce_in_place, schedule=schedule)

@@ -18,11 +18,9 @@ the same on all ranks, bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-import torch
-import torch.distributed as dist
-
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
+from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.schedule import (
     Piece,
     Receive,
@@ -33,25 +31,6 @@ from scalebench.worker.collectives.schedule import (
     num_segments,
     side_by_side,
 )
-
-
-def all_reduce(
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    *,
-    both_ways: bool = False,
-    segment_bytes: int | None = SEGMENT_BYTES,
-    accumulate: torch.dtype | None = None,
-) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
-    reduce_in_place(
-        tensor,
-        group,
-        schedule,
-        segment_bytes=segment_bytes,
-        accumulate=accumulate,
-        both_ways=both_ways,
-    )
 
 
 def schedule(
@@ -76,6 +55,9 @@ def sent(rank: int, world_size: int, length: int, both_ways: bool = False) -> in
     return _sent_around(rank, world_size, right) + _sent_around(
         world_size - 1 - rank, world_size, left
     )
+
+
+all_reduce = partial(reduce_in_place, schedule=schedule)
 
 
 def _sent_around(position: int, num_ranks: int, whole: Piece) -> int:

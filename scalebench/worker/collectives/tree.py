@@ -16,52 +16,124 @@ Every element is summed on rank 0 in the end and copied from there: the result i
 ranks, bit for bit.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Literal
 
-import torch
-import torch.distributed as dist
-
 from scalebench.errors import unknown_name
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
-from scalebench.worker.collectives.schedule import Piece, Schedule
-from scalebench.worker.collectives.tree_pipeline import (
-    binary_tree,
-    binomial_tree,
-    reduce_and_broadcast,
-    sent_through,
+from scalebench.worker.collectives.execute import reduce_in_place
+from scalebench.worker.collectives.schedule import (
+    Message,
+    Piece,
+    Receive,
+    Schedule,
+    Send,
+    Step,
+    bounds,
+    num_segments,
 )
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A rooted tree over the ranks.
+
+    Attributes:
+        parents: Parent of each rank; None for the root.
+    """
+
+    parents: tuple[int | None, ...]
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """Children of each rank, in order of rank."""
+        return [
+            [child for child, parent in enumerate(self.parents) if parent == rank]
+            for rank in range(len(self.parents))
+        ]
+
+    @cached_property
+    def heights(self) -> list[int]:
+        """Longest way down from each rank: 0 for a leaf."""
+        heights = [0] * len(self.parents)
+        for leaf in range(len(self.parents)):
+            rank, height = leaf, 0
+            while (parent := self.parents[rank]) is not None:
+                rank, height = parent, height + 1
+                heights[rank] = max(heights[rank], height)
+        return heights
+
+
+def binary_tree(num_ranks: int) -> Tree:
+    """Return the complete binary tree, rank 0 on top, filled level by level."""
+    return Tree(tuple((rank - 1) // 2 if rank else None for rank in range(num_ranks)))
+
+
+def binomial_tree(num_ranks: int) -> Tree:
+    """Return the binomial tree: the parent is the rank without its lowest set bit."""
+    return Tree(tuple(rank & rank - 1 if rank else None for rank in range(num_ranks)))
+
+
+def reduce_and_broadcast(tree: Tree, rank: int, whole: Piece, segment: int) -> Iterator[Step]:
+    """Yield the steps of ``rank`` that leave the sum of ``whole`` on all ranks.
+
+    A rank of height h sends segment k up in step h + k, when both its subtrees are in, and gets
+    the sum back in step 2H − 1 − h + k, H being the height of the root: so the first segments come
+    down while the last ones still go up.
+    """
+    count = num_segments(whole.length, segment)
+    heights = tree.heights
+    total_height = max(heights)
+
+    def under_way(step: int, child: int, down: bool) -> Piece | None:
+        """Return what is on the link above ``child`` in a step, None if nothing is."""
+        begin = 2 * total_height - 1 - heights[child] if down else heights[child]
+        number = step - begin
+        return bounds(whole, count, number) if 0 <= number < count else None
+
+    parent = tree.parents[rank]
+    for step in range(2 * total_height - 1 + count if total_height else 0):
+        messages: list[Message] = []
+        for child in tree.children[rank]:
+            if piece := under_way(step, child, down=False):
+                messages.append(Receive(child, piece, add=True))
+        if parent is not None:
+            if piece := under_way(step, rank, down=True):
+                messages.append(Receive(parent, piece, add=False))
+            if piece := under_way(step, rank, down=False):
+                messages.append(Send(parent, piece))
+        for child in tree.children[rank]:
+            if piece := under_way(step, child, down=True):
+                messages.append(Send(child, piece))
+        yield tuple(messages)
+
+
+def sent_through(tree: Tree, rank: int, length: int) -> int:
+    """Return how many elements ``rank`` sends: once up, once down to each child."""
+    return length * ((tree.parents[rank] is not None) + len(tree.children[rank]))
+
 
 Shape = Literal["binary", "binomial"]
 SHAPES = {"binary": binary_tree, "binomial": binomial_tree}
 
 
-def all_reduce(
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    *,
-    shape: Shape = "binary",
-    segment_bytes: int | None = SEGMENT_BYTES,
-    accumulate: torch.dtype | None = None,
-) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`.
-
-    Raises:
-        UsageError: As `reduce_in_place`, or there is no such shape.
-    """
-    if shape not in SHAPES:
-        raise unknown_name("shape of a tree", shape, SHAPES)
-    reduce_in_place(
-        tensor, group, schedule, segment_bytes=segment_bytes, accumulate=accumulate, shape=shape
-    )
-
-
 def schedule(
     rank: int, world_size: int, length: int, segment: int, shape: Shape = "binary"
 ) -> Schedule:
-    """Return what ``rank`` does; lengths in elements."""
+    """Return what ``rank`` does; lengths in elements.
+
+    Raises:
+        UsageError: There is no such shape.
+    """
+    if shape not in SHAPES:
+        raise unknown_name("shape of a tree", shape, SHAPES)
     return reduce_and_broadcast(SHAPES[shape](world_size), rank, Piece(0, length), segment)
 
 
 def sent(rank: int, world_size: int, length: int, shape: Shape = "binary") -> int:
     """Return how many elements ``rank`` sends."""
     return sent_through(SHAPES[shape](world_size), rank, length)
+
+
+all_reduce = partial(reduce_in_place, schedule=schedule)

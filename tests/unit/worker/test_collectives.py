@@ -20,7 +20,7 @@ from scalebench.worker.collectives.schedule import (
     num_segments,
     side_by_side,
 )
-from scalebench.worker.collectives.tree_pipeline import binary_tree, binomial_tree
+from scalebench.worker.collectives.tree import binary_tree, binomial_tree
 from tests.builders.simulated_ranks import Deadlock, run_eagerly, run_in_lockstep
 from tests.collective_variants import VARIANTS, Variant
 from tests.examples import examples
