@@ -22,7 +22,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.verdict import against_limit
-from scalebench.costmodel.links.fitting.fit import fit_link
+from scalebench.costmodel.links.fitting import fit_link
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.records.files import read_model
 from scalebench.spec.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE

@@ -10,7 +10,7 @@ from scalebench.analysis.page_data.rank_steps import RankGrid
 from scalebench.analysis.page_data.telemetry import DeviceSeries, Throttled
 from scalebench.analysis.page_data.timeline import HIDDEN, RankStep, ShownOperation, StepTimeline
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.records.summary import Row, Summary
 from tests.builders.link_sweeps import sizes, sweep

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from scalebench import units
-from scalebench.costmodel.links.fitting.fit import fit_links
-from scalebench.costmodel.links.fitting.sweeps import SweepKey, key_of
+from scalebench.costmodel.links.fitting import SweepKey, fit_links, key_of
 from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.profile import CalibratedPoint
 

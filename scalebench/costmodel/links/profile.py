@@ -8,8 +8,7 @@ from pydantic import Field, FiniteFloat
 
 from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit
-from scalebench.costmodel.links.fitting.fit import fit_link, fit_links
-from scalebench.costmodel.links.fitting.sweeps import group_points
+from scalebench.costmodel.links.fitting import fit_link, fit_links, group_points
 from scalebench.costmodel.links.laws import usual_laws
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.analysis.rows.prediction import PipelineAtOneRank
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.costmodel.pipelines.step import PipelineShape

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.analysis.rows.prediction import StepAtOneRank
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import StepShape

@@ -11,7 +11,7 @@ from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import FIELDS, predict_row, step_at_one_rank
 from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.step_shape import NoShape, shape_of
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step

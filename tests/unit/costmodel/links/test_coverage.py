@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scalebench.costmodel.links.fitted import LinkFit
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from tests.builders.link_sweeps import ALPHA_S, BANDWIDTH, line, many, noisy, sizes, sweep
 
 pytestmark = pytest.mark.slow

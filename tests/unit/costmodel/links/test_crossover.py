@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.costmodel.links.crossover import crossovers
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from tests.builders.link_sweeps import sizes, sweep
 
 SIZE = sizes(20)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from scalebench.costmodel.links.fitted import LinkFit
-from scalebench.costmodel.links.fitting.fit import fit_link, fit_links
-from scalebench.costmodel.links.fitting.lines import fit_lines
+from scalebench.costmodel.links.fitting import fit_link, fit_links
 from scalebench.costmodel.links.laws import LAWS
 from scalebench.errors import UsageError
 from tests.builders.link_sweeps import (
@@ -75,19 +74,25 @@ def test_a_point_too_fast_is_never_set_aside():
 )
 @settings(deadline=None)
 def test_a_line_is_where_scipy_finds_it(latency, slope, sigma, seed, count):
-    size = np.geomspace(8, 2**28, count)
-    log_time = np.log(latency + slope * size)
-    log_time += sigma * np.random.default_rng(seed).standard_normal(count)
-    weights = np.linspace(0.5, 1.5, count)
-    x = np.stack((np.ones(count), size), axis=-1)
-    mine = fit_lines(x[None], log_time[None], weights[None])
+    size = np.geomspace(8, 2**28, count).round()
+    noise = sigma * np.random.default_rng(seed).standard_normal(count)
+    times = (latency + slope * size) * np.exp(noise)
+    fit = fit_link(sweep(size.astype(int), times))
+    steps, factor = fit.terms
+    for regime in fit.regimes:
+        kept = (size >= regime.min_bytes) & (size <= regime.max_bytes)
+        kept &= ~np.isin(size, regime.set_aside_bytes)
 
-    def residuals(scaled):
-        return np.sqrt(weights) * (log_time - np.log(x @ (scaled * [latency, slope])))
+        def residuals(scaled, kept=kept):
+            return np.log(times[kept] / (scaled[0] * latency + scaled[1] * slope * size[kept]))
 
-    theirs = least_squares(residuals, [1.0, 1.0], bounds=(0, np.inf), xtol=1e-12, ftol=1e-12)
-    assert mine.rss[0] <= 2 * theirs.cost * (1 + 1e-6) + 1e-15
-    assert (mine.theta >= 0).all()
+        found = [
+            steps * regime.alpha_s / latency,
+            factor / (regime.bandwidth_byte_per_s or np.inf) / slope,
+        ]
+        theirs = least_squares(residuals, [1.0, 1.0], bounds=(0, np.inf), xtol=1e-12, ftol=1e-12)
+        assert sum(residuals(found) ** 2) <= 2 * theirs.cost * (1 + 1e-6) + 1e-15
+        assert min(found) >= 0
 
 
 @given(factor=st.floats(1e-3, 1e3), seed=st.integers(0, 10**6), cut=st.booleans())
@@ -342,3 +347,13 @@ def test_a_hundred_sweeps_are_recovered_without_bias():
     assert np.median(alphas) == pytest.approx(1, abs=0.01)
     assert np.median(bandwidths) == pytest.approx(1, abs=0.01)
     assert np.quantile(alphas, [0.05, 0.95]) == pytest.approx([1, 1], abs=0.05)
+
+
+@pytest.mark.parametrize(("step", "seen"), [(4, True), (0.02, False)])
+def test_a_spike_in_a_sweep_with_two_protocols_is_set_aside_alone(step, seen):
+    times = protocols(sizes(24))
+    times[5] *= 1 + step
+    fit = fit_link(sweep(sizes(24), noisy(times, 0.01, np.random.default_rng(2))))
+    aside = [size for regime in fit.regimes for size in regime.set_aside_bytes]
+    assert (aside == [sizes(24)[5]]) is seen
+    assert len(fit.regimes) == 2

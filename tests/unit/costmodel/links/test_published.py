@@ -9,7 +9,7 @@ on 2 / 4 / 8 node p3dn.24xlarge + EFA", July 2019, gist.github.com/jacobkahn
 
 import pytest
 
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.costmodel.links.times import LinkModel
 

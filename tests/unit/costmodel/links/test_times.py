@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.laws import ring_all_reduce, ring_gather
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from tests.builders.link_sweeps import ALPHA_S, BANDWIDTH, at_several_sizes, sizes, sweep

@@ -1,1 +1,0 @@
-"""From timed collectives to latency and bandwidth, regime by regime."""
