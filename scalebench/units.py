@@ -39,7 +39,8 @@ def significant(value: float, uncertainty: float | None = None, digits: int = 3)
 
 
 def _scaled(value: float, uncertainty: float | None, steps: tuple[tuple[float, str], ...]) -> str:
-    scale, unit = next((s for s in steps if abs(value) >= s[0]), steps[-1])
+    # What rounds to 1000 of a unit is 1 of the next.
+    scale, unit = next((s for s in steps if abs(value) >= 0.9995 * s[0]), steps[-1])
     text = significant(value / scale, uncertainty / scale if uncertainty else None)
     return f"{text} {unit}".rstrip()
 
