@@ -15,7 +15,6 @@ from scalebench.costmodel.recovery.intervals import (
     shares,
     young_interval,
 )
-from scalebench.costmodel.recovery.simulation import Gap, Job, exponential, simulate, weibull
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
 from scalebench.records.rows.recovery import SaveFigures
@@ -48,14 +47,6 @@ class FailureRates:
         return mtbf_of_job(self.device_mtbf_s, world_size)
 
 
-NUM_FAILURES = 10_000
-"""Of each simulation."""
-
-SEED = 26
-CLUSTERED = 0.5
-"""Shape of the Weibull distribution of failures that follow one another."""
-
-
 class TimeShares(Record):
     """Where the time of a job goes; see `scalebench.costmodel.recovery.intervals.Shares`."""
 
@@ -78,12 +69,7 @@ class ProjectedRecovery(Record):
         optimal_interval_s: The same, exact.
         at_optimum: Where the time goes with it; ``training`` is the goodput.
         durable_after_s: From the end of a save's cost until its checkpoint is on the disk, as
-            measured, seconds; 0 where the cost was given.
-        simulated: Where the time goes by an event simulation at ``optimal_interval_s``, of
-            `NUM_FAILURES` failures at random, with ``durable_after_s``, which the formulas leave
-            out; null: no restart is known.
-        simulated_clustered: The same with failures that follow one another (Weibull, shape 0.5).
-        formula_error: ``at_optimum`` less ``simulated``, of the time that trains.
+            measured, seconds; 0 where the cost was given. The formulas leave it out.
         interval_s: Training between saves as given.
         at_interval: Where the time goes with that; null: none was given.
     """
@@ -101,9 +87,6 @@ class ProjectedRecovery(Record):
     optimal_interval_s: float
     at_optimum: TimeShares | None = None
     durable_after_s: float = 0.0
-    simulated: TimeShares | None = None
-    simulated_clustered: TimeShares | None = None
-    formula_error: float | None = None
     interval_s: float | None = None
     at_interval: TimeShares | None = None
     reason: str | None = None
@@ -177,9 +160,6 @@ def _projected(
     restart_s = restart_of(row) if rates.restart_s is None else rates.restart_s
     best_s = optimal_interval(cost_s, mtbf_s)
     given = restart_s is not None and rates.interval_s is not None
-    formula = _shares(best_s, cost_s, restart_s, mtbf_s)
-    job = None if restart_s is None else Job(best_s, cost_s, restart_s, late_s)
-    found = _simulated(job, exponential(mtbf_s, SEED))
     both_given = rates.cost_s is not None and rates.restart_s is not None
     return ProjectedRecovery(
         suite=row.suite,
@@ -193,11 +173,8 @@ def _projected(
         young_interval_s=young_interval(cost_s, mtbf_s),
         daly_interval_s=daly_interval(cost_s, mtbf_s),
         optimal_interval_s=best_s,
-        at_optimum=formula,
+        at_optimum=_shares(best_s, cost_s, restart_s, mtbf_s),
         durable_after_s=late_s,
-        simulated=found,
-        simulated_clustered=_simulated(job, weibull(mtbf_s, CLUSTERED, SEED)),
-        formula_error=formula.training - found.training if formula and found else None,
         interval_s=rates.interval_s,
         at_interval=_shares(rates.interval_s, cost_s, restart_s, mtbf_s) if given else None,
         reason=None if restart_s is not None else "no restart was measured; give --restart",
@@ -210,10 +187,6 @@ def _shares(
     if interval_s is None or restart_s is None:
         return None
     return TimeShares(**vars(shares(interval_s, cost_s, restart_s, mtbf_s)))
-
-
-def _simulated(job: Job | None, failures: Gap) -> TimeShares | None:
-    return None if job is None else TimeShares(**vars(simulate(job, failures, NUM_FAILURES)))
 
 
 def restart_of(row: Row) -> float | None:

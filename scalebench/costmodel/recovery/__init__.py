@@ -1,1 +1,1 @@
-"""How often to save, and what share of the time trains: formulas, and a simulation to test them."""
+"""How often to save, and what share of the time trains: formulas."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from scalebench import units
-from scalebench.analysis.projection.recovery import NUM_FAILURES, ProjectedRecovery, TimeShares
+from scalebench.analysis.projection.recovery import ProjectedRecovery, TimeShares
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.costmodel.recovery.published import JOBS
 from scalebench.report.tables.layout import (
@@ -143,14 +143,11 @@ def _distinct(projection: Projection) -> list[str]:
 
 
 DOUBTFUL = 0.012
-"""Shares of the time that differ by more than formula and simulation do where both hold."""
+"""Share of the time that the formulas may leave out without a word."""
 
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
 
-SIMULATED = "trains,\nsimulated"
-SIMULATED_NAME = SIMULATED.replace("\n", " ")
-"""It goes early on a narrow terminal: where it differs, a line below the table says so."""
 AT_INTERVAL = "at your\ninterval"
 
 
@@ -191,8 +188,6 @@ RECOVERY_COLUMNS: tuple[Column[ProjectedRecovery], ...] = (
     Column("save every\n(Young)", lambda row: duration(row.young_interval_s)),
     Column("save every\n(Daly)", lambda row: duration(row.daly_interval_s)),
     Column("trains", _part("training")),
-    Column(SIMULATED, lambda row: _training(row.simulated)),
-    Column("failures\nin clusters", lambda row: _training(row.simulated_clustered)),
     Column("saves", _part("save")),
     Column("lost", _part("lost")),
     Column("restarts", _part("restart")),
@@ -211,7 +206,7 @@ def render_recovery(
     screen = Screen(width, color, ascii_only)
     given = any(row.at_interval for row in rows)
     shown = [column for column in RECOVERY_COLUMNS if given or column.header != AT_INTERVAL]
-    goes = ("failures in clusters", "save every (Young)", SIMULATED_NAME, "saves", "restarts")
+    goes = ("save every (Young)", "saves", "restarts")
     screen.title("with failures", f"from run {wording.plain(run_id, 80)}")
     screen.table(shown, rows, (*without(*goes, "lost", "save"), *FOLDED))
     screen.lines(_recovery_notes(rows), "dim")
@@ -224,16 +219,17 @@ def _names(rows: Sequence[ProjectedRecovery]) -> list[str]:
 
 
 def _formula_doubts(rows: Sequence[ProjectedRecovery]) -> list[str]:
-    apart = {
-        name: abs(row.formula_error)
+    late = {
+        name: row.durable_after_s / (row.mtbf_s + (row.restart_s or 0.0))
         for name, row in zip(_names(rows), rows, strict=True)
-        if row.formula_error is not None and abs(row.formula_error) > DOUBTFUL
+        if row.at_optimum is not None and row.durable_after_s > DOUBTFUL * row.mtbf_s
     }
-    if not apart:
+    if not late:
         return []
     return [
-        f"the formulas do not hold for {wording.joined(list(apart))}: the simulation differs by "
-        f"up to {100 * max(apart.values()):.1f} % of the time; trust the simulation there"
+        f"the formulas do not hold for {wording.joined(list(late))}: a checkpoint is on the disk "
+        f"only some time after its save, so failures take up to {100 * max(late.values()):.1f} % "
+        "more of the time"
     ]
 
 
@@ -246,8 +242,6 @@ def _recovery_notes(rows: Sequence[ProjectedRecovery]) -> list[str]:
     llama = JOBS[0]
     return [
         *_formula_doubts(rows),
-        f"simulated: {NUM_FAILURES:,} failures, one by one, with the time until a checkpoint is on "
-        "the disk; in clusters: failures that follow one another (Weibull, shape 0.5)",
         "derived, not measured: failures at random, saved at the best interval (Young 1974, "
         "Daly 2006); trains: share of the time in which steps are made that are not lost",
         *(measured if sizes else []),
