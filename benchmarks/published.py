@@ -27,13 +27,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalebench.costmodel.links.topology import TOPOLOGIES
-from scalebench.costmodel.search.certainty import interval
-from scalebench.costmodel.search.choice import choices
-from scalebench.costmodel.search.devices import assumed_speed, device_type
-from scalebench.costmodel.search.job import ComputeSpeed, Job
-from scalebench.costmodel.search.links import NominalLinks
-from scalebench.costmodel.search.model import SearchModel
-from scalebench.costmodel.search.ranking import search
+from scalebench.search.choice import choices
+from scalebench.search.job import ComputeSpeed, Job
+from scalebench.search.links import NominalLinks
+from scalebench.search.model import SearchModel
+from scalebench.search.ranking import search
+from scalebench.search.scores import interval
+from scalebench.search.speed import assumed_speed, device_type
 
 PASSES_OVER_MEMORY = 7
 """Each stored activation is written and read once in the forward pass and when it is computed

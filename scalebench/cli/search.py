@@ -14,8 +14,8 @@ from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from scalebench.analysis.search.result import SearchResult
-    from scalebench.session.search.search import SearchRequest
+    from scalebench.search.result import SearchResult
+    from scalebench.search.run import SearchRequest
     from scalebench.session.storing.finish import Run
     from scalebench.spec import Device, Suite
     from scalebench.spec.virtual_hosts import VirtualHosts
@@ -66,7 +66,7 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
             )
     result = _searched(flags)
     if suite_file is not None:
-        from scalebench.session.search.suite_file import write_suite
+        from scalebench.session.search import write_suite
 
         for left_out in write_suite(suite_file, result):
             say(f"scalebench: {left_out}")
@@ -85,8 +85,8 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
 
 def _searched(flags: dict[str, Any]) -> "SearchResult":
     from scalebench.cli.progress import parts_on
-    from scalebench.session.search.calibration import calibration_suite
-    from scalebench.session.search.search import carry_out
+    from scalebench.search.calibration import calibration_suite
+    from scalebench.search.run import carry_out
 
     for name in ("measure", "run_folder", "launcher"):
         if flags[name] is not None and flags["gpu_type"] is not None:
@@ -113,7 +113,7 @@ def _searched(flags: dict[str, Any]) -> "SearchResult":
 
 
 def _request(flags: dict[str, Any]) -> "tuple[VirtualHosts | None, SearchRequest]":
-    from scalebench.session.search.search import SearchRequest
+    from scalebench.search.run import SearchRequest
 
     in_lab = flags["launcher"] == "lab"
     hosts = None
@@ -143,7 +143,7 @@ def _request(flags: dict[str, Any]) -> "tuple[VirtualHosts | None, SearchRequest
 
 def _device(flags: dict[str, Any]) -> "Device":
     """Return on what the ranks here run: virtual hosts have CPU ranks."""
-    from scalebench.session.search.here import device_here
+    from scalebench.session.search import device_here
 
     return "cpu" if flags["hosts"] is not None or flags["gpu_type"] else device_here()
 
@@ -178,7 +178,7 @@ def _run(flags: dict[str, Any], suite: "Suite", sizes: tuple[int, ...]) -> "Run"
 
 
 def _measured(flags: dict[str, Any], result: "SearchResult") -> "SearchResult":
-    from scalebench.session.search.measured import STEPS, experiment, picked, suite_of
+    from scalebench.session.search import STEPS, experiment, picked, suite_of
 
     ranks = _ranks_here(flags)
     if ranks < result.world_size:

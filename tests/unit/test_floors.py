@@ -13,6 +13,7 @@ FLOORS = [
     {"records", "machine"},
     {"trace", "costmodel", "gate", "launch"},
     {"worker", "analysis"},
+    {"search"},
     {"report"},
     {"session"},
     {"cli", "pytest_plugin", "__main__"},
@@ -32,7 +33,7 @@ def rooms_imported_by(file: Path) -> set[str]:
 def test_every_file_and_package_has_its_floor():
     packages = {file.parts[0] for file in FILES if len(file.parts) > 1}
     assert packages | {file.stem for file in FILES if len(file.parts) == 1} == set(FLOOR)
-    assert len(packages - {"cli", "pytest_plugin"}) <= 10
+    assert len(packages - {"cli", "pytest_plugin"}) <= 13
     assert len(FLOOR) - len(packages) <= 8
     assert len(FLOORS) <= 9
 

@@ -3,7 +3,6 @@
 import plotly.graph_objects as go
 
 from scalebench import __version__, units
-from scalebench.analysis.search.result import RankedChoice, SearchResult
 from scalebench.report.page.charts import Chart, legend, plot_json
 from scalebench.report.page.figure_style import safe, style, wide_axis
 from scalebench.report.page.offline import render_offline
@@ -11,6 +10,7 @@ from scalebench.report.page.palette import COLORS, NEUTRAL
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.search import MEASURED, columns_of, experiment_words, notes
 from scalebench.report.words import wording
+from scalebench.search.result import RankedChoice, SearchResult
 
 MILLI = 1e3
 

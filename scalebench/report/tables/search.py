@@ -1,15 +1,15 @@
 """A search as tables for the terminal."""
 
 from scalebench import units
-from scalebench.analysis.search.result import (
+from scalebench.report.tables.layout import Column, Screen, value, without
+from scalebench.report.tables.predictions import percent
+from scalebench.report.words import wording
+from scalebench.search.result import (
     Experiment,
     MeasuredChoice,
     RankedChoice,
     SearchResult,
 )
-from scalebench.report.tables.layout import Column, Screen, value, without
-from scalebench.report.tables.predictions import percent
-from scalebench.report.words import wording
 
 NOTHING = wording.DASH
 EXPOSED = ("tensor", "context", "expert", "pipeline", "shard", "data")

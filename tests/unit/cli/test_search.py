@@ -11,12 +11,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from scalebench.analysis.search.result import SearchResult
 from scalebench.cli import Terminated, cli
 from scalebench.cli.search import _run
 from scalebench.errors import ScalebenchError
 from scalebench.report.page.search_page import render_search_page
 from scalebench.report.tables.search import render_search
+from scalebench.search.result import SearchResult
 from scalebench.session.session import Interrupted, Session
 from scalebench.session.suites.files import load_suite
 from scalebench.spec import Case, Plain, Suite
@@ -82,7 +82,7 @@ def test_the_table_says_what_was_tried(found: tuple[SearchResult, Path], width: 
 
 
 def test_an_experiment_is_shown_with_its_regret(found: tuple[SearchResult, Path]) -> None:
-    from scalebench.analysis.search.result import Experiment, MeasuredChoice
+    from scalebench.search.result import Experiment, MeasuredChoice
 
     rows = (
         MeasuredChoice(case="a", picked="best", predicted_s=1.0, measured_s=1.1,

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from scalebench.analysis.search.result import RankedChoice
 from scalebench.errors import EnvironmentUnfit
 from scalebench.report.tables.search import memory_words
-from scalebench.session.search.measured import experiment, picked
+from scalebench.search.result import RankedChoice
+from scalebench.session.search import experiment, picked
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "search_virtual_hosts.json"
 

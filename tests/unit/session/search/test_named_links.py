@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.session.search.search import SearchRequest, carry_out
+from scalebench.search.run import SearchRequest, carry_out
 
 
 @pytest.mark.parametrize("named", [{"link": "nvlink"}, {"links": "no-such-file.json"}])

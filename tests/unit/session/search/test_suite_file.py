@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scalebench.analysis.search.result import RankedChoice
 from scalebench.errors import EnvironmentUnfit
-from scalebench.session.search.suite_file import write_suite
+from scalebench.search.result import RankedChoice
+from scalebench.session.search import write_suite
 from scalebench.session.suites.files import load_suite
 
 

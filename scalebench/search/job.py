@@ -1,0 +1,118 @@
+"""The job that is searched: model, ranks, batch, memory, and how fast a rank computes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scalebench.search.links import SearchLinks
+from scalebench.search.model import SearchModel
+from scalebench.spec import Device
+
+PRECISIONS = ("float32", "bfloat16")
+CHECKPOINTING = ("none", "selective", "full")
+SCHEDULES = ("none", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zero-bubble")
+"""Of a pipeline; ``none``: there is none."""
+
+
+@dataclass(frozen=True)
+class Recomputing:
+    """What computing the blocks again takes, for a microbatch of the whole model.
+
+    Attributes:
+        forwards: In forward passes of its samples.
+        pass_s: Apart from its samples, seconds.
+    """
+
+    forwards: float
+    pass_s: float = 0.0
+
+
+ASSUMED_RECOMPUTING = {"selective": Recomputing(0.0), "full": Recomputing(1.0)}
+"""Where nothing was measured: selective computes no matrix product again, full all of them."""
+
+
+@dataclass(frozen=True)
+class ComputeSpeed:
+    """How long a rank computes.
+
+    Attributes:
+        flop_s: Precision → seconds for one FLOP of the model's forward and backward pass.
+        pass_s: What each microbatch costs apart from its FLOPs: starting operators, seconds.
+        axis_s: Axis → what its machinery costs a rank for each microbatch of the whole model, and
+            for each stage of a rank with ``pipeline``, seconds; missing: not known, none is added.
+        update_s: The optimizer's step on the whole model, seconds; a rank with a part of the
+            parameters takes that part of it.
+        told: Where the figures are from.
+        peak_flops: Precision → published peak of the device, FLOP/s; empty: not known.
+        split_s: What a zero-bubble schedule's backward pass in two calls takes longer than one, for
+            each microbatch of the whole model, seconds; 0: not known.
+        recomputing: Checkpointing → what was measured of it; missing: `ASSUMED_RECOMPUTING`.
+    """
+
+    flop_s: Mapping[str, float]
+    pass_s: float
+    update_s: float
+    told: str
+    peak_flops: Mapping[str, float]
+    axis_s: Mapping[str, float] = field(default_factory=dict)
+    split_s: float = 0.0
+    recomputing: Mapping[str, Recomputing] = field(default_factory=dict)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Precisions whose speed is known."""
+        return tuple(name for name in PRECISIONS if name in self.flop_s)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a search is asked.
+
+    Attributes:
+        world_size: N.
+        batch: Global batch, samples.
+        memory_limit_bytes: Of a rank; None: whatever it takes.
+        margin: What a peak may exceed its prediction by, a ratio; memory is compared with it.
+        held_bytes: What a rank holds besides, its data, bytes.
+        activation_ratio: Measured over counted activations of this machine; 1: not measured.
+        overlaps: Whether a sharded strategy gathers ahead of the computation: on a GPU.
+        sequence: Whether tensor groups divide the sequence as well (Korthikanti et al. 2022).
+        scatters_messages: Whether each rank of a tensor group sends a part of a message between
+            stages, and the group that receives gathers it (Narayanan et al. 2021, §4.1). Where
+            ``sequence`` holds, messages are parts in any case, and nothing is gathered.
+        selective_sends_again: Whether selective checkpointing sends a group's messages once more,
+            as torch's does; Megatron-LM's computes attention alone again, in which none is sent
+            (Korthikanti et al. 2022, §5).
+        buckets_mb: Sizes of gradient buckets to try, MiB.
+        receives_ahead: Whether a pipeline's rank has buffers for all of its microbatches at once,
+            as torch's has; otherwise for those in flight.
+        gathered_bytes_each: Of a parameter, as a sharded strategy gathers it and computes with it:
+            4 under autocast, 2 where parameters are cast to 16 bits before they are sent.
+        axes: Of the mesh, that may have several ranks.
+        zero_stages: That shards may have.
+        checkpointing: That is tried.
+    """
+
+    model: SearchModel
+    world_size: int
+    batch: int
+    speed: ComputeSpeed
+    links: SearchLinks
+    device: Device = "cpu"
+    memory_limit_bytes: int | None = None
+    margin: float = 0.0
+    held_bytes: float = 0.0
+    activation_ratio: float = 1.0
+    sequence: bool = True
+    scatters_messages: bool = False
+    selective_sends_again: bool = True
+    buckets_mb: tuple[float, ...] = (1.0, 5.0, 25.0)
+    receives_ahead: bool = True
+    gathered_bytes_each: int = 4
+    axes: tuple[str, ...] = ("tensor", "context", "expert", "shard", "data", "pipeline")
+    zero_stages: tuple[int, ...] = (1, 2, 3)
+    checkpointing: tuple[str, ...] = CHECKPOINTING
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether gathers run ahead of the computation."""
+        return self.device == "cuda"

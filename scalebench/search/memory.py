@@ -1,0 +1,191 @@
+"""Memory of a rank, for many configurations at once.
+
+State by ZeRO (`scalebench.costmodel.memory`). Activations of a block by Korthikanti et al. 2022,
+§4, without dropout and without stored scores (flash attention): for b samples of s tokens and
+width h in 16 bits ``s·b·h·(8 + 24/t)``, with a divided sequence ``s·b·h·32/t``; fewer keys and
+values with grouped queries (Ainslie et al. 2023), a third matrix in a gated MLP. Selective
+recomputation keeps the results of matrix products and attention, full recomputation a block's
+input, ``2·s·b·h``, and one block in full while it is computed again. Numbers of 32 bits are twice
+as much.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from scalebench.costmodel.memory import FP32_ADAM, zero_state
+from scalebench.errors import UsageError
+from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
+from scalebench.search.links import by_number
+from scalebench.search.model import SearchModel
+from scalebench.search.space import Candidates, Floats, candidates, meshes
+
+BYTES = np.array([4.0, 2.0])
+"""Of an activation, by number of its precision."""
+
+MASTER_BYTES = 4
+"""Of a parameter, and of its gradient: under autocast they stay float32."""
+
+
+def stage_table(job: Job, of: Candidates) -> tuple[Floats, Floats]:
+    """Return layers and forward FLOPs (one sample) of the fullest rank of each candidate."""
+    found = by_number(of.pipeline * of.chunks, job.model.fullest_stage) * of.chunks[:, None]
+    found[:, 0] = np.minimum(found[:, 0], job.model.layers)
+    return found[:, 0], found[:, 1]
+
+
+def samples_of(job: Job, of: Candidates) -> Floats:
+    """Return the samples of one microbatch of a group."""
+    return np.asarray(job.batch / (of.replicas * of.microbatches))
+
+
+def local_parameters(job: Job, of: Candidates, layers: Floats) -> tuple[Floats, Floats]:
+    """Return a rank's parameters, before shards: those of experts, and all others.
+
+    The fullest rank of a pipeline has the embedding or the output matrix, too.
+    """
+    model = job.model
+    tables = model.table_parameters * np.where(
+        (of.pipeline > 1) | model.tied, 1, 2
+    )  # a pipeline's first and last rank have one each
+    dense = (layers * model.block_parameters + tables) / of.tensor
+    return layers * model.expert_parameters / (of.expert * of.tensor), dense
+
+
+def activations_in_flight(of: Candidates) -> Floats:
+    """Return how many microbatches a rank keeps, in units of all its layers.
+
+    GPipe and breadth-first m, 1F1B p at most; interleaved ``p·(1 + (p−1)/(p·v))`` (Korthikanti et
+    al. 2022, §4.2.3).
+    """
+    p, v, m = of.pipeline, of.chunks, of.microbatches
+    names = np.array(SCHEDULES)[of.schedule]
+    kept = np.where(np.isin(names, ("gpipe", "looped-bfs")), m, np.minimum(m, p))
+    ahead = np.minimum(m, p * (1 + (p - 1) / (p * v)))
+    kept = np.where(names == "interleaved-1f1b", ahead, kept)
+    return np.asarray(np.where(p == 1, 1.0, kept), dtype=float)
+
+
+def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
+    """Return activations of a rank at the peak, bytes."""
+    model, t = job.model, of.tensor
+    unit = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision] / 2
+    tokens_divided = t if job.sequence else 1
+    whole = 8.0 / tokens_divided + _divided_numbers(model) / t
+    kept_input = 2.0 / tokens_divided
+    selective = _products(model) / t + kept_input
+    per_layer = np.select(
+        [of.checkpointing == CHECKPOINTING.index("none"),
+         of.checkpointing == CHECKPOINTING.index("selective")],
+        [whole * np.ones(len(of)), selective],
+        default=kept_input * np.ones(len(of)),
+    )  # fmt: skip
+    again = np.where(of.checkpointing == CHECKPOINTING.index("none"), 0.0, whole)
+    waiting = unit * (per_layer * layers * activations_in_flight(of) + again)
+    tokens = model.context / of.context * samples_of(job, of)
+    logits = 2 * 4.0 * tokens * model.vocabulary / t  # logits and their gradient, float32
+    return np.asarray(job.activation_ratio * (waiting + logits))
+
+
+def _divided_numbers(model: SearchModel) -> float:
+    """Return what a block keeps of heads and of its MLP, bytes for each of h in 16 bits.
+
+    2 for queries and for what attention returns, 4 for keys and values of all heads; inside the
+    MLP 2 in front of the activation and 2 behind it, 2 more where it is gated. 24 in GPT. The
+    other 8 are the inputs of norms and first matrix products.
+    """
+    shared = model.kv_heads / model.heads
+    inside = (6.0 if model.gated else 4.0) * model.inner / model.width
+    return 4.0 + 4.0 * shared + inside * (model.top_k if model.experts > 1 else 1)
+
+
+def _products(model: SearchModel) -> float:
+    """Return the same of the results of matrix products and of attention: 20 in GPT."""
+    shared = model.kv_heads / model.heads
+    inside = (4.0 if model.gated else 2.0) * model.inner / model.width
+    return 8.0 + 4.0 * shared + inside * (model.top_k if model.experts > 1 else 1)
+
+
+def state_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
+    """Return parameters, gradients and AdamW's moments of a rank, bytes."""
+    experts, dense = local_parameters(job, of, layers)
+    total = np.zeros(len(of))
+    for stage in range(4):
+        mine = of.zero == stage
+        for parameters in (experts, dense):
+            held = zero_state(stage, parameters[mine], of.shard[mine], FP32_ADAM)
+            total[mine] += held.total
+    return total
+
+
+def gathered_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
+    """Return what a sharded rank holds of gathered parameters and their gradients, bytes.
+
+    Stage 3: the tables and two blocks, one of which is gathered ahead, and a block's gradients.
+    Stage 2 (``reshard_after_forward=False``): shards become whole parameters in forward; with
+    stages, gradients stay whole until the last microbatch has added its own, and are reduced once.
+    """
+    experts, dense = local_parameters(job, of, layers)
+    block = (experts + dense - job.model.table_parameters / of.tensor) / np.maximum(layers, 1)
+    tables = job.model.table_parameters / of.tensor
+    each = job.gathered_bytes_each
+    three = each * (2 * tables + 2 * block) + MASTER_BYTES * block
+    # `zero_state` has 32 bits of every parameter: the shard, and the gathered ones.
+    smaller = (each - MASTER_BYTES) * (1 - 1 / of.shard) * (experts + dense)
+    kept = MASTER_BYTES * (1 - 1 / of.shard) * (experts + dense)  # whole gradients
+    two = MASTER_BYTES * block + smaller + np.where(of.pipeline > 1, kept, 0.0)
+    return np.asarray(np.select([of.zero == 3, of.zero == 2], [three, two], default=0.0))
+
+
+def hop_bytes(job: Job, of: Candidates) -> Floats:
+    """Return what passes between two stages for one microbatch and direction, bytes of a rank.
+
+    Where a tensor group divides the sequence, each of its ranks sends its part.
+    """
+    tokens = job.model.context / of.context / (of.tensor if job.sequence else 1)
+    return np.asarray(tokens * job.model.width * samples_of(job, of) * BYTES[of.precision])
+
+
+def received_bytes(job: Job, of: Candidates) -> Floats:
+    """Return the buffers of a pipeline's rank for what it receives, bytes."""
+    hop = hop_bytes(job, of)
+    number = of.microbatches if job.receives_ahead else activations_in_flight(of)
+    return np.asarray(np.where(of.pipeline > 1, 2 * hop * of.chunks * number, 0.0))
+
+
+def memory_bytes(job: Job, of: Candidates) -> Floats:
+    """Return the predicted peak of the fullest rank of each candidate, bytes; no margin in it."""
+    layers, _ = stage_table(job, of)
+    return (
+        state_bytes(job, of, layers)
+        + gathered_bytes(job, of, layers)
+        + activation_bytes(job, of, layers)
+        + received_bytes(job, of)
+        + job.held_bytes
+    )
+
+
+def fits(job: Job, memory: Floats) -> npt.NDArray[np.bool_]:
+    """Return which peaks, with the margin, stay below the limit."""
+    if job.memory_limit_bytes is None:
+        return np.ones(len(memory), dtype=bool)
+    return np.asarray(memory * (1 + job.margin) <= job.memory_limit_bytes)
+
+
+MOST_TIMES = 64
+
+
+def ranks_that_fit(job: Job) -> int | None:
+    """Return the first of 2N, 4N, … ranks on which a configuration fits; None: up to 64N none."""
+    times = 2
+    while times <= MOST_TIMES:
+        more = replace(job, world_size=times * job.world_size)
+        try:
+            found = meshes(more)
+        except UsageError:
+            return None
+        if any(fits(more, memory_bytes(more, some)).any() for some in candidates(more, found)):
+            return more.world_size
+        times *= 2
+    return None

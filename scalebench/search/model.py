@@ -1,0 +1,234 @@
+"""A model as the search sees it: a transformer whose work, parameters and memory are counted.
+
+Of any other workload only what one rank has measured is known: ranks can divide its samples and its
+state, not its matrices, tokens or layers.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from scalebench.spec.presets import GptShape, MoeShape
+
+
+@dataclass(frozen=True)
+class SearchModel:
+    """A decoder-only transformer.
+
+    Attributes:
+        layers: Blocks.
+        heads: Of each attention.
+        width: Of the residual stream.
+        context: Tokens of a sample.
+        vocabulary: Rows of the embedding.
+        kv_heads: Heads of keys and values; fewer than ``heads`` with grouped queries.
+        inner: Width inside the MLP.
+        gated: The MLP has a third matrix (SwiGLU).
+        tied: The output matrix is the embedding.
+        experts: MLPs of each block; 1: no mixture.
+        top_k: Experts that work on a token.
+    """
+
+    name: str
+    layers: int
+    heads: int
+    width: int
+    context: int
+    vocabulary: int
+    kv_heads: int
+    inner: int
+    gated: bool = False
+    tied: bool = True
+    experts: int = 1
+    top_k: int = 1
+
+    @classmethod
+    def of_preset(cls, shape: GptShape | MoeShape) -> "SearchModel":
+        """Return a built-in workload."""
+        return cls(
+            name=shape.name,
+            layers=shape.layers,
+            heads=shape.heads,
+            width=shape.width,
+            context=shape.context,
+            vocabulary=shape.vocabulary,
+            kv_heads=shape.heads,
+            inner=4 * shape.width,
+            experts=shape.experts if isinstance(shape, MoeShape) else 1,
+            top_k=shape.top_k if isinstance(shape, MoeShape) else 1,
+        )
+
+    @property
+    def as_gpt(self) -> GptShape:
+        """The preset whose layers send the same between the ranks of a group."""
+        return GptShape(
+            name=self.name,
+            layers=self.layers,
+            heads=self.heads,
+            width=self.width,
+            context=self.context,
+            vocabulary=max(self.vocabulary, 256),
+            batch_size=1,
+        )
+
+    @property
+    def as_mixture(self) -> MoeShape:
+        """The same with its experts."""
+        given = self.as_gpt.model_dump(exclude={"kind"})
+        return MoeShape(**given, experts=self.experts, top_k=self.top_k, capacity_factor=None)
+
+    @property
+    def _expert(self) -> int:
+        return (3 if self.gated else 2) * self.width * self.inner
+
+    @property
+    def _attention(self) -> int:
+        keys = 2 * self.width * self.width * self.kv_heads // self.heads
+        return 2 * self.width * self.width + keys
+
+    @property
+    def block_parameters(self) -> int:
+        """Parameters of a block that every expert rank has: attention, router; no small vectors.
+
+        Without a mixture, the MLP as well.
+        """
+        router = self.width * self.experts if self.experts > 1 else 0
+        return self._attention + router + (self._expert if self.experts == 1 else 0)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of all experts of a block; 0 without a mixture."""
+        return self.experts * self._expert if self.experts > 1 else 0
+
+    @property
+    def table_parameters(self) -> int:
+        """Parameters of the embedding."""
+        return self.vocabulary * self.width
+
+    @property
+    def num_parameters(self) -> int:
+        """All of them, biases and norms not counted."""
+        tables = self.table_parameters * (1 if self.tied else 2)
+        return tables + self.layers * (self.block_parameters + self.expert_parameters)
+
+    @property
+    def matrix_flops(self) -> float:
+        """FLOPs of a block's matrix products in forward, one sample, attention's mixing not in it.
+
+        Two for every parameter that works on a token (Narayanan et al. 2021, appendix).
+        """
+        router = self.width * self.experts if self.experts > 1 else 0
+        active = self._attention + router + self.top_k * self._expert
+        return 2.0 * active * self.context
+
+    @property
+    def mixing_flops(self) -> float:
+        """FLOPs of scores and their sums in forward, one sample: ``4·s²·h``, the mask not used."""
+        return 4.0 * self.context**2 * self.width
+
+    @property
+    def head_flops(self) -> float:
+        """FLOPs of the logits in forward, one sample."""
+        return 2.0 * self.context * self.width * self.vocabulary
+
+    @property
+    def block_flops(self) -> float:
+        """FLOPs of a block in forward, one sample."""
+        return self.matrix_flops + self.mixing_flops
+
+    @cached_property
+    def flops_per_sample(self) -> float:
+        """FLOPs of forward and backward, one sample, nothing recomputed."""
+        return 3.0 * (self.layers * self.block_flops + self.head_flops)
+
+    def fullest_stage(self, stages: int) -> tuple[int, float]:
+        """Return layers and forward FLOPs (one sample) of the stage with most work.
+
+        Equal layers in contiguous stages, the logits on the last one; the best such split, which
+        is what `pipelines.stage_split.balanced_split` finds for equal layers and a last one.
+
+        Raises:
+            ValueError: There are fewer layers than stages.
+        """
+        if stages > self.layers:
+            raise ValueError(f"{stages} stages need as many layers, and there are {self.layers}")
+        if stages == 1:
+            return self.layers, self.layers * self.block_flops + self.head_flops
+        best: tuple[float, int] | None = None
+        for last in range(self.layers - stages + 2):
+            others = -(-(self.layers - last) // (stages - 1))
+            work = max(others * self.block_flops, last * self.block_flops + self.head_flops)
+            best = min(best or (work, max(others, last)), (work, max(others, last)))
+        assert best is not None
+        return best[1], best[0]
+
+
+AXES_OF_WHOLE = ("shard", "data")
+"""Axes of a mesh that need to know nothing of the model's inside."""
+
+
+@dataclass(frozen=True)
+class WholeModel(SearchModel):
+    """A model as numbers of the whole; what a transformer would have counts as one.
+
+    Attributes:
+        layers: Groups of parameters that are gathered together when they are sharded.
+        parameters: Of the model.
+        sample_flops: FLOPs of forward and backward, one sample; 1: not counted, and the measured
+            time of a sample stands for it.
+    """
+
+    parameters: int = 0
+    sample_flops: float = 1.0
+
+    @classmethod
+    def of(
+        cls, name: str, parameters: int = 0, groups: int = 1, flops: float | None = None
+    ) -> "WholeModel":
+        """Return a model by its numbers; without parameters it is one that is not measured yet."""
+        return cls(
+            name=name,
+            layers=groups,
+            heads=1,
+            width=1,
+            context=1,
+            vocabulary=1,
+            kv_heads=1,
+            inner=4,
+            parameters=parameters,
+            sample_flops=flops or 1.0,
+        )
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its FLOPs are known."""
+        return self.sample_flops != 1.0
+
+    @property
+    def block_parameters(self) -> int:
+        """Of a group; all groups are taken as equal."""
+        return self.parameters // self.layers
+
+    @property
+    def table_parameters(self) -> int:
+        """0: there is no embedding apart from the groups."""
+        return 0
+
+    @property
+    def num_parameters(self) -> int:
+        """All of them."""
+        return self.parameters
+
+    @property
+    def matrix_flops(self) -> float:
+        """A third of a group's FLOPs: forward."""
+        return self.sample_flops / 3 / self.layers
+
+    @property
+    def mixing_flops(self) -> float:
+        """0: in the others."""
+        return 0.0
+
+    @property
+    def head_flops(self) -> float:
+        """0: in the others."""
+        return 0.0

@@ -1,0 +1,309 @@
+"""Search: what is asked, the job that comes of it, the result."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from scalebench.analysis.run import StoredRun, load_run
+from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.costmodel.links.times import LinkModel, NoFit
+from scalebench.costmodel.links.topology import TOPOLOGIES, load_topology
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.files import read_model, read_text
+from scalebench.records.summary import Summary
+from scalebench.search.calibration import calibrated_job, find_run, summaries_here
+from scalebench.search.choice import choice_at, choices
+from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, ComputeSpeed, Job
+from scalebench.search.links import LATER, CalibratedLinks, NominalLinks, SearchLinks, links_by_name
+from scalebench.search.memory import ranks_that_fit
+from scalebench.search.model import SearchModel, WholeModel
+from scalebench.search.ranking import Ranking, search
+from scalebench.search.result import SearchResult, result_of, what_would_fit
+from scalebench.search.scores import Scores, model_of, peaks_of, scored_rows, scores_of
+from scalebench.search.space import AXES, Candidates, Ints
+from scalebench.search.speed import DeviceType, NoPlainRow, assumed_speed, device_type
+from scalebench.search.strategies import strategy_of
+from scalebench.spec import Device
+from scalebench.spec.presets import PRESETS, GptShape, MoeShape, resolve_workload
+from scalebench.spec.virtual_hosts import VirtualHosts
+
+OnProgress = Callable[[str, object], None]
+Calibrate = Callable[[SearchModel, int], Path]
+"""Model and global batch → the folder of a short run that measured them."""
+
+NO_SPEED = ComputeSpeed({"float32": 1.0}, 0.0, 0.0, "", {})
+NO_LINKS = NominalLinks(TOPOLOGIES["dgx-a100"], "")
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What a user asks of a search; None: what was measured here, or is usual.
+
+    Attributes:
+        links: A link profile (file), a topology (name or file).
+        link: Names of links, see `links_by_name`.
+        margin: Of memory, a ratio.
+        hosts: Virtual hosts whose measurement is the start; None: ranks on this machine.
+        run: The run to start from; None: the newest that fits, or a short one.
+    """
+
+    world_size: int
+    workload: str | None = None
+    batch_size: int | None = None
+    memory_limit_bytes: int | None = None
+    gpu_type: str | None = None
+    mfu: float | None = None
+    links: str | None = None
+    link: str | None = None
+    ranks_per_node: int = 8
+    margin: float | None = None
+    hosts: VirtualHosts | None = None
+    run: Path | None = None
+    best: int = 10
+
+
+class NothingFits(EnvironmentUnfit):
+    """No configuration fits the memory; the text says what would."""
+
+
+def carry_out(
+    request: SearchRequest, calibrate: Calibrate, device: Device, on_progress: OnProgress
+) -> SearchResult:
+    """Search.
+
+    Args:
+        request: What is asked.
+        calibrate: Makes the short measurement, where none is here.
+        device: Of the ranks here.
+        on_progress: Told what is done.
+
+    Raises:
+        UsageError: A name is unknown, or the ranks cannot be divided.
+        NothingFits: The text says what would make the model fit.
+    """
+    _links(request)  # a name that is unknown is said before anything is measured
+    on_gpu = request.gpu_type is not None
+    shape = resolve_workload(request.workload or "gpt", "cuda" if on_gpu else device)
+    model: SearchModel
+    if isinstance(shape, GptShape | MoeShape):
+        model = SearchModel.of_preset(shape)
+    elif on_gpu:
+        names = sorted(n for n, s in PRESETS.items() if isinstance(s, GptShape | MoeShape))
+        raise UsageError(
+            f"--workload {shape.name} with --gpu-type: of a device that is not here, only "
+            f"transformers can be predicted: {', '.join(names)}. Give one of them, or leave out "
+            "--gpu-type: then the workload is measured here."
+        )
+    else:
+        model = WholeModel.of(shape.name)
+    batch = request.batch_size or shape.batch_size
+    start = Job(model, request.world_size, batch, NO_SPEED, NO_LINKS)
+    if on_gpu:
+        job, scores = _assumed(request, start), Scores()
+    else:
+        job, scores = _measured(request, start, calibrate, device, on_progress)
+    job, margin_told, scores = _with_margin(job, request.margin, scores)
+    on_progress("searching", None)
+    began = time.perf_counter()
+    try:
+        ranking = search(job, request.best, on_progress, trains=Trainable(job))
+    except NoFit as reason:
+        raise EnvironmentUnfit(
+            f"{reason}, and the search asks for it. Measure again without --run, or give --links."
+        ) from reason
+    took_s = time.perf_counter() - began
+    if not ranking.num_fitting:
+        raise NothingFits(_what_fits(job, ranking))
+    return result_of(job, ranking, scores, margin_told, _assumptions(job), took_s)
+
+
+def _what_fits(job: Job, ranking: Ranking) -> str:
+    least = choices(job, ranking.rejected)
+    ranks = ranks_that_fit(job)
+    return what_would_fit(job, ranking.smallest_bytes, least[0] if least else None, ranks)
+
+
+def _assumed(request: SearchRequest, start: Job) -> Job:
+    """Return the job on devices that are not here."""
+    assert request.gpu_type is not None, "asked for by the caller"
+    device = device_type(request.gpu_type)
+    if request.mfu is None:
+        raise UsageError(
+            f"--gpu-type {request.gpu_type} needs --mfu: the part of its published peak that a "
+            "rank reaches while it computes, for example --mfu 0.45."
+        )
+    return replace(
+        start,
+        device="cuda",
+        speed=assumed_speed(device, request.mfu),
+        links=_links(request) or _usual_links(request, device),
+        memory_limit_bytes=request.memory_limit_bytes or device.memory_bytes,
+        buckets_mb=(25.0, 100.0),
+    )
+
+
+def _usual_links(request: SearchRequest, device: DeviceType) -> SearchLinks:
+    if device.topology is None:
+        raise UsageError(
+            f"--gpu-type {request.gpu_type}: no usual links are known of it. Give --link, for "
+            "example --link nvlink4+infiniband-ndr, or --links with a topology or a profile."
+        )
+    return NominalLinks(TOPOLOGIES[device.topology], f"topology {device.topology}; {LATER}")
+
+
+def _links(request: SearchRequest) -> SearchLinks | None:
+    """Return the links that were named; None: none were."""
+    if request.link is not None and request.links is not None:
+        raise UsageError("--link and --links both name the links. Give one of them.")
+    if request.link is not None:
+        return links_by_name(request.link, request.ranks_per_node)
+    if request.links is None:
+        return None
+    if request.links not in TOPOLOGIES and _is_profile(Path(request.links)):
+        profile = read_model(Path(request.links), LinkProfile)
+        return CalibratedLinks(LinkModel(profile.fits), f"links of the profile {request.links}")
+    return NominalLinks(load_topology(request.links), f"topology {request.links}; {LATER}")
+
+
+def _is_profile(path: Path) -> bool:
+    try:
+        return "scalebench.link-profile" in read_text(path)[:4096]
+    except (OSError, ValueError, UsageError):
+        return False
+
+
+def _measured(
+    request: SearchRequest,
+    start: Job,
+    calibrate: Calibrate,
+    device: Device,
+    on_progress: OnProgress,
+) -> tuple[Job, Scores]:
+    """Return the job on ranks as they are here, and how far the step model is off there."""
+    from scalebench.analysis.summarise import summarise
+
+    if request.mfu is not None:
+        raise UsageError("--mfu is for a device that is not here: add --gpu-type.")
+    found: tuple[StoredRun, Summary] | None
+    if request.run is not None:
+        run = load_run(request.run)
+        if run.link is None:
+            raise UsageError(f"{request.run} cannot start a search: {run.link_unavailable}.")
+        found = run, summarise(run)
+    else:
+        found = find_run(start.model, device, request.hosts)
+    if found is None:
+        on_progress(
+            f"no run here has measured {start.model.name} on one rank: measuring it now", None
+        )
+        run = load_run(calibrate(start.model, start.batch))
+        if run.link is None:
+            raise EnvironmentUnfit(f"The short measurement failed: {run.link_unavailable}.")
+        found = run, summarise(run)
+    try:
+        job = calibrated_job(*found, start.model, start)
+    except NoPlainRow as reason:
+        raise EnvironmentUnfit(f"{reason}. Measure it: scalebench run ddp --gpus 1,2.") from reason
+    scores = scores_of(scored_rows(job, found[1].rows))  # the links that it has are those measured
+    named = _links(request)
+    job = replace(job, links=named) if named is not None else job
+    return replace(job, memory_limit_bytes=request.memory_limit_bytes), scores
+
+
+def _with_margin(job: Job, asked: float | None, scores: Scores) -> tuple[Job, str, Scores]:
+    """Return the job with its margin of memory, learnt from all rows of this machine."""
+    peaks = peaks_of(
+        job, summaries_here(), lambda name: job.model if name == job.model.name else model_of(name)
+    )
+    learnt = max(0.0, max(peaks) - 1) if peaks else None
+    told = scores.model_copy(update={"margin": learnt, "num_peaks": len(peaks)})
+    if asked is not None:
+        return replace(job, margin=asked), "as asked for with --margin", told
+    if learnt is None:
+        return job, "no run here has measured a peak; give --margin to leave room", told
+    said = f"the most that {len(peaks)} measured peaks of this machine exceed their prediction"
+    return replace(job, margin=learnt), said, told
+
+
+def _not_measured(speed: ComputeSpeed) -> Iterator[str]:
+    """Yield what stands in for a measurement that there is none of."""
+    assumed = {
+        "selective": "selective checkpointing recomputes no matrix product, and is assumed to take "
+        "no time",
+        "full": "full checkpointing is assumed to take one forward pass more",
+    }
+    yield from (said for name, said in assumed.items() if name not in speed.recomputing)
+    if not speed.split_s:
+        yield "a zero-bubble schedule's two backward calls are assumed to take no longer than one"
+
+
+def _assumptions(job: Job) -> tuple[str, ...]:
+    if isinstance(job.model, WholeModel):
+        return (
+            job.speed.told,
+            job.links.told,
+            f"of {job.model.name} only its measured step is known: its samples and its state are "
+            "divided, not its layers",
+            "no waiting and no stalls",
+            "parameters, gradients and what is sent of them have 32 bits",
+        )
+    told: Sequence[str] = (
+        job.speed.told,
+        job.links.told,
+        "no waiting and no stalls",
+        *_not_measured(job.speed),
+        "parameters, gradients and what is sent of them have 32 bits",
+        "tensor groups divide the sequence, too",
+    )
+    return tuple(told)
+
+
+class Trainable:
+    """Asks `strategy_of` once for each kind of configuration.
+
+    A kind is which axes have several ranks, and everything that is no size: in the space, whose
+    sizes divide the job, no answer depends on a size (a test asks for every configuration).
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._known: dict[int, bool] = {}
+
+    def __call__(self, of: Candidates) -> npt.NDArray[np.bool_]:
+        """Return which of them a strategy trains."""
+        kinds, first, place = np.unique(_kinds(of), return_index=True, return_inverse=True)
+        answers = [
+            self._answer(of, int(kind), int(i)) for kind, i in zip(kinds, first, strict=True)
+        ]
+        return np.array(answers, dtype=bool)[place]
+
+    def _answer(self, of: Candidates, kind: int, i: int) -> bool:
+        if kind not in self._known:
+            job = self._job
+            found = strategy_of(
+                choice_at(of, i), job.device, job.world_size, job.batch, job.model.experts
+            )
+            self._known[kind] = not isinstance(found, str)
+        return self._known[kind]
+
+
+def _kinds(of: Candidates) -> Ints:
+    """Return the kind of each as one number."""
+    several = [(getattr(of, axis) > 1, 2) for axis in AXES]
+    others = [
+        (of.zero, 4),
+        (of.schedule, len(SCHEDULES)),
+        (of.chunks > 1, 2),
+        (of.microbatches > 1, 2),
+        (of.checkpointing, len(CHECKPOINTING)),
+        (of.precision, len(PRECISIONS)),
+        (of.ring, 2),
+    ]
+    key = np.zeros(len(of), dtype=np.int64)
+    for column, values in (*several, *others):
+        key = key * values + column
+    return key

@@ -1,0 +1,315 @@
+"""The space: every mesh, placement, schedule, batch cut and way to store, as columns of numbers.
+
+Ranks = data × shard × expert × context × tensor × pipeline. Data, shard and expert ranks have
+samples of their own; shards divide the model's state by a ZeRO stage, experts divide a mixture's
+experts (Narayanan et al. 2021; Rajbhandari et al. 2020; Lepikhin et al. 2020).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import product
+from math import gcd, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scalebench.errors import UsageError
+from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, Job
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+AXES = ("tensor", "context", "expert", "shard", "data", "pipeline")
+"""From the innermost of the usual placement to its outermost."""
+
+CHUNKS = {"interleaved-1f1b": (2, 4), "looped-bfs": (2, 4)}
+"""Schedule → stages on each rank that are tried; one for all others."""
+
+DEFAULT_BUCKET_MB = 25.0
+
+
+class Mesh(NamedTuple):
+    """One mesh, in the order of `AXES`."""
+
+    tensor: int
+    context: int
+    expert: int
+    shard: int
+    data: int
+    pipeline: int
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Configurations as columns of equal length.
+
+    Attributes:
+        near_tensor: Ranks of a tensor group that share a node; the others likewise.
+        order: Placement: axes from the inside out, as digits of `AXES` after a leading 1.
+        zero: ZeRO stage, 0 to 3.
+        schedule: Of `SCHEDULES`, by number.
+        chunks: Stages on each rank.
+        microbatches: Parts of a rank's batch, one after another.
+        checkpointing: Of `CHECKPOINTING`, by number.
+        precision: Of `PRECISIONS`, by number.
+        bucket_mb: Size of gradient buckets, MiB.
+        ring: Context groups pass keys and values around (1), or exchange heads (0).
+    """
+
+    tensor: Ints
+    context: Ints
+    expert: Ints
+    shard: Ints
+    data: Ints
+    pipeline: Ints
+    near_tensor: Ints
+    near_context: Ints
+    near_expert: Ints
+    near_shard: Ints
+    near_data: Ints
+    near_pipeline: Ints
+    order: Ints
+    zero: Ints
+    schedule: Ints
+    chunks: Ints
+    microbatches: Ints
+    checkpointing: Ints
+    precision: Ints
+    bucket_mb: Floats
+    ring: Ints
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def take(self, where: npt.NDArray[np.generic]) -> "Candidates":
+        """Return some of them: a mask, or places."""
+        return Candidates(**{f.name: getattr(self, f.name)[where] for f in fields(self)})
+
+    @property
+    def replicas(self) -> Ints:
+        """Ranks that divide the samples among them."""
+        return self.data * self.shard * self.expert
+
+
+def joined(parts: Sequence[Candidates]) -> Candidates:
+    """Return several one after another."""
+    return Candidates(
+        **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Candidates)}
+    )
+
+
+def divisors(number: int) -> list[int]:
+    """Return all divisors, ascending."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def meshes(job: Job) -> list[Mesh]:
+    """Return every mesh of the job's ranks that its model and batch allow.
+
+    Raises:
+        UsageError: There is none; the text says what stands in the way.
+    """
+    found = [mesh for mesh in _every_mesh(job) if why_not_mesh(job, mesh) is None]
+    if not found:
+        raise UsageError(why_no_mesh(job))
+    return sorted(found)
+
+
+def refused_meshes(job: Job) -> dict[str, int]:
+    """Return why meshes are not in the space, and how many for each reason."""
+    reasons = (why_not_mesh(job, mesh) for mesh in _every_mesh(job))
+    return dict(Counter(reason for reason in reasons if reason is not None).most_common())
+
+
+def _every_mesh(job: Job) -> Iterator[Mesh]:
+    """Yield every way to write N as a product of the axes; experts only of a mixture."""
+    allowed = set(job.axes) - (set() if job.model.experts > 1 else {"expert"})
+
+    def sizes(axis: str, ranks: int) -> list[int]:
+        return divisors(ranks) if axis in allowed else [1]
+
+    n = job.world_size
+    for tensor in sizes("tensor", n):
+        for context in sizes("context", n // tensor):
+            for pipeline in sizes("pipeline", n // tensor // context):
+                replicas = n // tensor // context // pipeline
+                for expert in sizes("expert", replicas):
+                    for shard in sizes("shard", replicas // expert):
+                        data = replicas // expert // shard
+                        if data == 1 or "data" in allowed:
+                            yield Mesh(tensor, context, expert, shard, data, pipeline)
+
+
+def why_not_mesh(job: Job, mesh: Mesh) -> str | None:
+    """Say which number of the model or the batch a mesh does not divide; None: it fits."""
+    model = job.model
+    replicas = mesh.data * mesh.shard * mesh.expert
+    if model.heads % mesh.tensor or model.vocabulary % mesh.tensor:
+        return "tensor does not divide heads or vocabulary"
+    if not _context_methods(job, mesh.tensor, mesh.context):
+        return "context does not divide heads or tokens, or the model has experts"
+    if mesh.pipeline > model.layers:
+        return "more stages than layers"
+    if job.batch % replicas:
+        return "data, shard and expert ranks do not divide the batch"
+    if mesh.pipeline > 1 and job.batch // replicas < mesh.pipeline:
+        return "fewer samples than stages, so no schedule fills the pipeline"
+    if model.experts % mesh.expert:
+        return "expert ranks do not divide the experts"
+    return None
+
+
+def why_no_mesh(job: Job) -> str:
+    """Say why no mesh has so many ranks, and which number near it would do."""
+    model = job.model
+    limits = (
+        f"{model.name} has {model.heads} heads, {model.layers} layers and {model.context} tokens "
+        f"a sample, and the global batch has {job.batch} samples"
+    )
+    below = range(job.world_size - 1, 0, -1)
+    fits = next(n for n in below if _has_mesh(replace(job, world_size=n)))
+    return (
+        f"--gpus {job.world_size}: no mesh divides the job into so many parts: {limits}. Give "
+        f"--gpus {fits}, or another --batch-size."
+    )
+
+
+def _has_mesh(job: Job) -> bool:
+    return any(why_not_mesh(job, mesh) is None for mesh in _every_mesh(job))
+
+
+def _context_methods(job: Job, tensor: int, context: int) -> list[int]:
+    """Return how a group can divide the sequence: 0 heads are exchanged, 1 a ring."""
+    if context == 1:
+        return [0]
+    model = job.model
+    if model.context % context or model.experts > 1:
+        return []
+    heads = [0] if model.heads % (tensor * context) == 0 else []
+    return heads + ([1] if model.context % (2 * context) == 0 else [])
+
+
+@cache
+def placements(mesh: Mesh, ranks_per_node: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the placements that differ: ranks of each axis that share a node, and the order.
+
+    An order of the axes fills the nodes from its first axis on. Orders that put the same numbers
+    of each axis on a node are one placement; the most usual stands for them.
+    """
+    several = [axis for axis, size in enumerate(mesh) if size > 1]
+    found: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def fill(order: tuple[int, ...], near: tuple[int, ...], room: int) -> None:
+        left = [axis for axis in several if axis not in order]
+        if room == 1 or not left:
+            found.setdefault(near, (*order, *left))
+            return
+        for axis in left:
+            here = gcd(mesh[axis], room)
+            inside = (*near[:axis], here, *near[axis + 1 :])
+            full = here < mesh[axis]  # what does not fit goes to other nodes, and nothing is left
+            fill((*order, axis), inside, 1 if full else room // here)
+
+    fill((), (1,) * len(AXES), min(ranks_per_node, prod(mesh)))
+    return tuple(found.items())  # type: ignore[return-value]
+
+
+def order_number(order: Sequence[int]) -> int:
+    """Return an order of axes as one number."""
+    return int("1" + "".join(map(str, order)))
+
+
+def order_names(number: int) -> list[str]:
+    """Return the axes of such a number, from the inside out."""
+    return [AXES[int(digit)] for digit in str(number)[1:]]
+
+
+def _rows(job: Job, found: Sequence[Mesh]) -> Iterator[tuple[int, ...]]:
+    """Yield every mesh with its placements and cuts of a rank's batch."""
+    for mesh in found:
+        batch = job.batch // (mesh.data * mesh.shard * mesh.expert)
+        for near, order in placements(mesh, job.links.ranks_per_node):
+            number = order_number(order)
+            for cut in divisors(batch):
+                yield (*mesh, *near, number, cut)
+
+
+def _options(job: Job, kind: tuple[bool, ...]) -> npt.NDArray[np.float64]:
+    """Return what can be chosen on a kind of mesh: with stages, with shards, with buckets."""
+    staged, sharded, bucketed = kind
+    schedules = [(0, 1)]
+    if staged:
+        schedules = [
+            (number, chunks)
+            for number, name in enumerate(SCHEDULES)
+            if number
+            for chunks in CHUNKS.get(name, (1,))
+        ]
+    zero = job.zero_stages if sharded else (0,)
+    buckets = job.buckets_mb if bucketed else (DEFAULT_BUCKET_MB,)
+    kept = [CHECKPOINTING.index(name) for name in job.checkpointing]
+    precisions = [PRECISIONS.index(name) for name in job.speed.precisions]
+    every = [
+        (*schedule, *rest)
+        for schedule, *rest in product(schedules, zero, kept, precisions, buckets, (0, 1))
+    ]
+    return np.array(every, dtype=float)
+
+
+def candidates(job: Job, found: Sequence[Mesh], chunk: int = 2**17) -> Iterator[Candidates]:
+    """Yield the whole space in chunks of about this many, and none that is empty.
+
+    Args:
+        job: What is searched.
+        found: Its meshes.
+        chunk: Candidates that are held at once.
+    """
+    rows = np.array(list(_rows(job, found)), dtype=np.int64)
+    staged, sharded = rows[:, 5] > 1, rows[:, 3] > 1
+    divided = (rows[:, 0] > 1) | (rows[:, 1] > 1) | staged
+    bucketed = ~divided & (rows[:, 2:5].prod(axis=1) > 1)
+    for kind in product((False, True), repeat=3):
+        mine = rows[(staged == kind[0]) & (sharded == kind[1]) & (bucketed == kind[2])]
+        options = _options(job, kind)
+        size = max(1, chunk // len(options))
+        for begin in range(0, len(mine), size):
+            crossed = _crossed(mine[begin : begin + size], options)
+            allowed = _allowed(job, crossed)
+            if allowed.any():
+                yield crossed.take(allowed)
+
+
+def _crossed(rows: npt.NDArray[np.int64], options: npt.NDArray[np.float64]) -> Candidates:
+    left = np.repeat(rows, len(options), axis=0)
+    right = np.tile(options, (len(rows), 1))
+    whole = right.astype(np.int64)
+    names = [f.name for f in fields(Candidates)]
+    columns: dict[str, Any] = dict(zip(names, left.T[:13], strict=False))
+    chosen = ("schedule", "chunks", "zero", "checkpointing", "precision", "bucket_mb", "ring")
+    columns |= dict(zip(chosen, whole.T, strict=True))
+    columns |= {"microbatches": left[:, 13], "bucket_mb": right[:, 5]}
+    return Candidates(**columns)
+
+
+def _allowed(job: Job, of: Candidates) -> npt.NDArray[np.bool_]:
+    """Return which of them there are: schedules have their rules, buckets their stages."""
+    model = job.model
+    staged = of.pipeline > 1
+    interleaved = of.schedule == SCHEDULES.index("interleaved-1f1b")
+    fine = ~staged | (of.microbatches >= of.pipeline)
+    fine &= of.pipeline * of.chunks <= model.layers
+    fine &= ~interleaved | (of.microbatches % of.pipeline == 0)
+    rounds = np.maximum(of.microbatches // of.pipeline, 1)
+    zero_bubble = of.schedule == SCHEDULES.index("zero-bubble")
+    fine &= ~zero_bubble | (of.microbatches % rounds == 0)
+    # torch refuses a second backward call of what selective checkpointing computed again.
+    fine &= ~zero_bubble | (of.checkpointing != CHECKPOINTING.index("selective"))
+    heads = (model.heads % (of.tensor * of.context)) == 0
+    ring = (of.context > 1) & (model.context % (2 * of.context) == 0)
+    fine &= np.where(of.ring == 1, ring, heads | (of.context == 1))
+    # Buckets are of gradients that are all-reduced; a sharded strategy has its own groups.
+    fine &= (of.zero <= 1) | (of.bucket_mb == DEFAULT_BUCKET_MB)
+    return fine

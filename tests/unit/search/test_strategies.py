@@ -1,0 +1,120 @@
+"""Configurations become strategies that ranks can be asked for, and strategies configurations."""
+
+import pytest
+
+from scalebench.search.choice import Choice
+from scalebench.search.strategies import choice_of, strategy_of
+from scalebench.spec import Compressed, Ddp, Fsdp, Fsdp1, Mesh, Pipeline, Plain, Tensor
+
+RUNS = [
+    Choice(data=4, bucket_mb=1.0, microbatches=2),
+    Choice(data=4, precision="bfloat16", checkpointing="selective"),
+    Choice(data=1, shard=4, zero=1),
+    Choice(data=1, shard=4, zero=2),
+    Choice(data=2, shard=2, zero=3, checkpointing="full"),
+    Choice(data=2, tensor=2),
+    Choice(data=1, shard=2, zero=3, tensor=2),
+    Choice(data=2, context=2, context_method="ring"),
+    Choice(data=1, expert=4),
+    Choice(data=2, pipeline=2, schedule="interleaved-1f1b", chunks=2, microbatches=4),
+    Choice(data=1, context=2, tensor=2, context_method="ring"),
+    Choice(data=1, shard=2, context=2, zero=3),
+    Choice(data=1, pipeline=2, tensor=2, schedule="1f1b", microbatches=4),
+    Choice(data=1, pipeline=2, shard=2, zero=2, schedule="gpipe", microbatches=2),
+    Choice(data=1, pipeline=2, context=2, schedule="1f1b", microbatches=4, precision="bfloat16"),
+]
+
+MESHES = [
+    Choice(data=2, shard=2, tensor=2, zero=3),
+    Choice(
+        data=1, shard=2, tensor=2, pipeline=2, zero=2, schedule="interleaved-1f1b", chunks=2,
+        microbatches=4, placement=("tensor", "pipeline", "shard"),
+    ),
+    Choice(data=1, shard=2, context=2, tensor=2, zero=3, placement=("shard", "tensor", "context")),
+    Choice(data=2, context=2, pipeline=2, schedule="1f1b", microbatches=4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", MESHES, ids=lambda choice: choice.name)
+def test_meshes_of_three_axes_with_their_placement(choice: Choice) -> None:
+    mesh = strategy_of(choice, "cpu", 8, 64)
+    assert isinstance(mesh, Mesh), mesh
+    back = choice_of(mesh, 8)
+    assert not isinstance(back, str)
+    assert (back.mesh, back.how_words) == (choice.mesh, choice.how_words)
+    if choice.placement:
+        assert back.placement == choice.placement
+        neighbours = mesh.coordinates(1, 8)
+        assert neighbours[choice.placement[0]] == 1 and sum(neighbours.values()) == 1
+
+
+def test_experts_among_the_replicas_of_a_mesh_are_read_back() -> None:
+    back = choice_of(Mesh(data=8, expert=4), 8)
+    assert not isinstance(back, str) and back.mesh == (2, 1, 4, 1, 1, 1, 0)
+
+
+@pytest.mark.parametrize("choice", RUNS, ids=lambda choice: choice.name)
+def test_there_and_back(choice: Choice) -> None:
+    strategy = strategy_of(choice, "cpu", 4, 64)
+    assert not isinstance(strategy, str), strategy
+    back = choice_of(strategy, 4)
+    assert not isinstance(back, str)
+    assert (back.mesh, back.how_words) == (choice.mesh, choice.how_words)
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (Choice(data=1, shard=4, zero=3, microbatches=2), "several microbatches"),
+        (Choice(data=2, shard=2, zero=1), "among all ranks"),
+        (Choice(data=1, pipeline=4, schedule="1f1b", microbatches=2), "microbatches"),
+        (Choice(data=1, tensor=2, expert=2), "expert and tensor cannot be combined yet"),
+        (Choice(data=1, shard=2, tensor=2, zero=2), "ZeRO-3 of shards without stages"),
+        (
+            Choice(data=1, tensor=2, pipeline=2, schedule="zero-bubble", microbatches=4),
+            "not zero-bubble",
+        ),
+        (
+            Choice(
+                data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=4, checkpointing="full"
+            ),
+            "checkpointing inside the stages",
+        ),
+        (Choice(data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=128), "64 samples"),
+    ],
+)
+def test_what_no_strategy_trains_says_why(choice: Choice, words: str) -> None:
+    found = strategy_of(choice, "cpu", 4, 64)
+    assert isinstance(found, str) and words in found
+
+
+@pytest.mark.parametrize("axis", ["pipeline", "tensor"])
+def test_of_a_mixture_no_stages_and_no_tensor_groups_are_trained(axis: str) -> None:
+    changes = {"schedule": "gpipe", "microbatches": 2} if axis == "pipeline" else {}
+    choice = Choice(data=1, **{axis: 2}, **changes)
+    assert "no tensor_plan" in str(strategy_of(choice, "cpu", 2, 16, experts=4))
+    assert not isinstance(strategy_of(choice, "cpu", 2, 16), str)
+    assert not isinstance(strategy_of(Choice(data=1, expert=2), "cpu", 2, 16, experts=4), str)
+
+
+@pytest.mark.parametrize("schedule", ["zero-bubble", "zbv", "dualpipev"])
+def test_a_backward_pass_in_two_calls_is_not_selective(schedule: str) -> None:
+    chunks = 1 if schedule == "zero-bubble" else 2
+    settings = {"schedule": schedule, "chunks": chunks, "microbatches": 4}
+    refused = Pipeline(**settings, checkpointing="selective").why_not("cpu", 2)
+    assert refused is not None and "checkpointing=True" in refused
+    assert Pipeline(**settings, checkpointing=True).why_not("cpu", 2) is None
+    assert Pipeline(schedule="1f1b", checkpointing="selective").why_not("cpu", 2) is None
+
+
+def test_strangers_are_not_configurations() -> None:
+    assert isinstance(choice_of(Fsdp1(), 2), str)
+    assert isinstance(choice_of(Compressed(method="fp16"), 2), str)
+    assert isinstance(choice_of(Pipeline(schedule="zbv", chunks=2), 2), str)
+    assert isinstance(choice_of(Fsdp(param_dtype="bfloat16"), 2), str)
+
+
+def test_known_ones_at_one_rank_are_plain() -> None:
+    for strategy in (Plain(), Ddp(), Fsdp(), Tensor()):
+        found = choice_of(strategy, 1)
+        assert not isinstance(found, str) and set(found.mesh) <= {0, 1}
