@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from scalebench.session.run import run
     from scalebench.session.storing.finish import Run
     from scalebench.session.watching import watch
-    from scalebench.spec.race import Race, Recipe
-    from scalebench.spec.recovery import Recovery
-    from scalebench.spec.strategies import (
+    from scalebench.spec import (
         Accelerate,
         Compressed,
         Context,
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
         Tensor,
         Zero1,
     )
+    from scalebench.spec.race import Race, Recipe
+    from scalebench.spec.recovery import Recovery
     from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
     from scalebench.spec.workload import ContextPlan, Shard, TensorPlan, Workload
     from scalebench.worker.attach.interface import step

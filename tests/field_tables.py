@@ -13,10 +13,19 @@ from typing import Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from scalebench.spec import STRATEGIES, Case, Collectives, Execution, Loader, Spec, StepPlan, Suite
+from scalebench.spec import (
+    STRATEGIES,
+    Case,
+    Collectives,
+    Execution,
+    Loader,
+    Script,
+    Spec,
+    StepPlan,
+    Suite,
+)
 from scalebench.spec.race import Race, Recipe
 from scalebench.spec.recovery import Recovery
-from scalebench.spec.strategies import Script
 
 PAGE = Path("docs/fields.md")
 RECORDS: tuple[type[Spec], ...] = (

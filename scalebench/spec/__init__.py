@@ -5,40 +5,29 @@ Everything here is frozen, hashable, and serialises to JSON and back. Nothing he
 
 from scalebench.spec.base import Device, FloatDtype, Name, Scaling, Spec
 from scalebench.spec.jobs import Cell, Job, Purpose, SharedLaunch
-from scalebench.spec.strategies import (
-    AXES,
-    STRATEGIES,
+from scalebench.spec.strategies import STRATEGIES, Grouped, Strategy, expert_groups
+from scalebench.spec.strategies.compressed import Compressed
+from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
+from scalebench.spec.strategies.execution import Execution, Plain, Script
+from scalebench.spec.strategies.frameworks import (
     Accelerate,
-    Compressed,
-    Context,
-    Ddp,
     DeepSpeed,
-    DiLoCo,
-    ElasticAveraging,
-    Execution,
-    Expert,
     Fabric,
     FairScale,
-    FedAvg,
     FromFramework,
-    Fsdp,
-    Fsdp1,
-    Gossip,
-    Grouped,
     Horovod,
-    LayerWise,
+)
+from scalebench.spec.strategies.groups import Context, Expert, Tensor
+from scalebench.spec.strategies.mesh import AXES, Mesh
+from scalebench.spec.strategies.pipelines import LayerWise, Pipeline, ScheduleName
+from scalebench.spec.strategies.without_lockstep import (
+    DiLoCo,
+    ElasticAveraging,
+    FedAvg,
+    Gossip,
     LocalSgd,
-    Mesh,
     ParameterServer,
-    Pipeline,
-    Plain,
-    ScheduleName,
-    Script,
-    Strategy,
-    Tensor,
     WithoutLockstep,
-    Zero1,
-    expert_groups,
 )
 from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
 

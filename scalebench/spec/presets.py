@@ -16,7 +16,7 @@ from pydantic import Field
 from scalebench.errors import UsageError, unknown_name
 from scalebench.spec.base import Spec
 from scalebench.spec.script import ScriptTarget
-from scalebench.spec.strategies import Expert
+from scalebench.spec.strategies.groups import Expert
 from scalebench.spec.workload import ContextPlan, Divisible, Split, TensorPlan
 
 

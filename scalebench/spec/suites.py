@@ -9,7 +9,8 @@ from scalebench.spec.collectives import COLLECTIVES, AlgorithmName, CollectiveNa
 from scalebench.spec.race import Race, Recipe
 from scalebench.spec.recovery import Recovery
 from scalebench.spec.script import ScriptTarget
-from scalebench.spec.strategies import Plain, Strategy
+from scalebench.spec.strategies import Strategy
+from scalebench.spec.strategies.execution import Plain
 
 
 class Loader(Spec):

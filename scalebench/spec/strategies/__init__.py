@@ -12,12 +12,11 @@ from scalebench.spec.strategies.frameworks import (
     DeepSpeed,
     Fabric,
     FairScale,
-    FromFramework,
     Horovod,
 )
 from scalebench.spec.strategies.groups import Context, Expert, Tensor
-from scalebench.spec.strategies.mesh import AXES, Mesh
-from scalebench.spec.strategies.pipelines import LayerWise, Pipeline, ScheduleName
+from scalebench.spec.strategies.mesh import Mesh
+from scalebench.spec.strategies.pipelines import LayerWise, Pipeline
 from scalebench.spec.strategies.without_lockstep import (
     DiLoCo,
     ElasticAveraging,
@@ -25,44 +24,7 @@ from scalebench.spec.strategies.without_lockstep import (
     Gossip,
     LocalSgd,
     ParameterServer,
-    WithoutLockstep,
 )
-
-__all__ = [
-    "AXES",
-    "STRATEGIES",
-    "Accelerate",
-    "Compressed",
-    "Context",
-    "Ddp",
-    "DeepSpeed",
-    "DiLoCo",
-    "ElasticAveraging",
-    "Execution",
-    "Expert",
-    "Fabric",
-    "FairScale",
-    "FedAvg",
-    "FromFramework",
-    "Fsdp",
-    "Fsdp1",
-    "Gossip",
-    "Grouped",
-    "Horovod",
-    "LayerWise",
-    "LocalSgd",
-    "Mesh",
-    "ParameterServer",
-    "Pipeline",
-    "Plain",
-    "ScheduleName",
-    "Script",
-    "Strategy",
-    "Tensor",
-    "WithoutLockstep",
-    "Zero1",
-    "expert_groups",
-]
 
 Strategy = Annotated[
     Plain

@@ -8,8 +8,7 @@ from scalebench.records.rows.script import OutsideSteps, ScriptFacts
 from scalebench.records.summary import Correctness, Estimate
 from scalebench.report.findings import findings
 from scalebench.report.words import warnings, wording
-from scalebench.spec import Mesh, Pipeline
-from scalebench.spec.strategies import ScheduleName
+from scalebench.spec import Mesh, Pipeline, ScheduleName
 from tests.builders.summaries import (
     estimate,
     hostile_summary,
