@@ -1,18 +1,19 @@
 """Runs for the gate whose noise and whose changes are known."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from scalebench.gate.gate import compare
-from scalebench.gate.result import GateResult, RowVerdict
+from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.records.rows.budget import PARTS, Budget
 from scalebench.records.rows.communication import OperationFigures
 from scalebench.records.summary import Row, StepSamples, Summary
 from scalebench.stats import Estimate, estimate_over_launches
-from tests.builders.summaries import estimate, make_plain, make_row, make_summary
+from tests.builders.summaries import HOSTILE, estimate, make_plain, make_row, make_summary
 
 PLAIN_S = 0.040
 STEPS = 60
@@ -164,3 +165,52 @@ __all__ = [
     "budget_points", "collectives", "estimate", "gated", "gated_row", "gated_run", "launches",
     "verdict_of", "with_row", "without_row",
 ]  # fmt: skip
+
+
+def explained(allowed=("bucket_mb",)):
+    """Efficiency fell 6 points, transfer explains 5 of them; 5 all-reduces became 21."""
+    base = with_row(
+        gated_run(seed=1), "ddp", 4, communication=[collectives(5)],
+        efficiency=estimate(0.80, 0.001, 5), budget=budget_points(0.80, exposed_transfer=0.10),
+    )  # fmt: skip
+    small = {"bucket_mb": 1.0, "accumulate": 1}
+    new = with_row(
+        gated_run({("ddp", 4): 1.08}, seed=2), "ddp", 4, communication=[collectives(21)],
+        efficiency=estimate(0.74, 0.001, 5), budget=budget_points(0.74, exposed_transfer=0.15),
+        strategy_settings=small,
+    )  # fmt: skip
+    return gated(base, new, allowed=allowed)
+
+
+REGRESSED = RowVerdict(
+    suite="ddp",
+    case="ddp",
+    world_size=4,
+    metric="step_s",
+    unit="s",
+    verdict="regressed",
+    base=0.100,
+    new=0.106,
+    change=0.06,
+    low=0.052,
+    high=0.068,
+    floor=0.01,
+    min_detectable=0.021,
+    basis="launches",
+    reason="beyond the floor of 1 %, and the interval excludes less",
+    base_launches=5,
+    new_launches=5,
+    explanation=("exposed communication explains 5 of 6 points", "all_reduce: 5 → 21 per step"),
+)
+
+
+def hostile_verdict():
+    """A verdict all of whose texts attack whoever shows it."""
+    rows = [
+        replace(REGRESSED, suite=text, case=text, metric=text, reason=text, explanation=(text,))
+        for text in HOSTILE
+    ]
+    different = [Mismatch(text, text, text, text) for text in HOSTILE]
+    everything = "\n".join(HOSTILE)
+    sides = dict.fromkeys(("base", "new", "base_run_id", "new_run_id"), everything)
+    return GateResult(**sides, rows=tuple(rows), mismatches=tuple(different), notes=HOSTILE)

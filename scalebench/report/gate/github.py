@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Literal
 
 from scalebench.gate.result import GateResult, RowVerdict
-from scalebench.report.gate.markdown import place, verdict_text, worst_first
 from scalebench.report.gate.table import (
     change_text,
     headline,
     interval_text,
     mismatch_texts,
+    place,
+    verdict_text,
     verdict_word,
+    worst_first,
 )
 from scalebench.report.words import wording
 

@@ -1,8 +1,6 @@
 """What the gate says as GitHub Markdown: for a pull request's comment, or a job's summary."""
 
-from collections.abc import Sequence
-
-from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, RowVerdict
+from scalebench.gate.result import SAME_RUN, GateResult, RowVerdict
 from scalebench.report.gate.table import (
     change_text,
     detectable_text,
@@ -12,10 +10,13 @@ from scalebench.report.gate.table import (
     left_out,
     metric_phrase,
     mismatch_texts,
+    place,
     promise_text,
     sure,
     value_text,
+    verdict_text,
     verdict_word,
+    worst_first,
 )
 from scalebench.report.markdown import escape, table, within_limit
 from scalebench.report.tables.layout import CASE, RANKS, Column
@@ -42,23 +43,6 @@ def render_verdict_markdown(result: GateResult) -> str:
     promise = promise_text(result)
     blocks += [f"{escape(promise, LONGEST_TEXT)}."] if promise else []
     return within_limit(blocks, ELSEWHERE)
-
-
-def worst_first(rows: Sequence[RowVerdict]) -> list[RowVerdict]:
-    """Return rows in the order in which a reader wants them: what decides, then by severity."""
-    return sorted(rows, key=lambda row: (not row.decides, SEVERITY.index(row.verdict)))
-
-
-def place(row: RowVerdict) -> str:
-    """Name what a verdict is about: ``"ddp, N=2, step time"``."""
-    return f"{wording.plain(row.case, 64)}, N={row.world_size}, {metric_phrase(row.metric)}"
-
-
-def verdict_text(row: RowVerdict) -> str:
-    """Write a verdict; in brackets where it does not decide, with what would decide it."""
-    told = verdict_word(row) if row.decides else f"({verdict_word(row)})"
-    more = row.further_launches
-    return told if more is None else f"{told}; repeat {more} more times to know"
 
 
 COLUMNS: tuple[Column[RowVerdict], ...] = (

@@ -65,6 +65,23 @@ def is_quiet(row: RowVerdict) -> bool:
     return row.verdict == "unchanged" or (unseen and not row.decides)
 
 
+def worst_first(rows: Sequence[RowVerdict]) -> list[RowVerdict]:
+    """Return rows in the order in which a reader wants them: what decides, then by severity."""
+    return sorted(rows, key=lambda row: (not row.decides, SEVERITY.index(row.verdict)))
+
+
+def place(row: RowVerdict) -> str:
+    """Name what a verdict is about: ``"ddp, N=2, step time"``."""
+    return f"{wording.plain(row.case, 64)}, N={row.world_size}, {metric_phrase(row.metric)}"
+
+
+def verdict_text(row: RowVerdict, further: str = "; repeat {} more times to know") -> str:
+    """Write a verdict; in brackets where it does not decide, with what would decide it."""
+    told = verdict_word(row) if row.decides else f"({verdict_word(row)})"
+    more = row.further_launches
+    return told if more is None else told + further.format(more)
+
+
 def value_text(row: RowVerdict, value: float | None) -> str:
     """Write a value of the row's metric; a dash where there is none."""
     if value is None:
@@ -136,9 +153,8 @@ def _lead(result: GateResult) -> str:
     worse = [r for r in result.deciding if r.verdict in WORSE and r.change is not None]
     if worse:
         row = max(worse, key=lambda row: (row.basis == "launches", abs(row.change or 0.0)))
-        where = f"{wording.plain(row.case, 64)}, N={row.world_size}, {metric_phrase(row.metric)}"
         interval = f" ({interval_text(row)})" if row.low is not None else ""
-        return f"{where}: {verdict_word(row)}, {change_text(row)}{interval}"
+        return f"{place(row)}: {verdict_word(row)}, {change_text(row)}{interval}"
     unseen = [r for r in result.deciding if r.verdict == "no change seen"]
     if result.verdict not in ("passed", "inconclusive") or not unseen:
         return _other_suites(result)
@@ -191,8 +207,7 @@ def render_verdict(
         everything: Show what is unchanged, too; otherwise it is only counted.
     """
     screen = Screen(width, color, ascii_only)
-    shown = [row for row in result.rows if everything or not is_quiet(row)]
-    shown.sort(key=lambda row: (not row.decides, SEVERITY.index(row.verdict)))
+    shown = worst_first([row for row in result.rows if everything or not is_quiet(row)])
     sides = f"{wording.plain(result.base, 200)} → {wording.plain(result.new, 200)}"
     screen.lines((f"note: {note}" for note in result.notes if note == SAME_RUN), "yellow")
     screen.line(headline(result), STYLES[result.verdict])
@@ -208,13 +223,6 @@ def render_verdict(
     return screen.text()
 
 
-def _verdict_text(row: RowVerdict) -> str:
-    told = verdict_word(row) if row.decides else f"({verdict_word(row)})"
-    if row.further_launches is not None:
-        return f"{told}\nrepeat {row.further_launches} more\ntimes to know"
-    return told
-
-
 _COLUMNS: tuple[Column[RowVerdict], ...] = (
     CASE,
     replace(RANKS, once=True),
@@ -225,7 +233,7 @@ _COLUMNS: tuple[Column[RowVerdict], ...] = (
     Column("smallest\nfindable", detectable_text),
     Column(
         "verdict",
-        _verdict_text,
+        lambda r: verdict_text(r, "\nrepeat {} more\ntimes to know"),
         numeric=False,
         style=lambda r: STYLES[r.verdict] if r.decides else "dim",
     ),

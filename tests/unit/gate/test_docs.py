@@ -15,8 +15,7 @@ from scalebench.gate.metrics import COLLECTIVES, METRICS, RECOVERY, GateSettings
 from scalebench.records.files import write_model
 from scalebench.report.gate.table import render_verdict
 from scalebench.session.suites.files import load_suite
-from tests.builders.gated import gated_run
-from tests.unit.gate.test_gate import explained
+from tests.builders.gated import explained, gated_run
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "gate.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

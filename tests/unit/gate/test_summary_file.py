@@ -182,16 +182,6 @@ def test_a_baseline_stays_in_its_folder(tmp_path, monkeypatch, name):
         accept(Results("run", (gated_run(),)), name)
 
 
-def test_settings_change_floors_and_what_decides():
-    settings = gate_settings(
-        {"step_s": {"relative_floor": 0.02, "decides": False}, "collectives": {"decides": False}},
-        "pyproject.toml",
-    )
-    step = next(metric for metric in settings.metrics if metric.name == "step_s")
-    assert (step.relative_floor, step.decides, step.absolute_floor) == (0.02, False, 1e-5)
-    assert not settings.collectives.decides
-
-
 @pytest.mark.parametrize(
     ("table", "says"),
     [

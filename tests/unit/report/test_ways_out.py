@@ -23,9 +23,9 @@ from scalebench.report.gate.junit import render_verdict_junit
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
 from scalebench.report.words.plain_text import printable
+from tests.builders.gated import hostile_verdict
 from tests.builders.runs import make_cell, make_failed, make_info
 from tests.builders.summaries import HOSTILE, hostile_summary, make_missing, make_summary
-from tests.unit.report.gate.test_formats import hostile as hostile_verdict
 
 pytestmark = pytest.mark.slow
 

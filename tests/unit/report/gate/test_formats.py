@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.cli.gate import FORMATS
-from scalebench.gate.result import GateResult, Mismatch, RowVerdict
+from scalebench.gate.result import GateResult, Mismatch
 from scalebench.report.gate.github import (
     MAX_SUMMARY_BYTES,
     append_to_summary,
@@ -20,29 +20,9 @@ from scalebench.report.gate.github import (
 from scalebench.report.gate.junit import render_verdict_junit
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.words.plain_text import plain
+from tests.builders.gated import REGRESSED, hostile_verdict
 from tests.builders.junit_schema import assert_of_the_schema
-from tests.builders.summaries import HOSTILE
 
-REGRESSED = RowVerdict(
-    suite="ddp",
-    case="ddp",
-    world_size=4,
-    metric="step_s",
-    unit="s",
-    verdict="regressed",
-    base=0.100,
-    new=0.106,
-    change=0.06,
-    low=0.052,
-    high=0.068,
-    floor=0.01,
-    min_detectable=0.021,
-    basis="launches",
-    reason="beyond the floor of 1 %, and the interval excludes less",
-    base_launches=5,
-    new_launches=5,
-    explanation=("exposed communication explains 5 of 6 points", "all_reduce: 5 → 21 per step"),
-)
 UNCHANGED = replace(
     REGRESSED, metric="peak_memory_bytes", unit="bytes", verdict="unchanged", change=0.0,
     low=None, high=None, base=1e9, new=1e9, basis="single", explanation=(),
@@ -68,17 +48,6 @@ def result_of(*rows, **changes):
 
 MIXED = result_of(REGRESSED, UNCHANGED, INCONCLUSIVE, NO_WORSE, SHOWN, MISSING, ODD, PROBABLY)
 PASSED = result_of(UNCHANGED, NO_WORSE, SHOWN)
-
-
-def hostile():
-    rows = [
-        replace(REGRESSED, suite=text, case=text, metric=text, reason=text, explanation=(text,))
-        for text in HOSTILE
-    ]
-    different = [Mismatch(text, text, text, text) for text in HOSTILE]
-    everything = "\n".join(HOSTILE)
-    sides = dict.fromkeys(("base", "new", "base_run_id", "new_run_id"), everything)
-    return GateResult(**sides, rows=tuple(rows), mismatches=tuple(different), notes=HOSTILE)
 
 
 # Markdown
@@ -120,7 +89,7 @@ def test_markdown_is_short_enough_for_a_comment():
 
 
 def test_markdown_shows_hostile_texts_as_themselves():
-    text = render_verdict_markdown(hostile())
+    text = render_verdict_markdown(hostile_verdict())
     assert "<script" not in text and "<img" not in text and "\x1b" not in text
     assert "@everyone" not in text and not re.search(r"(?<!\\)\]\(http", text)
     widths = {line.count(" | ") for line in text.splitlines() if line.startswith("| ")}
