@@ -270,27 +270,26 @@ def _percent(ratio: float) -> str:
     return f"{100 * ratio:.3g} %" if ratio >= 0.1 else f"{100 * ratio:.2g} %"
 
 
-def _other_buckets(case: AdviceInput) -> Advice | None:
-    best = case.best("bucket_mb")
-    if best is None:
-        return None
-    return _model_says(case, f"Try buckets of {best.bucket_mb:g} MiB", "", best)
+def _what_if(name: str, change: str, action: str, condition: str = "") -> Rule:
+    """Return the rule that advises a change where the cost model predicts a gain by it."""
+
+    def says(case: AdviceInput) -> Advice | None:
+        best = case.best(change)
+        if best is None:
+            return None
+        value = getattr(best, change)
+        return _model_says(case, action.format(value), condition.format(value), best)
+
+    return Rule(name, "exposed_transfer", says)
 
 
-def _fewer_bits(case: AdviceInput) -> Advice | None:
-    best = case.best("gradient_bits")
-    if best is None:
-        return None
-    action = f"Try gradients of {best.gradient_bits} bits"
-    return _model_says(case, action, "conversion not counted, ", best)
+def _of_part(name: str, about: str, action: str, because: str, in_brief: str = "") -> Rule:
+    """Return the rule that always advises the same about a part, with what that takes."""
 
+    def says(case: AdviceInput) -> Advice:
+        return Advice(action, because.format(case.points_of(about)), in_brief)
 
-def _faster_link(case: AdviceInput) -> Advice | None:
-    best = case.best("times_bandwidth")
-    if best is None:
-        return None
-    times = f"with {best.times_bandwidth:g} times the bandwidth "
-    return _model_says(case, "The link is the limit", times, best)
+    return Rule(name, about, says)
 
 
 def _send_less_often(case: AdviceInput) -> Advice:
@@ -351,14 +350,6 @@ def _late_rank(case: AdviceInput) -> Advice | None:
     if not why:
         return Advice(look, last, f"{look}: {last.partition(',')[0]}")
     return Advice(look, f"{why[0]}; {last}", f"{look}: {why[0]}")
-
-
-def _uneven_ranks(case: AdviceInput) -> Advice:
-    return Advice(
-        "Close other programs; check that all ranks get the same amount of data",
-        f"waiting takes {case.points_of('wait')} % of the step, but never for the same rank",
-        "Close other programs; give all ranks the same amount of data",
-    )
 
 
 def _contention(case: AdviceInput) -> Advice | None:
@@ -438,20 +429,6 @@ def _more_microbatches(case: AdviceInput) -> Advice | None:
     )
 
 
-def _other_schedule(case: AdviceInput) -> Advice:
-    return Advice(
-        "Compare other schedules with `scalebench show --schedule`",
-        f"the bubble takes {case.points_of('bubble')} % of the step",
-    )
-
-
-def _cheaper_codec(case: AdviceInput) -> Advice:
-    return Advice(
-        "Compress with a cheaper method, or not at all",
-        f"encoding takes {case.points_of('codec')} % of the step",
-    )
-
-
 def _more_workers(case: AdviceInput) -> Advice:
     loader = case.row.script.loader if case.row.script is not None else None
     known = loader is not None and loader.num_workers is not None
@@ -459,15 +436,6 @@ def _more_workers(case: AdviceInput) -> Advice:
     return Advice(
         f"Give the loader more workers (num_workers{has})",
         f"waiting for data takes {case.points_of('data_stall')} % of the step",
-    )
-
-
-def _copy_during_computation(case: AdviceInput) -> Advice:
-    return Advice(
-        "Copy while the GPU computes (pin_memory=True, non_blocking=True, the next batch ahead of"
-        " time)",
-        f"copies during which nothing else runs take {case.points_of('copies')} % of the step",
-        "Copy while the GPU computes (pin_memory=True, non_blocking=True)",
     )
 
 
@@ -518,20 +486,42 @@ FIRST = (
 )
 
 RULES = (
-    Rule("other buckets", "exposed_transfer", _other_buckets),
-    Rule("fewer bits", "exposed_transfer", _fewer_bits),
-    Rule("faster link", "exposed_transfer", _faster_link),
+    _what_if("other buckets", "bucket_mb", "Try buckets of {:g} MiB"),
+    _what_if(
+        *("fewer bits", "gradient_bits", "Try gradients of {} bits", "conversion not counted, ")
+    ),
+    _what_if(
+        *("faster link", "times_bandwidth", "The link is the limit"),
+        "with {:g} times the bandwidth ",
+    ),
     Rule("send less often", "exposed_transfer", _send_less_often),
     Rule("late rank", "wait", _late_rank),
-    Rule("uneven ranks", "wait", _uneven_ranks),
+    _of_part(
+        *("uneven ranks", "wait"),
+        "Close other programs; check that all ranks get the same amount of data",
+        "waiting takes {} % of the step, but never for the same rank",
+        "Close other programs; give all ranks the same amount of data",
+    ),
     Rule("contention", "compute_inflation", _contention),
     Rule("bucket views", "compute_inflation", _bucket_views),
     Rule("own operators", "compute_inflation", _own_operators),
     Rule("small share", "compute_inflation", _small_share),
     Rule("more microbatches", "bubble", _more_microbatches),
-    Rule("other schedule", "bubble", _other_schedule),
-    Rule("cheaper codec", "codec", _cheaper_codec),
-    Rule("copy during computation", "copies", _copy_during_computation),
+    _of_part(
+        *("other schedule", "bubble", "Compare other schedules with `scalebench show --schedule`"),
+        "the bubble takes {} % of the step",
+    ),
+    _of_part(
+        *("cheaper codec", "codec", "Compress with a cheaper method, or not at all"),
+        "encoding takes {} % of the step",
+    ),
+    _of_part(
+        *("copy during computation", "copies"),
+        "Copy while the GPU computes (pin_memory=True, non_blocking=True, the next batch ahead of"
+        " time)",
+        "copies during which nothing else runs take {} % of the step",
+        "Copy while the GPU computes (pin_memory=True, non_blocking=True)",
+    ),
     Rule("more workers", "data_stall", _more_workers),
     Rule("longer steps", "other_idle", _longer_steps),
 )
