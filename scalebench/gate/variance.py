@@ -19,9 +19,6 @@ from scalebench.gate.change import Change
 from scalebench.gate.observation import Measured
 from scalebench.stats import Variance
 
-Sides = tuple[Measured, Measured]
-"""Baseline and new run."""
-
 _OWN_WAY = 0.001
 """A row whose variance the others' makes less likely than this stands alone."""
 

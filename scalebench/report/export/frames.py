@@ -54,19 +54,6 @@ def run_frame(summary: Summary) -> pd.DataFrame:
     return pd.DataFrame(fits, columns=None if fits else ["run_id"])
 
 
-def steps_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
-    """Return one line per clean step: run_id, suite, case, world_size, repeat, step, step_s."""
-    columns = ["run_id", "suite", "case", "world_size", "repeat", "step", "step_s"]
-    lines = [
-        (summary.run_id, row.suite, row.case, row.world_size, sample.repeat, step, step_s)
-        for summary in summaries
-        for row in summary.rows
-        for sample in row.samples
-        for step, step_s in enumerate(sample.step_s)
-    ]
-    return pd.DataFrame(lines, columns=columns)
-
-
 def rows_csv(summaries: Sequence[Summary]) -> str:
     """Return `rows_frame` as CSV.
 

@@ -311,12 +311,6 @@ def test_every_estimate_of_a_row_is_known_to_the_frames():
     assert {"step_s", "efficiency", "mfu", "exposed_comm_s", "launch_s"} <= set(frames.ESTIMATES)
 
 
-def test_the_steps_frame_has_one_line_per_clean_step():
-    frame = frames.steps_frame([make_summary()])
-    assert len(frame) == sum(len(s.step_s) for r in usual_rows() for s in r.samples)
-    assert frame["step_s"].min() > 0
-
-
 def test_a_traceback_keeps_its_lines():
     text = render_page([make_summary([make_missing(status="failed", reason="a\n  b\nc")])])
     assert re.search(r"<pre[^>]*>a\n  b\nc</pre>", text)
