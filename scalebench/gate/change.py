@@ -7,9 +7,11 @@ that it is the logarithm of a ratio, otherwise of the metric itself.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtri, nctdtrinc, stdtr, stdtrit
 
 from scalebench.gate.observation import Measured
@@ -122,8 +124,14 @@ def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> floa
         return None
     x = np.array([*base, *new]) * sign
     ranks = (x[:, None] > x).sum(axis=1) + (x[:, None] == x).sum(axis=1) / 2
-    splits = np.array(list(combinations(range(len(x)), len(new))), dtype=np.intp)
+    splits = _splits(len(x), len(new))
     return float(np.mean(ranks[splits].sum(axis=1) >= ranks[len(base) :].sum() - 1e-9))
+
+
+@cache
+def _splits(num_launches: int, num_new: int) -> NDArray[np.intp]:
+    """Return every choice of the new launches among all, shape ``[ways, num_new]``."""
+    return np.array(list(combinations(range(num_launches), num_new)), dtype=np.intp)
 
 
 def min_detectable(change: Change, floor: float, hosts: float = 0.0) -> float | None:
