@@ -38,7 +38,7 @@ class Placement(Protocol):
         """Return what puts a rank in its place.
 
         Returns:
-            ``environment`` (variables to set) and ``place`` (what `scalebench.worker.process.place`
+            ``environment`` (variables to set) and ``place`` (what `scalebench.worker.process.setup`
             enters); either may be missing.
         """
         ...

@@ -11,9 +11,9 @@ from typing import Any, TextIO
 from scalebench.records.paths import LaunchPaths
 from scalebench.spec.probes import InjectedFault
 from scalebench.worker import probes, rank, survey
-from scalebench.worker.process import faults, place
+from scalebench.worker.process import faults
 from scalebench.worker.process.position import answer_when_asked
-from scalebench.worker.process.setup import redirect_output
+from scalebench.worker.process.setup import enter, redirect_output
 
 _JOBS = {
     "cell": rank.run_cell,
@@ -53,7 +53,7 @@ def run(request: dict[str, Any]) -> int:
     redirect_output(Path(request["log"]))
     streams = (sys.stdout, sys.stderr)
     os.environ.update(request.get("environment", {}))
-    place.enter(request.get("place", {}))
+    enter(request.get("place", {}))
     if "fault" in request:
         faults.inject(InjectedFault.model_validate(request["fault"]), request["rank"])
     faulthandler.enable()

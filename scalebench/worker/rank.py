@@ -39,7 +39,7 @@ from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import RankContext, TakingTurns, connected
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.nccl_log import NcclLog, write_nccl_log
-from scalebench.worker.process.rendezvous import rendezvous_store
+from scalebench.worker.process.store_queue import rendezvous_store
 from scalebench.worker.process.turns import Token
 from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training

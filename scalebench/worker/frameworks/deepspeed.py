@@ -28,7 +28,7 @@ from scalebench.worker.frameworks.surroundings import (
     sum_of_parts,
 )
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.process.extensions import building_nothing
+from scalebench.worker.process.failure import building_nothing
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.workloads.batches import split

@@ -26,7 +26,7 @@ from scalebench.worker.frameworks.surroundings import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.script.addresses import own_address
+from scalebench.worker.script.places import own_address
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.workloads.batches import split

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from scalebench.worker.process.agreement import dtype_of, gather_json
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.process.gathered import dtype_of, gather_json
 from scalebench.worker.workloads.batches import map_tensors, to_device
 
 

@@ -227,7 +227,7 @@ class RaceRun:
 
 def own_part(batches: list[object], context: RankContext) -> list[object]:
     """Return the held-out batches that this rank evaluates, in a job that may have lost others."""
-    if context.relay is None:
+    if context.star is None:
         return batches[context.shard.rank :: context.cell.num_shards]
     return batches[context.alive.index(context.rank) :: len(context.alive)]
 

@@ -15,9 +15,7 @@ from torch._C._distributed_c10d import FileStore, Store
 
 from scalebench.spec import Cell, Job
 from scalebench.spec.workload import Shard
-from scalebench.worker.process.gathered import gather_json
-from scalebench.worker.process.pairs import connect
-from scalebench.worker.process.relay import Combine, Relay
+from scalebench.worker.process.agreement import Combine, StarReduce, connect, gather_json
 from scalebench.worker.process.turns import Token
 
 J = TypeVar("J", bound=Job)
@@ -75,7 +73,7 @@ class JobContext(Generic[J_co]):
             never mixes with the collectives of the training; None for a single process.
         taking_turns: Other launches live at the same time, and one of them works at a time; None:
             there are no others.
-        relay: Takes the place of ``control`` where the job goes on without a rank that is lost.
+        star: Takes the place of ``control`` where the job goes on without a rank that is lost.
     """
 
     job: J_co
@@ -84,12 +82,12 @@ class JobContext(Generic[J_co]):
     device: torch.device
     control: "dist.ProcessGroup | None" = None
     taking_turns: TakingTurns | None = None
-    relay: Relay | None = None
+    star: StarReduce | None = None
 
     @property
     def alive(self) -> list[int]:
         """The ranks that take part, as all of them know since they last agreed on anything."""
-        return list(range(self.job.world_size)) if self.relay is None else self.relay.alive
+        return list(range(self.job.world_size)) if self.star is None else self.star.alive
 
     @contextmanager
     def turn(self, last: bool = False) -> Iterator[Turn]:
@@ -134,8 +132,8 @@ class JobContext(Generic[J_co]):
         if self.control is None:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)
-        if self.relay is not None:
-            return self.relay.agree(tensor, _COMBINED[operation]).tolist()
+        if self.star is not None:
+            return self.star.agree(tensor, _COMBINED[operation]).tolist()
         dist.all_reduce(tensor, operation, group=self.control)
         return tensor.tolist()
 
@@ -145,7 +143,7 @@ class JobContext(Generic[J_co]):
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        if self.relay is not None:
+        if self.star is not None:
             self.agree_sum([0.0])
         elif self.control is not None:
             dist.barrier(group=self.control)
@@ -198,16 +196,16 @@ def connected(
             context.device,
             context.control,
             taking_turns,
-            relay_for(cell, rank),
+            star_for(cell, rank),
         )
 
 
-def relay_for(cell: Cell, rank: int) -> Relay | None:
-    """Return a relay where a cell is trained that goes on without a rank; every rank takes part."""
+def star_for(cell: Cell, rank: int) -> StarReduce | None:
+    """Return a star where a cell is trained that goes on without a rank; every rank takes part."""
     may_lose = cell.strategy.dispensable(cell.world_size)
     if cell.purpose != "measure" or not may_lose or cell.backend is None:
         return None
-    return Relay(rank, cell.world_size, connect(rank, cell.world_size, 1, cell.limit_s))
+    return StarReduce(rank, cell.world_size, connect(rank, cell.world_size, 1, cell.limit_s))
 
 
 @contextmanager

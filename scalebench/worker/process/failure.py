@@ -3,7 +3,8 @@
 import re
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from scalebench.errors import UsageError
 from scalebench.records.rank import ErrorKind, RankError
@@ -30,6 +31,13 @@ _OUT_OF_MEMORY = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """What those say who allocate by themselves, and so raise no ``OutOfMemoryError``."""
+
+_EXTENSION = re.compile(r"(?:JIT load the|building extension|requires the) '?(\w+)")
+_BUILD_TEXTS = (
+    *("JIT load", "failed to build/load", "Ninja is required"),
+    *("Error building extension", "torch_extensions"),
+)
+"""What a framework says that compiles an extension when it starts, and fails."""
 
 
 class Unsupported(Exception):
@@ -80,3 +88,29 @@ def describe(error: BaseException) -> RankError:
         traceback=storable("".join(traceback.format_exception(error))),
         time_ns=time.monotonic_ns(),
     )
+
+
+@contextmanager
+def building_nothing() -> Iterator[None]:
+    """Say in one line that a framework wanted to compile something and could not.
+
+    Raises:
+        Unsupported: It tried to, and failed.
+    """
+    try:
+        yield
+    except (RuntimeError, ImportError, OSError) as error:
+        if not any(text in str(error) for text in _BUILD_TEXTS):
+            raise
+        first_line = (str(error).splitlines() or [""])[0]
+        raise Unsupported(
+            f"the framework compiles an extension when it starts, and that failed ({first_line}); "
+            f"install g++ and ninja, or build it beforehand with {_flag(first_line)}=1 pip install "
+            "--no-build-isolation deepspeed"
+        ) from error
+
+
+def _flag(told: str) -> str:
+    """Return DeepSpeed's variable that builds the extension of an error's text beforehand."""
+    named = _EXTENSION.search(told)
+    return f"DS_BUILD_{named[1].removeprefix('deepspeed_').upper()}" if named else "DS_BUILD_OPS"

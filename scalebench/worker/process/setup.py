@@ -26,6 +26,8 @@ from scalebench.processors import (
 from scalebench.spec import Device, Job
 from scalebench.worker.portable import scheduling_class
 
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _SOCKET_FOLDER_LENGTH = 80
 """The path of a socket has to fit into 108 bytes (104 on macOS), its name included."""
@@ -185,3 +187,29 @@ def redirect_output(log: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+
+
+def enter(place: dict[str, Any]) -> None:
+    """Move this process, which must have one thread only, to its place; see setns(2).
+
+    Args:
+        place: ``cgroup`` (file that takes the pids of a group's processes), ``user_namespace``
+            and ``network_namespace`` (files); each may be None or missing.
+
+    Raises:
+        OSError: The place is gone or may not be entered.
+    """
+    if place.get("cgroup"):
+        Path(place["cgroup"]).write_text(str(os.getpid()))
+    kinds = (("user_namespace", CLONE_NEWUSER), ("network_namespace", CLONE_NEWNET))
+    # Opened before any is entered: from inside, the others may be out of sight.
+    namespaces = [
+        (os.open(place[name], os.O_RDONLY | os.O_CLOEXEC), kind)
+        for name, kind in kinds
+        if place.get(name)
+    ]
+    for descriptor, kind in namespaces:
+        if ctypes.CDLL(None, use_errno=True).setns(descriptor, kind) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        os.close(descriptor)

@@ -21,7 +21,7 @@ from scalebench.worker.attach import hooks, interface
 from scalebench.worker.attach.problems import IF_IT_TRAINED, NO_STEP
 from scalebench.worker.attach.watch import Watch
 from scalebench.worker.measure.alignment import combine
-from scalebench.worker.process.rendezvous import SealedStore
+from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.places import compare_clocks, meet
 from scalebench.worker.script.record import RankSeen, rank_fields, seen_by
 

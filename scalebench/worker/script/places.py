@@ -3,7 +3,11 @@
 The processes that supervise the script's ranks tell one another over the store of the launch.
 """
 
+import fcntl
 import json
+import os
+import socket
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +21,10 @@ from scalebench.worker.measure.alignment import (
     clock_name,
     offset_of,
 )
-from scalebench.worker.process.rendezvous import SealedStore
+from scalebench.worker.process.store_queue import SealedStore
+
+SIOCGIFADDR = 0x8915
+"""See netdevice(7)."""
 
 
 class Place(BaseModel):
@@ -96,3 +103,20 @@ def _ask(store: SealedStore, key: str, clock: Callable[[], int]) -> Exchange:
     store.set(f"{key}/asked", "")
     there = int(store.get(f"{key}/answer"))
     return Exchange(sent, there, clock())
+
+
+def own_address() -> str:
+    """Return the address of this host on the interface that gloo is told to use.
+
+    Without such an interface, the loopback address.
+    """
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    if not interface:
+        return "127.0.0.1"
+    asked = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, asked)
+        except OSError:
+            return "127.0.0.1"
+    return socket.inet_ntoa(answer[20:24])

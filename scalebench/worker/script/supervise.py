@@ -31,15 +31,14 @@ from scalebench.worker import attach
 from scalebench.worker.measure.alignment import combine
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.family import GRACE_S
-from scalebench.worker.process.rendezvous import SealedStore, rendezvous_store
-from scalebench.worker.process.store_queue import listen, serve_on
-from scalebench.worker.script.addresses import own_address
+from scalebench.worker.process.store_queue import SealedStore, listen, rendezvous_store, serve_on
 from scalebench.worker.script.errors import ended, error_of
 from scalebench.worker.script.places import (
     Place,
     compare_clocks,
     group_of,
     meet,
+    own_address,
     told_by_rank_0,
 )
 from scalebench.worker.script.record import RankSeen, TooShort, rank_fields, seen_by

@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from scalebench.spec import Execution
 from scalebench.spec.workload import Workload
-from scalebench.worker.process.extensions import building_nothing
-from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.process.failure import Unsupported, building_nothing
 
 PRODUCTS = (
     *(torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default),

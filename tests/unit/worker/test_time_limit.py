@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.spec.probes import Sweep, Transfer
-from scalebench.worker.time_limit import FEWEST_SIZES, TimeLimit
+from scalebench.worker.probes import FEWEST_SIZES, TimeLimit
 
 SIZES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
 OPERATIONS = ("all_reduce", "all_gather")

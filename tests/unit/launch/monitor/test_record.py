@@ -8,9 +8,9 @@ import pynvml
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.monitor import record
 from scalebench.launch.monitor.sampler import DeviceSampler
 from tests.builders.watched import BEGIN_NS, make_twin, sample
+from tests.recorded import record_nvml as record
 from tests.recorded.nvml_twin import NvmlTwin
 from tests.standins.nvml import A, B, Nvml, nvml
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from scalebench.spec.workload import Workload
-from scalebench.worker.process.extensions import building_nothing
-from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.process.failure import Unsupported, building_nothing
 from scalebench.worker.strategies.execution import make_optimizer
 
 

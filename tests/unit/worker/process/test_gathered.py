@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import scalebench
 from scalebench.worker.inspection.gathering import gather_batches
-from scalebench.worker.process.gathered import gather_json
+from scalebench.worker.process.agreement import gather_json
 
 T = TypeVar("T")
 

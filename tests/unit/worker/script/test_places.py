@@ -9,7 +9,7 @@ import torch.distributed as dist
 from scalebench.records.secret import Forged
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
-from scalebench.worker.process.rendezvous import SealedStore
+from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.places import Place, compare_clocks, group_of, meet, told_by_rank_0
 from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_cell

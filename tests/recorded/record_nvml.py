@@ -1,6 +1,6 @@
 """Record what NVML answers on this machine.
 
-``python -m scalebench.launch.monitor.record OUT [SECONDS]``
+``python -m tests.recorded.record_nvml OUT [SECONDS]``
 
 The file holds every answer as NVML gave it, with its time; tests replay such files. Not yet tried
 on a machine with a GPU.
@@ -103,7 +103,7 @@ def record(nvml: Any, seconds: float) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Record to the file given first, for the seconds given second (10)."""
     if not arguments:
-        print("usage: python -m scalebench.launch.monitor.record OUT [SECONDS]", file=sys.stderr)
+        print("usage: python -m tests.recorded.record_nvml OUT [SECONDS]", file=sys.stderr)
         return 2
     nvml, reason = load_nvml()
     try:
