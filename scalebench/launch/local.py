@@ -5,8 +5,9 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 from scalebench.launch.base import (
     ASK_LIMIT_S,
@@ -122,90 +123,90 @@ class LocalLauncher(Launcher):
 
     def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Launched[R]:
         """Run a job to its end, or to the end of its time."""
-        self._check([job])
-        decided_ns = time.monotonic_ns()
-        paths = LaunchPaths(self._launch_folder())
-        write_model(paths.job_json, job)
         rank_logs = fresh_logs(logs, job.num_processes)
-        for rank, log in rank_logs.items():
-            self._start({"job": name}, job, paths, rank, rank, log)
-        ranks = self._ranks_of(job)
-        in_time = ranks.wait()
-        stopped_ns = time.monotonic_ns()
-        wall_s = (stopped_ns - decided_ns) / 1e9
-        records = [
-            read_model(path, kind)
-            for path in map(paths.record, range(job.num_processes))
-            if path.exists()
-        ]
-        positions = {
-            rank: paths.position(rank).read_text()
-            for rank in ranks.late
-            if paths.position(rank).exists()
-        }
-        shutil.rmtree(paths.root, ignore_errors=True)
-        failure = what_went_wrong(job, ranks, in_time, records, rank_logs, positions)
+        done = self._carry_out(name, job, [job], list(rank_logs.items()), kind)
+        ranks, records = done.ranks, list(done.records.values())
+        failure = what_went_wrong(job, ranks, done.in_time, records, rank_logs, done.positions)
         lost = ranks_lost(ranks, records, rank_logs) if failure is None else []
         gone = {one.rank for one in lost}
         left = [record for record in records if record.rank not in gone]
-        launch_s = until_first_step(left, decided_ns)
-        told_ns = ranks.noticed_ns, stopped_ns
-        return Launched(left, failure, launch_s, wall_s, None, lost, *told_ns)
+        launch_s = until_first_step(left, done.decided_ns)
+        told_ns = ranks.noticed_ns, done.stopped_ns
+        return Launched(left, failure, launch_s, done.wall_s, None, lost, *told_ns)
 
     def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Launched[RankRecord]]:
         """Run cells that take turns to the end of all of them."""
-        self._check(shared.cells)
-        decided_ns = time.monotonic_ns()
-        paths = LaunchPaths(self._launch_folder())
-        write_model(paths.job_json, shared)
         log_of = [
             fresh_logs(folder, cell.num_processes)
             for cell, folder in zip(shared.cells, logs, strict=True)
         ]
         places = shared.places()
-        for process, (place, rank) in enumerate(places):
-            self._start({"job": "shared"}, shared, paths, process, rank, log_of[place][rank])
-        ranks = self._ranks_of(shared)
-        in_time = ranks.wait()
-        wall_s = (time.monotonic_ns() - decided_ns) / 1e9
+        seats = [(rank, log_of[place][rank]) for place, rank in places]
+        done = self._carry_out("shared", shared, shared.cells, seats, RankRecord)
         records: list[list[RankRecord]] = [[] for _ in shared.cells]
-        for process, (place, _) in enumerate(places):
-            if paths.record(process).exists():
-                records[place].append(read_model(paths.record(process), RankRecord))
-        shutil.rmtree(paths.root, ignore_errors=True)
-        reason = why_not_shared(shared, ranks.exits, records, in_time)
+        for process, record in done.records.items():
+            records[places[process][0]].append(record)
+        reason = why_not_shared(shared, done.ranks.exits, records, done.in_time)
         if reason is not None:
             raise SharingFailed(reason)
-        return [Launched(of_cell, None, None, wall_s) for of_cell in records]
+        return [Launched(of_cell, None, None, done.wall_s) for of_cell in records]
 
-    def _check(self, jobs: Sequence[Job]) -> None:
-        """Check that the ranks of jobs will find one another; virtual hosts have own interfaces.
+    def _carry_out(
+        self,
+        name: str,
+        job: Job,
+        parts: Sequence[Job],
+        seats: Sequence[tuple[int, Path]],
+        kind: type[R],
+    ) -> "_Done[R]":
+        """Have the zygote fork a process for each seat, and wait for their end.
+
+        Args:
+            name: What the worker calls the job.
+            job: What is launched.
+            parts: The jobs in it: their ranks have to find one another.
+            seats: Of each process, its rank and its log.
+            kind: What each leaves.
 
         Raises:
-            EnvironmentUnfit: They will not.
+            EnvironmentUnfit: Ranks cannot connect here; virtual hosts have own interfaces.
         """
-        if any(job.num_processes > 1 and not job.virtual_hosts for job in jobs):
+        if any(part.num_processes > 1 and not part.virtual_hosts for part in parts):
             check_loopback()
-
-    def _start(
-        self,
-        request: dict[str, Any],
-        job: Job,
-        paths: LaunchPaths,
-        process: int,
-        rank: int,
-        log: Path,
-    ) -> None:
-        """Have the zygote fork one process of the newest launch."""
-        where = {"rank": rank, "folder": os.fspath(paths.root), "log": os.fspath(log)}
-        placed = self.placement.of(rank) if job.virtual_hosts else {}
-        tag = {"process": process, "tag": [self.num_launches, process]}
-        self.zygote.send({"start": {**request, **where, **placed, **self.fault, **tag}})
-
-    def _ranks_of(self, job: Job) -> Ranks:
-        """Return the processes of the newest launch, whose time begins now."""
+        decided_ns = time.monotonic_ns()
+        paths = LaunchPaths(self._launch_folder())
+        write_model(paths.job_json, job)
+        for process, (rank, log) in enumerate(seats):
+            where = {"rank": rank, "folder": os.fspath(paths.root), "log": os.fspath(log)}
+            placed = self.placement.of(rank) if job.virtual_hosts else {}
+            tag = {"process": process, "tag": [self.num_launches, process]}
+            self.zygote.send({"start": {"job": name, **where, **placed, **self.fault, **tag}})
         deadline = time.monotonic() + job.limit_s
-        processes = Ranks(self.zygote, self.num_launches, job.num_processes, deadline)
+        ranks = Ranks(self.zygote, self.num_launches, len(seats), deadline)
         if isinstance(job, Cell) and job.purpose == "measure":
-            processes.dispensable = job.strategy.dispensable(job.world_size)
-        return processes
+            ranks.dispensable = job.strategy.dispensable(job.world_size)
+        in_time = ranks.wait()
+        stopped_ns = time.monotonic_ns()
+        found = {process: paths.record(process) for process in range(len(seats))}
+        told = {process: paths.position(process) for process in ranks.late}
+        records = {i: read_model(path, kind) for i, path in found.items() if path.exists()}
+        positions = {i: path.read_text() for i, path in told.items() if path.exists()}
+        shutil.rmtree(paths.root, ignore_errors=True)
+        return _Done(ranks, in_time, records, positions, decided_ns, stopped_ns)
+
+
+@dataclass(frozen=True)
+class _Done(Generic[R]):
+    """Processes that have ended, and what they left, by their number."""
+
+    ranks: Ranks
+    in_time: bool
+    records: dict[int, R]
+    positions: dict[int, str]
+    decided_ns: int
+    stopped_ns: int
+
+    @property
+    def wall_s(self) -> float:
+        """From the decision to the end of the last one, seconds."""
+        return (self.stopped_ns - self.decided_ns) / 1e9

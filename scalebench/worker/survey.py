@@ -1,12 +1,18 @@
-"""What torch says of this machine, and what a user's workload turns out to be.
+"""What torch says of this machine and its compilers, and what a user's workload turns out to be.
 
 Both run in a separate process, so that asking leaves no CUDA context behind.
 """
 
+import importlib.util
 import json
 import math
+import os
 import platform
+import shutil
+import sys
+import sysconfig
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,17 +22,26 @@ import torch.distributed as dist
 
 from scalebench.errors import UsageError
 from scalebench.records.files import write_atomic
+from scalebench.records.scratch import Scratch
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.compiling import why_not_compiled
 from scalebench.worker.process.failure import describe
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
-from scalebench.worker.unusable import unusable_devices
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.feed import endless
 
 RATE_SECONDS = 0.2
+
+NVIDIA_DEVICES = Path("/proc/driver/nvidia/gpus")
+AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+COMPILERS = {"cuda": ("CC", ("gcc", "clang"), "gcc"), "cpu": ("CXX", ("g++", "clang++"), "g++")}
+"""Device → variable that names the compiler, those looked for without it, and Debian's package.
+
+On CUDA and ROCm triton compiles C with them, on the CPU Inductor C++.
+"""
 
 
 def survey() -> dict[str, Any]:
@@ -117,6 +132,134 @@ def _best_time(device: torch.device, action: Any) -> float:
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def unusable_devices() -> dict[str, str] | None:
+    """Return what devices there are although torch sees none to train on; initialises CUDA.
+
+    Returns:
+        ``devices`` (how many of what, and who says so) and ``reason`` (torch's own words where it
+        is torch that sees none). None: torch sees devices, or there are none, or the user has
+        hidden them.
+    """
+    if torch.cuda.is_available() or _hidden():
+        return None
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        count = torch.accelerator.device_count()
+        return {
+            "devices": f"torch has {count} device(s) of type {accelerator.type}",
+            "reason": "scalebench cannot train on it",
+        }
+    there = _of_the_driver()
+    return (
+        None
+        if there is None
+        else {"devices": f"{there}, and torch sees none", "reason": _words_of_torch()}
+    )
+
+
+def _hidden() -> bool:
+    """Whether a variable says that no device is to be used."""
+    given = (os.environ[name].strip() for name in HIDING if name in os.environ)
+    return any(value in ("", "NoDevFiles") or value.startswith("-1") for value in given)
+
+
+def _of_the_driver() -> str | None:
+    """Say how many GPUs the kernel's driver shows; None: none.
+
+    AMD's are asked for only where torch is built for them: many processors have a graphics part
+    that the driver shows and nobody trains on.
+    """
+    if torch.version.hip is not None:
+        count = sum(_is_amd_gpu(node) for node in AMD_NODES.glob("*"))
+        return f"AMD's driver shows {count} GPU(s)" if count else None
+    for who, number in (("NVML", _count_of_nvml()), (NVIDIA_DEVICES, _count_of_kernel())):
+        if number:
+            return f"{who} shows {number} GPU{'s' * (number > 1)}"
+    return None
+
+
+def _is_amd_gpu(node: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return int((node / "gpu_id").read_text()) > 0  # a processor's is 0
+    return False
+
+
+def _count_of_nvml() -> int:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except Exception:  # no library, no driver, or one at fault: the kernel may still tell
+        return 0
+
+
+def _count_of_kernel() -> int:
+    return len(list(NVIDIA_DEVICES.glob("*"))) if NVIDIA_DEVICES.is_dir() else 0
+
+
+def _words_of_torch() -> str:
+    """Return what torch says when it is made to use a device: asked politely it only warns."""
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return "torch.cuda.is_available() is false"
+
+
+def why_not_compiled(device: str) -> dict[str, str] | None:
+    """Compile and run one kernel; changes this process's environment.
+
+    On CUDA with empty caches: what was compiled earlier proves nothing. On the CPU that would take
+    long, and what Inductor needs there is known.
+
+    Args:
+        device: ``cuda`` or ``cpu``.
+
+    Returns:
+        ``problem`` and ``remedy``; None: it works.
+    """
+    if device == "cpu" and (missing := what_is_missing(device)) is not None:
+        return missing
+    with Scratch() as empty:
+        if device == "cuda":
+            names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+            os.environ |= dict.fromkeys(names, os.fspath(empty))
+        try:
+            _compile_one(device)
+        except Exception as error:
+            again = "a torch.compile of one function in `python` shows it again"
+            return what_is_missing(device) or {
+                "problem": describe(error).message,
+                "remedy": again,
+            }
+    return None
+
+
+def _compile_one(device: str) -> None:
+    import torch._inductor.config as inductor  # takes seconds, which nobody else has to wait for
+
+    inductor.compile_threads = 1  # no pool of processes for one kernel
+    torch.compile(lambda x: 2 * x + 1)(torch.ones(8, device=device))
+
+
+def what_is_missing(device: str) -> dict[str, str] | None:
+    """Return what there is not of all that compiling needs, and what installs it; None: nothing."""
+    variable, names, package = COMPILERS[device]
+    compiler = os.environ.get(variable)
+    missing: dict[str, str] = {}
+    if not any(map(shutil.which, [compiler] if compiler else names)):
+        missing[f"no {'C' if device == 'cuda' else 'C++'} compiler"] = f"apt install {package}"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        missing["no Python.h"] = f"apt install python{version}-dev"
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        missing["no triton"] = "pip install triton"
+    if not missing:
+        return None
+    return {"problem": ", ".join(missing), "remedy": "; ".join(missing.values())}
 
 
 def describe_workload(request: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch._inductor.config
 
-from scalebench.worker import compiling
-from scalebench.worker.compiling import what_is_missing, why_not_compiled
+from scalebench.worker import survey
+from scalebench.worker.survey import what_is_missing, why_not_compiled
 
 DEV = f"apt install python{sys.version_info.major}.{sys.version_info.minor}-dev"
 
@@ -27,7 +27,7 @@ def machine(monkeypatch, tmp_path):
             (tmp_path / "Python.h").touch()
         monkeypatch.setattr(shutil, "which", lambda name: name if name in programs else None)
         monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-        monkeypatch.setattr(compiling.importlib.util, "find_spec", {"triton": triton or None}.get)
+        monkeypatch.setattr(survey.importlib.util, "find_spec", {"triton": triton or None}.get)
 
     return become
 
@@ -73,7 +73,7 @@ def test_a_kernel_that_cannot_be_compiled_is_explained_or_quoted(
         raise RuntimeError(SAID.removeprefix("RuntimeError: "))
 
     monkeypatch.setattr(torch, "compile", fails)
-    monkeypatch.setattr(compiling.os, "environ", {})
+    monkeypatch.setattr(survey.os, "environ", {})
     machine(**there)
     told = why_not_compiled("cuda")
     assert told is not None and told["problem"] == problem and told["remedy"]

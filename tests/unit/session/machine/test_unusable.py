@@ -10,7 +10,7 @@ from scalebench.session.machine.unusable import refusal
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Suite
 from scalebench.spec.virtual_hosts import VirtualHosts
-from scalebench.worker import survey, unusable
+from scalebench.worker import survey
 from tests.builders.machines import CONDITIONS, FACTS
 
 SUITE = Suite(name="ddp", question="?", cases=(Case(name="ddp", strategy=Ddp()),))
@@ -87,7 +87,7 @@ def torch_says(monkeypatch, tmp_path):
         def init():
             raise RuntimeError(words)
 
-        for name in unusable.HIDING:
+        for name in survey.HIDING:
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -101,8 +101,8 @@ def torch_says(monkeypatch, tmp_path):
         for number, gpu_id in enumerate(amd):
             (tmp_path / "nodes" / str(number)).mkdir(parents=True)
             (tmp_path / "nodes" / str(number) / "gpu_id").write_text(f"{gpu_id}\n")
-        monkeypatch.setattr(unusable, "NVIDIA_DEVICES", tmp_path / "gpus")
-        monkeypatch.setattr(unusable, "AMD_NODES", tmp_path / "nodes")
+        monkeypatch.setattr(survey, "NVIDIA_DEVICES", tmp_path / "gpus")
+        monkeypatch.setattr(survey, "AMD_NODES", tmp_path / "nodes")
         return survey.survey()["unusable"]
 
     return become
