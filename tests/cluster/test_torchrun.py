@@ -55,10 +55,10 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     wait_for(lambda: len(cells(project)) >= 1 or world.poll() is not None, 120, "a cell")
     assert world.poll() is None, world.communicate()
     family = psutil.Process(world.pid).children(recursive=True)
-    (follower,) = [p for p in family if _is_follower(p)]
+    (agent,) = [p for p in family if _is_agent(p)]
 
     # The cells so far and the next ones have one rank: the other process waits in the kernel.
-    before, began = cpu_s(follower), time.monotonic()
+    before, began = cpu_s(agent), time.monotonic()
     listening = {
         s.laddr.ip
         for p in family
@@ -67,10 +67,10 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     }
     time.sleep(0.5)
     waited = time.monotonic() - began
-    assert cpu_s(follower) - before < 0.1 * waited
+    assert cpu_s(agent) - before < 0.1 * waited
     assert listening <= {"127.0.0.1", "::1"}
 
-    os.kill(follower.pid, signal.SIGKILL)
+    os.kill(agent.pid, signal.SIGKILL)
     _, errors = world.communicate(timeout=60)
     assert world.returncode != 0
     assert left_after(family) == []
@@ -87,8 +87,8 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     assert all(row["status"] == "ok" for row in rows), rows
 
 
-def _is_follower(process: psutil.Process) -> bool:
-    """Tell whether a process is the follower itself, not its ear or a rank of it."""
+def _is_agent(process: psutil.Process) -> bool:
+    """Tell whether a process is the agent itself, not its listener or a rank of it."""
     parent = process.parent()
     here = "scalebench.worker.agent.agent" in process.cmdline()
     return here and (parent is None or "scalebench.worker.agent.agent" not in parent.cmdline())

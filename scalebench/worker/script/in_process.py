@@ -23,7 +23,7 @@ from scalebench.worker.attach.watch import Watch
 from scalebench.worker.measure.alignment import combine
 from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.places import compare_clocks, meet
-from scalebench.worker.script.record import RankSeen, rank_fields, seen_by
+from scalebench.worker.script.record import exchange, rank_fields, seen_by
 
 _NUMBERS = count()
 
@@ -125,11 +125,7 @@ class InProcess:
         ]
 
     def _record(self) -> RankRecord:
-        self._store.set(f"seen{self.rank}", seen_by(self._raw).model_dump_json())
-        everybody = [
-            RankSeen.model_validate_json(self._store.get(f"seen{other}"))
-            for other in range(self.world_size)
-        ]
+        everybody = exchange(self._store, self.rank, self.world_size, seen_by(self._raw))
         clock = combine(self._before, compare_clocks(self._store, self.rank, self._places, "after"))
         try:
             fields = rank_fields(self.cell, self._raw, everybody, clock)

@@ -16,6 +16,7 @@ from scalebench.worker.attach.calls import GapTimes
 from scalebench.worker.attach.problems import NO_EXCHANGE
 from scalebench.worker.attach.schedule import FIRST_LOOK
 from scalebench.worker.portable import steady_start
+from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.traces import NoTrace, trace_of
 
 FEWEST_STEPS = 4
@@ -56,6 +57,12 @@ def seen_by(raw: Mapping[str, Any]) -> RankSeen:
         schedule=raw["schedule"],
         first_clean=None if steady is None else steady + 1,
     )
+
+
+def exchange(store: SealedStore, rank: int, world_size: int, own: RankSeen) -> list[RankSeen]:
+    """Tell the other ranks what this one has seen; return what every rank has, by rank."""
+    store.set(f"seen{rank}", own.model_dump_json())
+    return [RankSeen.model_validate_json(store.get(f"seen{r}")) for r in range(world_size)]
 
 
 def steps_of_calls(call_s: Sequence[float | None], period: int) -> list[float]:

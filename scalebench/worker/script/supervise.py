@@ -41,7 +41,7 @@ from scalebench.worker.script.places import (
     own_address,
     told_by_rank_0,
 )
-from scalebench.worker.script.record import RankSeen, TooShort, rank_fields, seen_by
+from scalebench.worker.script.record import TooShort, exchange, rank_fields, seen_by
 
 END_GRACE_S = 10.0
 """How long a script may take to end after everything was measured; then it is killed."""
@@ -88,7 +88,7 @@ def run_script(
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
     try:
-        everybody = _exchange(store, cell, rank, seen_by(raw))
+        everybody = exchange(store, rank, cell.world_size, seen_by(raw))
         clock = combine(before, compare_clocks(store, rank, places, "after"))
         fields = rank_fields(cell, raw, everybody, clock)
     except ValueError as problem:
@@ -134,14 +134,6 @@ def _store(request: dict[str, Any], paths: LaunchPaths, cell: Cell) -> SealedSto
     store = found if isinstance(found, Store) else FileStore(os.fspath(found), cell.world_size)
     store.set_timeout(timedelta(seconds=cell.limit_s))
     return SealedStore(store, request["store"]["key"] if "store" in request else "")
-
-
-def _exchange(store: SealedStore, cell: Cell, rank: int, own: RankSeen) -> list[RankSeen]:
-    """Return what every rank has seen, by rank."""
-    store.set(f"seen{rank}", own.model_dump_json())
-    return [
-        RankSeen.model_validate_json(store.get(f"seen{other}")) for other in range(cell.world_size)
-    ]
 
 
 def request_for(
