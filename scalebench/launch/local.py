@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from scalebench.launch.base import (
     ASK_LIMIT_S,
@@ -32,39 +32,12 @@ from scalebench.spec import Cell, Job, SharedLaunch
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 
-class Placement(Protocol):
-    """Says what a rank's request needs besides its job."""
-
-    def of(self, rank: int) -> dict[str, Any]:
-        """Return what puts a rank in its place.
-
-        Returns:
-            ``environment`` (variables to set) and ``place`` (what `scalebench.worker.process.setup`
-            enters); either may be missing.
-        """
-        ...
-
-    def close(self) -> None:
-        """Remove what was made."""
-        ...
-
-
-class ThisMachine:
-    """Ranks run on this machine as it is."""
-
-    def of(self, rank: int) -> dict[str, Any]:
-        """Return nothing: there is nothing to enter."""
-        return {}
-
-    def close(self) -> None:
-        """Remove nothing."""
-
-
 class LocalLauncher(Launcher):
     """One process per rank, a fresh FileStore per launch; on this machine as it is, or in a lab.
 
     Attributes:
-        placement: Where ranks are put. Closed with the launcher.
+        placement: The virtual hosts that ranks are put on, closed with the launcher; None: there
+            are none.
     """
 
     shares = True
@@ -72,7 +45,7 @@ class LocalLauncher(Launcher):
     def __init__(self) -> None:
         super().__init__()
         remove_abandoned_groups()
-        self.placement: Placement = ThisMachine()
+        self.placement: Lab | None = None
         self.zygote = ZygoteClient(
             self.scratch / "zygote.log", {**loopback_environment(), "KINETO_LOG_LEVEL": "5"}
         )
@@ -88,14 +61,18 @@ class LocalLauncher(Launcher):
         try:
             self.zygote.close()
         finally:
-            self.placement.close()
+            self._leave_hosts()
             super().close()
 
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
         """Put ranks on virtual hosts from the next launch on; see `Launcher.move_to`."""
-        self.placement.close()
-        self.placement = ThisMachine()
+        self._leave_hosts()
         self.placement = Lab(hosts, num_ranks)
+
+    def _leave_hosts(self) -> None:
+        hosts, self.placement = self.placement, None
+        if hosts is not None:
+            hosts.close()
 
     def parents(self) -> list[int]:
         """Return the zygote, when it has imported torch."""
@@ -178,7 +155,7 @@ class LocalLauncher(Launcher):
         write_model(paths.job_json, job)
         for process, (rank, log) in enumerate(seats):
             where = {"rank": rank, "folder": os.fspath(paths.root), "log": os.fspath(log)}
-            placed = self.placement.of(rank) if job.virtual_hosts else {}
+            placed = self.placement.of(rank) if self.placement and job.virtual_hosts else {}
             tag = {"process": process, "tag": [self.num_launches, process]}
             self.zygote.send({"start": {"job": name, **where, **placed, **self.fault, **tag}})
         deadline = time.monotonic() + job.limit_s
