@@ -40,9 +40,9 @@ SAID = {
     r"→ Look at the loader of rank 1",
     "item": r"1 call a step has .*\.item\(\) in",
     "accumulation": r"Each of the 4 backward passes .* 60\.\d MB a step instead of 15\.\d MB.*"
-    r"→ Accumulate under model\.no_sync",
+    r"→ Run all passes but the last under model\.no_sync",
     "buckets": r"in (?P<count>\d+) operations a step.*→ Try bucket_cap_mb=25",
-    "sleep": r"Rank 1 is (probably )?the slow one.*→ Look at rank 1",
+    "sleep": r"Rank 1 is (probably )?the slow one.*→ (Look at|See what) rank 1",
     "workers": r"Every rank waits for its batches.*→ Give the loader more workers",
     "unused": r"the search takes [\d.]+ .s of a step\..*→ Leave out find_unused_parameters",
 }

@@ -42,6 +42,9 @@ def _scaled(value: float, uncertainty: float | None, steps: tuple[tuple[float, s
     # What rounds to 1000 of a unit is 1 of the next.
     scale, unit = next((s for s in steps if abs(value) >= 0.9995 * s[0]), steps[-1])
     text = significant(value / scale, uncertainty / scale if uncertainty else None)
+    above = min((larger for larger, _ in steps if larger > scale), default=math.inf)
+    if abs(float(text)) * scale >= above:  # 999.9 MB are written 1000 MB: 1.00 GB
+        return _scaled(math.copysign(above, value), uncertainty, steps)
     return f"{text} {unit}".rstrip()
 
 

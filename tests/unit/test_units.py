@@ -125,3 +125,17 @@ def test_counts_have_no_space(value, written):
 
 def test_percent_scales_its_uncertainty_too():
     assert units.percent(0.8561, 0.034) == "85.6 %"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (units.bytes_(999.96e6), "1.00 GB"),
+        (units.seconds(0.99996), "1.00 s"),
+        (units.count(999_999), "1.00M"),
+        (units.bit_rate(999.99e6), "1.00 Gbit/s"),
+        (units.bytes_(999.4e6), "999 MB"),
+    ],
+)
+def test_what_rounds_up_to_the_next_unit_is_written_in_it(text, told):
+    assert text == told

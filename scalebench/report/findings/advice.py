@@ -61,7 +61,7 @@ def losses(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
     can_gain = _can_gain(row)
     if can_gain and _first(INVALID, case):
         return []
-    sure = certain(row)
+    sure = certain(row, of_suite)
     parts = _parts(case, {one.about for one in sure}) if can_gain else []
     known = list(takewhile(case.is_certain, parts))
     found = sorted([*sure, *_advised(case, known)], key=lambda loss: -loss.taken_s.value)

@@ -16,8 +16,15 @@ from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
-from scalebench.report.words.attributed import largest_inflation, lateness, reasons, straggler
+from scalebench.report.words.attributed import (
+    action,
+    largest_inflation,
+    lateness,
+    reasons,
+    straggler,
+)
 from scalebench.report.words.causes import certain, likely, losses, points
+from scalebench.report.words.warnings import marks
 
 DDP = "DistributedDataParallel"
 SYNCHRONISING = (DDP, "FSDPModule", "FullyShardedDataParallel")
@@ -187,9 +194,16 @@ def _one_launch(case: AdviceInput) -> Advice | None:
     action = "Run it again with --repeats 3 before acting on it"
     if late is None:
         return Advice(action, "1 launch gives no interval")
-    why = reasons(case.row, late.rank)
-    seen = f"rank {late.rank} is late: {why[0] if why else lateness(late)}"
+    why = next(iter(reasons(case.row, late.rank).values()), lateness(late))
+    seen = f"rank {late.rank} is late: {why}"
     return Advice(action, f"1 launch gives no interval; in it, {seen}", f"--repeats 3; {seen}")
+
+
+def _not_alone(case: AdviceInput) -> Advice | None:
+    if "foreign load" not in marks(case.row):
+        return None
+    stop = "Stop the other programs (scalebench doctor) and run it again"
+    return Advice(stop, "they take processors from the ranks")
 
 
 def _too_wide(case: AdviceInput) -> Advice | None:
@@ -344,12 +358,12 @@ def _late_rank(case: AdviceInput) -> Advice | None:
     late = straggler(case.row)
     if late is None:
         return None
-    look = f"Look at rank {late.rank}"
     last = f"it is {lateness(late)}"
-    why = reasons(case.row, late.rank)
-    if not why:
-        return Advice(look, last, f"{look}: {last.partition(',')[0]}")
-    return Advice(look, f"{why[0]}; {last}", f"{look}: {why[0]}")
+    for part, why in reasons(case.row, late.rank).items():
+        look = action(late.rank, part)
+        return Advice(look, f"{why}; {last}", f"{look}: {why}")
+    look = action(late.rank, "")
+    return Advice(look, last, f"{look}: {last.partition(',')[0]}")
 
 
 def _contention(case: AdviceInput) -> Advice | None:
@@ -471,6 +485,7 @@ INVALID = (
 
 TOO_WIDE = Rule("interval too wide", None, _too_wide)
 DOUBTS = (
+    Rule("not alone", None, _not_alone),
     Rule("one launch", None, _one_launch),
     TOO_WIDE,
     Rule("budget open", None, _budget_open),
@@ -479,9 +494,9 @@ DOUBTS = (
 
 FIRST = (
     *INVALID,
-    *DOUBTS[:2],
+    *DOUBTS[:3],
     Rule("nothing to gain", None, _nothing_to_gain),
-    *DOUBTS[2:],
+    *DOUBTS[3:],
     Rule("faster neighbour", None, _faster_neighbour),
 )
 

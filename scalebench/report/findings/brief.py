@@ -100,7 +100,7 @@ def case_in_brief(finding: Finding, best: Row | None = None) -> CaseInBrief:
         case=wording.plain(finding.case, 64),
         speedup=_speedup(row, best) if row is not None and rated else "",
         result=_result(finding),
-        losses=losses(row) if row is not None and rated else (),
+        losses=losses(row, finding.certain is not None) if row is not None and rated else (),
         next_step=finding.next_step,
     )
 
@@ -125,8 +125,12 @@ def _result(finding: Finding) -> str:
     return f"{wording.plus_minus(row.efficiency, 100)} %"
 
 
-def losses(row: Row) -> tuple[str, ...]:
+def losses(row: Row, named: bool = False) -> tuple[str, ...]:
     """Say what costs a row most, and how certain that is, or why no cause is named.
+
+    Args:
+        row: On several ranks.
+        named: A cause is certain without the loss budget, and told elsewhere.
 
     Returns:
         The same in several lengths, the longest first; nothing where nothing is lost.
@@ -134,11 +138,12 @@ def losses(row: Row) -> tuple[str, ...]:
     if compression.is_bound(row):
         return ("a bound, not a way to train: nothing is communicated", "a bound: no communication")
     budget = row.budget
+    none = f"no {'other ' if named else ''}cause is named"
     if budget is None:
         reason = row.unavailable.get("budget")
-        return (f"no cause is named: {wording.plain(reason, LONGEST_REASON)}",) if reason else ()
+        return (f"{none}: {wording.plain(reason, LONGEST_REASON)}",) if reason else ()
     if not budget.closes:
-        return (f"no cause is named: {_why_open(budget)}", "no cause is named")
+        return (f"{none}: {_why_open(budget)}", none)
     found = causes.losses(row, causes.least_share(budget))
     if not found:
         return ()

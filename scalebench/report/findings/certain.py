@@ -5,6 +5,7 @@ same steps (see `scalebench.analysis.rows.rank_excess`); what the script's code 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 
 from scalebench import units
@@ -13,7 +14,7 @@ from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, SYNCHRONISING, Advice, Loss
 from scalebench.report.words import script_remarks, wording
-from scalebench.report.words.attributed import OWN_PARTS, arrivals, lateness
+from scalebench.report.words.attributed import OWN_PARTS, action, arrivals, lateness
 from scalebench.report.words.attributed import reasons as reasons_of
 from scalebench.report.words.warnings import marks
 
@@ -26,6 +27,9 @@ DEFAULT_BUCKET = 25 * 2**20
 LEAST_WAIT = 0.05
 """Of the step: less is the price of any loader."""
 
+AS_LONG = 0.8
+"""Of the wait for a batch on several ranks: one rank that waits so long has the same loader."""
+
 TIMES_AS_MANY = 2
 """Buckets of the default size make at most one part in so many of the operations."""
 
@@ -36,56 +40,78 @@ def _loss(
     return Loss(cause, Estimate(value=seconds, n=1), advice, sentence, about)
 
 
-def certain(row: Row) -> list[Loss]:
-    """Return what is certain of a row on several ranks, that which takes most time first."""
-    if row.status != "ok" or row.world_size == 1 or wording.is_baseline(row):
+def certain(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
+    """Return what is certain of a row on several ranks, that which takes most time first.
+
+    Nothing takes more than the step that it is measured in. ``of_suite`` has the row of one rank.
+    """
+    if row.status != "ok" or row.world_size == 1 or wording.is_baseline(row) or not row.step_s:
         return []
-    found = [one for read in READERS for one in read(row)]
+    most_s = row.step_s.value
+    found = list(_slow_loader(row, of_suite))
+    if found:  # no rank's loader is worse than that of one rank
+        computing = [one for one in row.rank_excess or () if one.part == "compute"]
+        row = row.model_copy(update={"rank_excess": computing})
+    found += [one for read in READERS for one in read(row) if not found or read is not _few_workers]
+    found = [
+        replace(one, taken_s=Estimate(value=min(one.taken_s.value, most_s), n=1)) for one in found
+    ]
     return sorted(found, key=lambda one: -one.taken_s.value)
 
 
 def _late_ranks(row: Row) -> Iterator[Loss]:
     by_rank: dict[int, list[RankExcess]] = {}
     for one in row.rank_excess or ():
-        if not one.certain and _disturbed(row, one.rank):
-            continue
-        by_rank.setdefault(one.rank, []).append(one)
+        if one.certain or "foreign load" not in marks(row):  # which makes any rank late
+            by_rank.setdefault(one.rank, []).append(one)
     for rank, excess in by_rank.items():
         yield _late_rank(row, rank, excess)
-
-
-def _disturbed(row: Row, rank: int) -> bool:
-    """Tell whether other programs may have made a rank late: they slow its computation as well."""
-    why = reasons_of(row, rank)
-    return "foreign load" in marks(row) and (not why or "computation" in why[0])
 
 
 def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Loss:
     reasons = [one for one in excess if one.part != "lateness"] or list(excess)
     largest = max(reasons, key=lambda one: one.own_s - one.others_s)
     times = {"own": units.seconds(largest.own_s), "others": units.seconds(largest.others_s)}
-    does = OWN_PARTS.get(f"{largest.part}_s", LATE).format(**times)
+    part = f"{largest.part}_s"
+    does = OWN_PARTS.get(part, LATE).format(**times)
+    if part not in OWN_PARTS or not largest.certain:
+        part, does = next(iter(reasons_of(row, rank).items()), (part, does))
     late = next((one for one in arrivals(row)[:1] if one.rank == rank), None)
     last = f" ({lateness(late)})" if late else ""
-    action = ACTIONS[largest.part].format(rank=rank)
+    look = action(rank, part)
     if largest.certain:
         name = f"rank {rank} is the slow one{last}"
         told = f"longer in {largest.num_longer} of {largest.num_blocks} stretches of steps"
     else:
         name = f"rank {rank} is probably the slow one"
-        does = next(iter(reasons_of(row, rank)), does)
         told = f"in all {largest.num_blocks} traced steps, which are too few to be certain"
-    advice = Advice(action, f"{does}{last}", f"{action}: {does}")
+    advice = Advice(look, f"{does}{last}", f"{look}: {does}")
     sentence = f"{name}: {does} ({told})"
     return _loss(f"rank {rank}", sentence, largest.own_s - largest.others_s, advice, "wait")
 
 
 LATE = "the others wait {own} a step for it, it waits {others} for them"
-ACTIONS = {
-    "data_stall": "Look at the loader of rank {rank}",
-    "compute": "Look at rank {rank}",
-    "lateness": "Look at rank {rank}",
-}
+
+
+def _slow_loader(row: Row, of_suite: Sequence[Row]) -> Iterator[Loss]:
+    """Tell of batches that one rank waits for as long: they cost speed, and no efficiency."""
+    rows = [one for one in of_suite if one.case == row.case and one.world_size == 1]
+    alone = rows[0] if rows else row
+    wait_s, alone_s = (one.script.batch_wait_s if one.script else None for one in (row, alone))
+    if not wait_s or not alone_s or not row.step_s or not alone.step_s or alone is row:
+        return
+    slowest = [one.own_s for one in row.rank_excess or () if one.part == "data_stall"]
+    most_s = min(max([wait_s, *slowest]), row.step_s.value)
+    if most_s < LEAST_WAIT * row.step_s.value or not alone_s > AS_LONG * most_s:
+        return
+    loader = row.script.loader if row.script else None
+    has = f" than num_workers={loader.num_workers}" if loader and loader.num_workers else ""
+    takes = f"{units.seconds(most_s)} of the {units.seconds(row.step_s.value)} step"
+    one_rank = f"on one rank {units.seconds(alone_s)} of {units.seconds(alone.step_s.value)}"
+    told = f"ranks wait for their batches, {takes}, {one_rank}: that costs speed, not scaling"
+    action = f"Give the loader more workers{has}"
+    advice = Advice(action, told, f"{action}: data takes {takes}")
+    yield _loss("loader that is slow on one rank, too", told, most_s, advice, "data_stall")
 
 
 def _few_workers(row: Row) -> Iterator[Loss]:
@@ -127,7 +153,7 @@ def _sent_too_often(row: Row) -> Iterator[Loss]:
         f"{units.bytes_(sent[1])} a step instead of {units.bytes_(sent[1] / passes)}, up to"
         f" {units.seconds(exposed_s)} of exposed communication"
     )
-    action = f"Accumulate under {remedy}"
+    action = f"Run all passes but the last under {remedy}"
     yield _loss(
         "accumulation without no_sync",
         f"{told}: {size}",

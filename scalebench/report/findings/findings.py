@@ -166,11 +166,9 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
-    sure = (
-        [note for one in certain(headline)[:1] for note in _as_note(one.sentence)]
-        if headline
-        else []
-    )
+    known = certain(headline, of_suite or rows) if headline else []
+    sure = [note for one in known[:1] for note in _as_note(one.sentence)]
+    notes = [note for note in notes if not _told_already(note, sure)]
     last = rows[-1]
     label = wording.strategy_label(last)
     return Finding(
@@ -179,7 +177,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         label=label,
         kind=kind,
         sentence=sentence,
-        because=(*sure, *(_because(headline) if headline else ())),
+        because=(*sure, *(_because(headline, bool(sure)) if headline else ())),
         advice=told.whole if told else None,
         next_step=told.next_step if told else None,
         notes=tuple(notes),
@@ -197,8 +195,14 @@ def _as_note(said: str | None) -> list[str]:
     return [wording.as_sentence(said)] if said else []
 
 
-def _because(headline: Row) -> tuple[str, ...]:
-    said = [*causes.causes(headline), predictions.sentence(headline)]
+def _told_already(note: str, sure: Sequence[str]) -> bool:
+    """Tell whether a note says no more than what is certain: who is slow, or what is called."""
+    short = note.removesuffix(".").partition(": its ")[0].partition(": it ")[0]
+    return any(said.startswith(short) for said in sure)
+
+
+def _because(headline: Row, named: bool) -> tuple[str, ...]:
+    said = [*causes.causes(headline, named), predictions.sentence(headline)]
     return tuple(text for text in said if text)
 
 

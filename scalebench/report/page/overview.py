@@ -119,7 +119,7 @@ def suite_card(
         caption=found.caption,
         cases=found.lines[:MOST_CASES],
         more=max(0, len(found.lines) - MOST_CASES),
-        loss=_loss(heads if brief.next_step else _of_step(verdict.findings, best) or heads),
+        loss=_loss(heads if brief.next_step else _of_step(verdict.findings, best) or heads, rows),
         next_step=brief.next_step or _next_step(verdict.findings, best),
         missing=_missing(rows),
     )
@@ -138,15 +138,19 @@ def _nothing(rows: Sequence[Row]) -> str:
     return f"Nothing was measured. {wording.not_measured(rows[0])}."
 
 
-def _loss(heads: Sequence[Row]) -> str:
+def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
     """Say what costs most in these cases; of one, how certain that is."""
     found = largest_loss(heads)
     if found is not None and len(heads) > 1:
         share, cause, row = found
         return f"{cause}, {causes.points(share)} % of the step of {wording.plain(row.case, 64)}"
-    if len(heads) == 1 and heads[0].budget and (told := losses(heads[0])):
+    if (
+        len(heads) == 1
+        and heads[0].budget
+        and (told := losses(heads[0], bool(certain(heads[0], rows))))
+    ):
         return f"{wording.plain(heads[0].case, 64)}: {told[0].removeprefix('biggest cause: ')}"
-    sure = ((one, row.step_s) for row in heads if row.step_s for one in certain(row)[:1])
+    sure = ((one, row.step_s) for row in heads if row.step_s for one in certain(row, rows)[:1])
     for one, step in sure:
         return f"{one.cause}, up to {units.percent(one.taken_s.value / step.value)} of the step"
     budgets = [row.budget for row in heads if row.budget]

@@ -138,13 +138,22 @@ OWN_PARTS = {
     "data_stall_s": "its data loading takes {own} a step, on the others {others}",
     "compute_s": "its computation takes {own} a step, on the others {others}",
     "codec_s": "its encoding takes {own} a step, on the others {others}",
-    "other_idle_s": "it is idle {own} a step, the others {others}",
+    "other_idle_s": "it does nothing that PyTorch sees {own} a step, the others {others}",
 }
 """What a rank does by itself, the surest reason first: how long it computes also depends on what
 else the machine does."""
 
 
-def reasons(row: Row, rank: int) -> list[str]:
+def action(rank: int, part: str) -> str:
+    """Say what to look at in a late rank, given the part of it that takes longer."""
+    if part == "data_stall_s":
+        return f"Look at the loader of rank {rank}"
+    if part in ("other_idle_s", "lateness_s"):
+        return f"See what rank {rank} does (py-spy dump or record)"
+    return f"Look at rank {rank}"
+
+
+def reasons(row: Row, rank: int) -> dict[str, str]:
     """Say which of a late rank's own parts take longer than the others', the surest first.
 
     Empty: the traced steps do not show it.
@@ -153,15 +162,15 @@ def reasons(row: Row, rank: int) -> list[str]:
     own = next((one for one in times if one.rank == rank), None)
     others = [one for one in times if one.rank != rank]
     if own is None or not others:
-        return []
+        return {}
     waited_s = median(one.wait_s for one in others) - own.wait_s
-    found = []
+    found = {}
     for field, text in OWN_PARTS.items():
         own_s = getattr(own, field) or 0.0
         others_s = median(getattr(one, field) or 0.0 for one in others)
         if waited_s > 0 and own_s - others_s >= LEAST_OF_WAIT * waited_s:
             said = text.format(own=units.seconds(own_s), others=units.seconds(others_s))
-            found.append(said)
+            found[field] = said
     return found
 
 
@@ -177,5 +186,5 @@ def held_up(row: Row) -> list[str]:
     late = straggler(row)
     if late is None:
         return []
-    why = wording.joined(reasons(row, late.rank))
+    why = wording.joined(list(reasons(row, late.rank).values()))
     return [f"Rank {late.rank} is the slow one ({lateness(late)}){f': {why}' if why else ''}."]

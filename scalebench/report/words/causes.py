@@ -36,8 +36,14 @@ ESTIMATE_NAMES = {
 }
 
 
-def causes(row: Row) -> list[str]:
-    """Say what takes the time that a row is missing to ideal."""
+def causes(row: Row, named: bool = False) -> list[str]:
+    """Say what takes the time that a row is missing to ideal; ``named``: one cause is said."""
+    said = _causes(row)
+    other = "No other cause is named" if named else "No cause is named"
+    return [one.replace("No cause is named", other) for one in said]
+
+
+def _causes(row: Row) -> list[str]:
     budget = row.budget
     if wording.is_baseline(row):
         return []

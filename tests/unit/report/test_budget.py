@@ -324,16 +324,17 @@ def test_a_late_rank_s_own_part_is_the_reason():
     more = late.data_stall_s + 0.9 * waited
     found = reasons(late_for(data_stall_s=more), 1)
     least = units.seconds(waiting.data_stall_s)
-    assert found == [f"its data loading takes {units.seconds(more)} a step, on the others {least}"]
+    (said,) = found.values()
+    assert said == f"its data loading takes {units.seconds(more)} a step, on the others {least}"
     both = {"data_stall_s": late.data_stall_s + 0.3 * waited, "compute_s": 2 * late.compute_s}
-    first, second = reasons(late_for(**both), 1)
+    first, second = reasons(late_for(**both), 1).values()
     assert first.startswith("its data loading ") and second.startswith("its computation ")
     assert held_up(late_for(**both))[0].endswith(f": {first} and {second}.")
     little = late.data_stall_s + 0.2 * waited
-    assert reasons(late_for(data_stall_s=little), 1) == []
-    assert reasons(late_for(data_stall_s=more, wait_s=waited), 1) == []
-    assert reasons(row.model_copy(update={"budget": None}), 1) == []
-    assert reasons(row, 7) == []
+    assert reasons(late_for(data_stall_s=little), 1) == {}
+    assert reasons(late_for(data_stall_s=more, wait_s=waited), 1) == {}
+    assert reasons(row.model_copy(update={"budget": None}), 1) == {}
+    assert reasons(row, 7) == {}
 
 
 def test_every_number_of_an_open_budget_is_marked_and_its_residual_is_not():

@@ -59,7 +59,7 @@ def predicted(efficiency=0.84, error=0.012, **what_ifs) -> dict:
 def test_a_late_rank_is_named_with_what_makes_it_late_also_by_one_launch():
     told = advice.advise(slow_to_load())
     assert told.whole.startswith(
-        "Look at rank 1: its data loading takes 151 ms a step, on the others"
+        "Look at the loader of rank 1: its data loading takes 151 ms a step, on the others"
     )
     assert "it is last in 100 % of operations, 9.00 ms late" in told.whole
     assert told.next_step == told.whole.partition(";")[0]

@@ -78,13 +78,15 @@ SAYS = {
     "late rank": (
         noisy(**excess("lateness", 0.02, 0.001)),
         "rank 1 is the slow one (last in 92 % of operations, 20.8 ms late): the others wait",
-        "Look at rank 1: the others wait 20.0 ms a step for it, it waits 1.00 ms for them",
+        "See what rank 1 does (py-spy dump or record): the others"
+        " wait 20.0 ms a step for it, it waits 1.00 ms for them",
     ),
     "late in two steps": (
         noisy(**excess("lateness", 0.02, 0.0, num_blocks=2, num_longer=2, certain=False)),
         "rank 1 is probably the slow one: the others wait 20.0 ms a step for it, it waits 0 ns for"
         " them (in all 2 traced steps, which are too few to be certain)",
-        "Look at rank 1: the others wait 20.0 ms a step for it, it waits 0 ns for them",
+        "See what rank 1 does (py-spy dump or record): the others"
+        " wait 20.0 ms a step for it, it waits 0 ns for them",
     ),
     "too few workers": (
         noisy(script=ScriptFacts(batch_wait_s=0.006, loader={"num_workers": 0})),
@@ -95,7 +97,7 @@ SAYS = {
         noisy(wrappers=ddp(), **sent(8, 4), **accumulated(4.0)),
         "each of the 4 backward passes of a step sends the gradients: 64.0 MB a step instead of"
         " 16.0 MB, up to 3.00 ms of exposed communication",
-        "Accumulate under model.no_sync(): 4 sends a step, 1 would do",
+        "Run all passes but the last under model.no_sync(): 4 sends a step, 1 would do",
     ),
     "small buckets": (
         noisy(wrappers=ddp(bucket_bytes=2**20), **sent(16)),
@@ -193,3 +195,44 @@ def test_what_hardly_costs_does_not_replace_a_result_that_is_good():
     assert advise(row).next_step.startswith("Leave it")
     dear = row.model_copy(update=waits(0.004))
     assert advise(dear).next_step.startswith("Call .item() less often")
+
+
+def with_loader(wait_s, world_size=2, **fields):
+    facts = ScriptFacts(batch_wait_s=wait_s, loader={"num_workers": 4})
+    return make_row("script", world_size=world_size, script=facts, **fields)
+
+
+@pytest.mark.parametrize(("alone_s", "costs_speed"), [(0.009, True), (0.001, False)])
+def test_a_loader_that_one_rank_waits_for_as_long_costs_speed_and_names_no_rank(
+    alone_s, costs_speed
+):
+    late = excess("data_stall", 0.010, 0.004)
+    row, alone = with_loader(0.004, **late), with_loader(alone_s, world_size=1)
+    told = [one.sentence for one in certain(row, [alone, row])]
+    assert ("costs speed, not scaling" in told[0]) == costs_speed
+    assert any("rank 1 is the slow one" in one for one in told) != costs_speed
+
+
+def test_nothing_takes_more_than_the_step():
+    row = noisy(**excess("lateness", 0.07, 0.0))
+    assert certain(row)[0].taken_s.value == row.step_s.value
+
+
+@pytest.mark.parametrize("part", ["data_stall", "lateness"])
+def test_two_traced_steps_beside_other_programs_name_no_rank(part):
+    seen = excess(part, 0.02, 0.0, num_blocks=2, num_longer=2, certain=False)
+    assert certain(noisy(**seen))
+    assert not certain(noisy(**seen, stamps=["foreign load: 1.4 processors"]))
+
+
+def test_beside_other_programs_the_next_step_is_to_stop_them():
+    told = advise(noisy(stamps=["foreign load: 1.4 processors"]))
+    assert told is not None and told.action.startswith("Stop the other programs")
+
+
+def test_no_cause_is_named_is_not_said_beside_one_that_is():
+    row = noisy(**excess("data_stall"))
+    row = row.model_copy(update={"budget": row.budget.model_copy(update={"closes": False})})
+    summary = make_summary([make_plain(), row])
+    for text in (render_table(summary), str(judge(summary))):
+        assert "o other cause is named" in text and "o cause is named" not in text
