@@ -33,6 +33,7 @@ from scalebench.report.page.overview_text import overview_markdown
 from scalebench.report.page.palette import Look, assign
 from scalebench.report.page.rows import RowView, row_views
 from scalebench.report.page.sections import NO_LINK, Block, Material, Section, of_suite, sections
+from scalebench.report.page.sparklines import history_table
 from scalebench.report.tables.certificate import as_listing
 from scalebench.report.tables.columns import Column, present
 from scalebench.report.tables.listing import PlainTable
@@ -152,6 +153,7 @@ def render_page(
         plotly=plotly,
         runs=runs,
         comparisons=comparisons,
+        history=history_table(summaries, looks) if comparisons else None,
         changes={
             one.id: change_cards(one.pairs, summaries[0].rows, other.rows, looks, [f"run-{i}"])
             for i, (one, other) in enumerate(zip(comparisons, summaries[1:], strict=True), 2)

@@ -17,6 +17,7 @@ from scalebench.report.page import (
     link_figure,
     palette,
     power_figure,
+    sparklines,
     timeline_figure,
     waterfall_figure,
 )
@@ -25,6 +26,7 @@ from scalebench.report.page.compression_figure import COMPRESSION
 from scalebench.report.page.sections import Material, sections
 from scalebench.report.tables.max_batch import max_batch_table
 from scalebench.report.words import wording
+from tests.builders.gated import gated_run
 from tests.builders.page_data import make_evidence, make_outlook, make_profile, make_timeline
 from tests.builders.summaries import (
     HOSTILE,
@@ -152,6 +154,19 @@ def test_the_key_is_read_off_the_traces_by_their_legend_groups():
     told = legend(figure, {"bar": "a bar", "area": "", "a <b>": "", "hollow": ""})
     assert [one.name for one in told] == ["bar", "area", "a <b>", "hollow"]
     assert told[0].meaning == "a bar"
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_the_page_of_several_runs_has_their_history(count):
+    runs = [gated_run(seed=i, run_id=f"run-{i}") for i in range(count)]
+    page = render_page(runs)
+    assert f"<h4>History of {count} runs</h4>" in page and page.count('class="sparks"') == 1
+    table = sparklines.history_table(runs, palette.assign(runs[0].rows))
+    assert len(table.sparks) == 9
+    for spark in table.sparks:
+        heights = [float(point.split(",")[1]) for point in spark.points.split()]
+        assert len(heights) == count and 0 <= min(heights) < max(heights) <= table.height
+    assert "History of" not in render_page(runs[:1])
 
 
 def test_predicted_and_measured_steps_stand_side_by_side():
