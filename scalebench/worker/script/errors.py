@@ -1,5 +1,6 @@
 """Why a rank of the user's script left no measurement, in the words of a rank's record."""
 
+import re
 import signal
 import time
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from scalebench.worker.process.failure import kind_of, storable
 
 LOG_TAIL_BYTES = 8192
 LAST_LINES = 3
+OF_TORCH = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4}")
+"""Begins a warning of torch's own, not of the script."""
 
 NO_TORCH = "No module named 'torch'"
 
@@ -134,7 +137,7 @@ def _last_line(log: Path) -> str:
 
 
 def _lines(log: Path) -> list[str] | None:
-    """Return the last lines of a log that are not empty; None: it cannot be read."""
+    """Return the last lines of a log that a script printed; None: it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
@@ -142,4 +145,5 @@ def _lines(log: Path) -> list[str] | None:
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return None
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not OF_TORCH.match(line)]

@@ -7,7 +7,7 @@ import pytest
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptProblem
 from scalebench.worker.attach.script import describe
-from scalebench.worker.script.errors import error_of
+from scalebench.worker.script.errors import ended, error_of
 
 SCRIPT = ScriptTarget(name="train", program="train.py")
 
@@ -104,3 +104,12 @@ def test_a_script_that_ended_by_itself_says_what_it_printed_and_went_on_from(tmp
     told["loaded"] = ["snapshot.pt"]
     found = error_of(told, 0, SCRIPT, logs / "rank0.log").message
     assert "went on from snapshot.pt" in found and "--output {run_dir}" in found
+
+
+def test_the_last_words_of_a_script_are_not_torch_s_warnings(tmp_path):
+    log = tmp_path / "rank1.log"
+    log.write_text(
+        "Resuming from snapshot at epoch 40\n[rank1]:[W1126 20:48:52.7 socket.cpp:469] poll\n"
+        "[W1126 20:48:53.2 socket.cpp:494] timed out\n"
+    )
+    assert "printed last: Resuming from snapshot at epoch 40 (" in ended("It ended", "", (), log)
