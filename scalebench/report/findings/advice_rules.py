@@ -199,11 +199,13 @@ def _one_launch(case: AdviceInput) -> Advice | None:
     return Advice(action, f"1 launch gives no interval; in it, {seen}", f"--repeats 3; {seen}")
 
 
+NOT_ALONE = "Stop the other programs (scalebench doctor) and run it again"
+
+
 def _not_alone(case: AdviceInput) -> Advice | None:
     if "foreign load" not in marks(case.row):
         return None
-    stop = "Stop the other programs (scalebench doctor) and run it again"
-    return Advice(stop, "they take processors from the ranks")
+    return Advice(NOT_ALONE, "they take processors from the ranks")
 
 
 def _too_wide(case: AdviceInput) -> Advice | None:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from scalebench import units
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
+from scalebench.report.findings.advice_rules import NOT_ALONE
 from scalebench.report.findings.brief import losses, suite_in_brief, where
 from scalebench.report.findings.certain import certain
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
@@ -110,6 +111,7 @@ def suite_card(
     found = case_lines(verdict.findings, looks, prefix)
     name = wording.plain(verdict.suite, 64)
     headline = recovery.without_costs(rows) or brief.headline
+    step = brief.next_step or _next_step(verdict.findings, best)
     return SuiteCard(
         name=name,
         link=fragment(*prefix, verdict.suite),
@@ -120,7 +122,7 @@ def suite_card(
         cases=found.lines[:MOST_CASES],
         more=max(0, len(found.lines) - MOST_CASES),
         loss=_loss(heads if brief.next_step else _of_step(verdict.findings, best) or heads, rows),
-        next_step=brief.next_step or _next_step(verdict.findings, best),
+        next_step="" if step.endswith(NOT_ALONE) else step,  # a note above all cards says it
         missing=_missing(rows),
     )
 
