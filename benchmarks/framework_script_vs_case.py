@@ -8,6 +8,7 @@ affects both alike, and only steps that lie inside a turn count. Neighbouring tu
 Target: the 95 % interval of the difference contains zero, and is not wider than ± 5 %.
 """
 
+import gzip
 import json
 import os
 import signal
@@ -109,7 +110,7 @@ def take_turns(
 
 def steps_of(file: Path) -> Iterator[tuple[int, int]]:
     """Yield start and end of each step of rank 0 after the first ones, ns."""
-    rank = json.loads(file.read_text())["ranks"][0]
+    rank = json.loads(gzip.decompress(file.read_bytes()))["ranks"][0]
     for block in rank["blocks"]:
         end_ns = block["start_ns"]
         for number in range(block["first"], block["first"] + block["count"]):
@@ -149,7 +150,7 @@ def one_round(folder: Path, order: Sequence[str]) -> list[tuple[float, float]]:
     """Run both in turns; return what `neighbours` does. The case is inspected before, alone."""
     outs = {way: folder / way for way in order}
     runs = {"case": launch("case", outs["case"])}
-    while not any(outs["case"].glob("cells/*.inspect.json")) and runs["case"].poll() is None:
+    while not any(outs["case"].glob("cells/*.inspect.json.gz")) and runs["case"].poll() is None:
         time.sleep(0.1)
     runs["script"] = launch("script", outs["script"])
     turns = take_turns({way: runs[way] for way in order})
@@ -157,7 +158,7 @@ def one_round(folder: Path, order: Sequence[str]) -> list[tuple[float, float]]:
         assert not run.returncode, Path(f"{outs[way]}.log").read_text()
     steps = {}
     for way, out in outs.items():
-        (file,) = out.glob(f"cells/{WAYS[way][0]}.r0.json")
+        (file,) = out.glob(f"cells/{WAYS[way][0]}.r0.json.gz")
         steps[way] = list(steps_of(file))
     return neighbours(turns, steps)
 

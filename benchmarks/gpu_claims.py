@@ -118,7 +118,8 @@ def _about_row(folder: Path, step: str, case: str, done: Mapping[str, str]) -> F
             holds = None  # a prediction starts from N=1: it takes two GPUs
         said = f"{value:.4g}" if value is not None else f"null: {row['unavailable'].get(name)}"
         yield f"{case}: {name} {text}", holds, said
-    cell = json.loads((folder / step / "cells" / f"{case}.{case}.n1.r0.json").read_text())
+    file = folder / step / "cells" / f"{case}.{case}.n1.r0.json.gz"
+    cell = json.loads(gzip.decompress(file.read_bytes()))
     [rank] = cell["ranks"] or [{}]
     operations = (rank.get("trace") or {}).get("operations", [])
     known = sum(op["num_bytes"] is not None for op in operations)

@@ -60,7 +60,7 @@ def pairs_of(name: str, folder: Path) -> list[tuple[float, float]]:
     runs["torchrun"].send_signal(signal.SIGINT)  # its ranks leave, and print what they have
     runs["torchrun"].wait(timeout=60)
     assert not runs["scalebench"].wait(), (folder / "scalebench.log").read_text()
-    (record,) = (folder / "run").glob(f"cells/{row}.r0.json")
+    (record,) = (folder / "run").glob(f"cells/{row}.r0.json.gz")
     own = own_steps((folder / "torchrun.log").read_text())
     return neighbours(turns, {"torchrun": list(own), "scalebench": list(steps_of(record))})
 

@@ -6,6 +6,7 @@ made for it, and removed afterwards with all its processes and files. Exit code 
 """
 
 import argparse
+import gzip
 import hashlib
 import json
 import os
@@ -67,7 +68,8 @@ class Attacked:
 
     def write(self, path: Path, text: str) -> Path:
         self.own(path.parent)
-        path.write_text(text)
+        content = text.encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
         return self.give(path)
 
     def start(self, *command, cwd=None, uid=None, before=(), **variables) -> "Process":
@@ -141,7 +143,13 @@ def sealed(stored: dict) -> str:
 def written(run: Path) -> dict[str, str]:
     """Return the files of a run and what is in them, without what a script itself printed."""
     files = [path for path in run.rglob("*") if path.is_file() and "logs" not in path.parts]
-    return {path.name: path.read_text(errors="replace") for path in files}
+    return {path.name: told(path) for path in files}
+
+
+def told(path: Path) -> str:
+    """Return the text of a file of a run, unpacked."""
+    content = path.read_bytes()
+    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode(errors="replace")
 
 
 def folders_in_tmp(user: Attacked) -> None:
@@ -170,8 +178,8 @@ def checkpoints_elsewhere(user: Attacked) -> None:
     """--resume removes no directory that run.json names outside of the run"""
     run = user.copy(user.home / "copied" / "r")
     victim = user.own(user.home / "victim")
-    for path in (run / "run.json", *(run / "cells").glob("*.json")):
-        stored = json.loads(path.read_text())
+    for path in (run / "run.json", *(run / "cells").glob("*.json.gz")):
+        stored = json.loads(told(path))
         for cell in stored.get("plan", [stored.get("cell")]):
             cell["recovery"] = {"directory": str(victim)}
         user.write(path, sealed(stored))
@@ -280,8 +288,8 @@ def outside_text(user: Attacked) -> None:
     """what a run folder says reaches a terminal, CSV and page without control characters"""
     run = user.copy(user.home / "hostile" / "r")
     hostile, said = "\x1b]0;owned\x07\x9b31m", []
-    for path in (run / "summary.json", *(run / "cells").glob("*.json")):
-        stored = json.loads(path.read_text())
+    for path in (run / "summary.json", *(run / "cells").glob("*.json.gz")):
+        stored = json.loads(told(path))
         for row in stored.get("rows", ()):
             row["unavailable"] |= {hostile: 1}
         stored |= {"reason": hostile, "status": "failed"} if "cell" in stored else {}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,19 +72,19 @@ def load_run(root: Path) -> StoredRun:
         info = info.model_copy(update={"status": "interrupted"})  # killed: it could not say so
     run = StoredRun(paths, info, {})
     planned = {cell.id: cell for cell in run.info.plan}
-    for path in sorted(paths.cells.glob("*.json")):
+    for name, path in paths.stored_cells().items():
         try:
             _check_format(path, CELL_FORMAT)
             result = read_checked(path, CellResult, run.info.sealed)
-            if result.cell.id != path.stem or path.stem not in planned:
+            if result.cell.id != name or name not in planned:
                 raise UsageError(f"{path} is not a cell of this run.")
-            wrong = contradiction(result, planned[path.stem])
+            wrong = contradiction(result, planned[name])
             if wrong:
                 raise UsageError(f"{path} is inconsistent: {wrong}.")
         except UsageError as error:
             run.damaged[path.name] = str(error)
         else:
-            run.results[path.stem] = result
+            run.results[name] = result
     _note_missing(run)
     _read_link(run)
     return run
@@ -98,8 +99,8 @@ def _note_missing(run: StoredRun) -> None:
     if run.info.status != "complete":
         return
     launched = [cell.id for cell in run.info.plan if not cell.skip_reason]
-    files = [f"{name}.json" for name in launched if name not in run.results]
-    missing = [name for name in files if name not in run.damaged]
+    there = run.paths.stored_cells()
+    missing = [run.paths.cell(name).name for name in launched if name not in there]
     if launched and len(missing) == len(launched):
         raise UsageError(
             f"{run.paths.cells} has none of the {len(launched)} results of this complete run. Put "
@@ -138,7 +139,10 @@ def _first_format(path: Path) -> str | None:
     """Return the format that a file's first bytes name; None: they do not, or it is unreadable."""
     try:
         with open(open_regular(path), "rb") as file:
-            found = _FORMAT_FIRST.match(file.read(200).decode("utf-8", "replace"))
-    except (OSError, UsageError):
+            begin = file.read(200)
+        if path.suffix == ".gz":
+            begin = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(begin, 200)
+        found = _FORMAT_FIRST.match(begin.decode("utf-8", "replace"))
+    except (OSError, UsageError, zlib.error):
         return None
     return found[1] if found else None

@@ -1,23 +1,22 @@
 """Run folders on disk: written so that a reader never sees half a file, read with suspicion."""
 
+import gzip
 import hashlib
 import json
 import os
 import re
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from scalebench.errors import UsageError
 from scalebench.units import bytes_
-
-if TYPE_CHECKING:
-    pass
 
 Model = TypeVar("Model", bound=BaseModel)
 LARGEST_BYTES = 256 * 1024 * 1024
@@ -46,13 +45,22 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def write_model(path: Path, model: BaseModel, indent: int | None = 1) -> None:
-    """Write a record as JSON, whole or not at all; ``indent=None``: on one line, half as large."""
-    write_atomic(path, model.model_dump_json(indent=indent) + "\n")
+    """Write a record as JSON, whole or not at all; ``indent=None``: on one line, half as large.
+
+    A name that ends in ``.gz`` is compressed; the same record is the same bytes.
+    """
+    write_atomic(path, packed(path, model.model_dump_json(indent=indent) + "\n"))
 
 
 def write_checked(path: Path, model: BaseModel, indent: int | None = 1) -> None:
     """Write a record as `write_model` does, with a checksum; see `with_checksum`."""
-    write_atomic(path, with_checksum(model.model_dump_json(indent=indent)))
+    write_atomic(path, packed(path, with_checksum(model.model_dump_json(indent=indent))))
+
+
+def packed(path: Path, text: str) -> bytes:
+    """Return what a file of this name holds of a text: with gzip where it ends in ``.gz``."""
+    content = text.encode(errors="backslashreplace")
+    return gzip.compress(content, 6, mtime=0) if path.suffix == ".gz" else content
 
 
 def read_checked(path: Path, kind: type[Model], required: bool) -> Model:
@@ -67,28 +75,32 @@ def read_checked(path: Path, kind: type[Model], required: bool) -> Model:
         UsageError: It is not what was written.
     """
     try:
-        if not verify_checksum(read_text(path)) and required:
+        text = read_text(path)
+        if not verify_checksum(text) and required:
             raise ChecksumMismatch("its checksum is missing")
     except ChecksumMismatch as error:
         raise UsageError(f"{path} is damaged: {error}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
-    return read_model(path, kind)
+    return read_model(path, kind, text=text)
 
 
-def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
+def read_model(
+    path: Path, kind: type[Model], strict: bool = False, text: str | None = None
+) -> Model:
     """Read a record and check it against its schema.
 
     Args:
         path: The file.
         kind: Its schema.
         strict: Take no value for another type: no ``true`` or ``"5"`` for a number.
+        text: What is in the file, where it was read already.
 
     Raises:
         UsageError: The file is not what it should be; the text names the first field at fault.
     """
     try:
-        text = read_text(path)
+        text = read_text(path) if text is None else text
         if _HUGE.search(text) and (where := next(_huge_in(json.loads(text)), None)):
             raise UsageError(f"{path} is damaged: {where[:200]}: a number of 100 digits or more.")
         return kind.model_validate_json(text, strict=strict or None)
@@ -142,19 +154,37 @@ def _require_regular(path: Path, mode: int) -> None:
 def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
     """Return the text of a record; a file that cannot be one is not even opened.
 
+    A file whose name ends in ``.gz`` is unpacked, no further than to ``largest`` bytes.
+
     Raises:
-        UsageError: It is no regular file, or larger than ``largest`` bytes.
+        UsageError: It is no regular file, larger than ``largest`` bytes, or cut off.
         OSError: It cannot be read.
         UnicodeDecodeError: It is no text.
     """
-    with open(open_regular(path), encoding="utf-8") as file:
+    with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size > largest:
-            raise UsageError(
-                f"{path} is too large: {bytes_(size)}, where at most {bytes_(largest)} are "
-                "read. Give the file that scalebench wrote."
-            )
-        return file.read(size)
+        content = file.read(size) if size <= largest else b""
+    if path.suffix == ".gz" and size <= largest:
+        content = _unpacked(path, content, largest)
+        size = len(content)
+    if size > largest:
+        raise UsageError(
+            f"{path} is too large: {bytes_(size)}, where at most {bytes_(largest)} are "
+            "read. Give the file that scalebench wrote."
+        )
+    return content.decode()
+
+
+def _unpacked(path: Path, content: bytes, largest: int) -> bytes:
+    """Return what is packed in ``content``, or its first ``largest + 1`` bytes."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)  # with gzip's own checksum
+    try:
+        text = unpacker.decompress(content, largest + 1)
+    except zlib.error as error:
+        raise UsageError(f"{path} is damaged: {error}.") from error
+    if len(text) <= largest and (not unpacker.eof or unpacker.unused_data):
+        raise UsageError(f"{path} is damaged: it does not end where its content ends.")
+    return text
 
 
 _SEALED = re.compile(r'(.*),\s*"sha256":\s*"([0-9a-f]{64})"\s*\}\s*', re.DOTALL)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+_PACKED = ".json.gz"
 PERFETTO = "timeline.perfetto.json.gz"
 
 
@@ -34,7 +35,17 @@ class RunPaths:
 
     def cell(self, cell_id: str) -> Path:
         """Return the file of one stored cell."""
+        return self.cells / f"{_checked(cell_id)}{_PACKED}"
+
+    def old_cell(self, cell_id: str) -> Path:
+        """Return the file of one stored cell as older versions wrote it."""
         return self.cells / f"{_checked(cell_id)}.json"
+
+    def stored_cells(self) -> dict[str, Path]:
+        """Return the file of each stored cell by the cell's id, sorted."""
+        old = {path.stem: path for path in self.cells.glob("*.json")}
+        new = {path.name.removesuffix(_PACKED): path for path in self.cells.glob(f"*{_PACKED}")}
+        return dict(sorted((old | new).items()))
 
     def logs(self, cell_id: str) -> Path:
         """Return the folder of one cell's logs."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.records.files import read_text
 from scalebench.spec.presets import PRESETS
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
@@ -61,7 +62,7 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
     row = row_of(project / "r", "ddp-static-graph", 2)
     assert (row["status"], row["reason"]) == ("failed", "rank 1: killed by SIGKILL"), said
     assert row_of(project / "r", "ddp-static-graph", 1)["status"] == "ok"
-    inspected = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.inspect.json").read_text())
+    inspected = json.loads(read_text(project / "r/cells/ddp.ddp-static-graph.n2.inspect.json.gz"))
     assert [rank["host"] for rank in inspected["ranks"]] == ["n1", "n2"]
     assert {rank["verification"]["status"] for rank in inspected["ranks"]} == {"verified"}
 

@@ -41,7 +41,7 @@ def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None
 
 
 def cells(project: Path) -> list[Path]:
-    return sorted((project / "r" / "cells").glob("*.json"))
+    return sorted((project / "r" / "cells").glob("*.json.gz"))
 
 
 def cpu_s(process: psutil.Process) -> float:

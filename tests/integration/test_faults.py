@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from scalebench.launch.ranks import GRACE_S
+from scalebench.records.files import read_text
+from scalebench.records.paths import RunPaths
 from scalebench.records.scratch import PREFIX
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import SHORT, row_of, summary_of
@@ -42,7 +44,7 @@ def test_a_failing_rank_is_named_and_the_next_cell_runs(
     assert (row["status"], row["reason"]) == ("failed", reason)
     assert row_of(project / "r", "ddp-static-graph", 1)["status"] == "ok"
     assert reason in done.stderr
-    cell = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.r0.json").read_text())
+    cell = json.loads(read_text(project / "r/cells/ddp.ddp-static-graph.n2.r0.json.gz"))
     if in_log:
         assert cell["failure"]["rank"] == 1
         assert in_log in cell["failure"]["log_tail"]
@@ -57,7 +59,7 @@ def test_a_dead_rank_is_noticed_at_once(
     scalebench(*ONE, "--workload", "troubled:segfault_on_rank_1")
     assert row_of(project / "r", "ddp-static-graph", 2)["reason"] == "rank 1: killed by SIGSEGV"
     died_s = float((project / "died").read_text())
-    stored_s = (project / "r/cells/ddp.ddp-static-graph.n2.r0.json").stat().st_mtime
+    stored_s = (project / "r/cells/ddp.ddp-static-graph.n2.r0.json.gz").stat().st_mtime
     assert 0 < stored_s - died_s < GRACE_S + 3
 
 
@@ -104,8 +106,7 @@ def _wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
 
 
 def _cells(project: Path) -> int:
-    folder = project / "r" / "cells"
-    return len(list(folder.glob("*.json"))) if folder.is_dir() else 0
+    return len(RunPaths(project / "r").stored_cells())
 
 
 SLOW = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-size", "16")
@@ -128,10 +129,10 @@ def test_no_rank_survives_a_killed_launcher(
     assert shown.returncode == 0
     assert any(row["status"] == "ok" for row in json.loads(shown.stdout)["rows"]) or _cells(project)
 
-    before = {p.name: p.read_text() for p in (project / "r/cells").iterdir()}
+    before = {p.name: p.read_bytes() for p in (project / "r/cells").iterdir()}
     done = scalebench("run", "--resume", "r", "--no-report")
     assert done.returncode == 0, done.stderr
-    after = {p.name: p.read_text() for p in (project / "r/cells").iterdir()}
+    after = {p.name: p.read_bytes() for p in (project / "r/cells").iterdir()}
     assert {name: after[name] for name in before} == before  # nothing done twice
     assert len(after) == len(json.loads((project / "r/run.json").read_text())["plan"])
     assert all(row["status"] == "ok" for row in summary_of(project / "r")["rows"])

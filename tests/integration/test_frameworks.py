@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks import same_deepspeed
+from scalebench.records.files import read_text
 from tests.conftest import PATIENCE_S
 from tests.integration.conftest import row_of
 
@@ -200,6 +201,6 @@ def sent(row: dict[str, Any]) -> dict[str, float]:
 
 def shortest_and_longest_step(run: Path, row: str) -> tuple[float, float]:
     """Return the range of a row's steps on two ranks, seconds."""
-    (file,) = (run / "cells").glob(f"{row}.n2.r0.json")
-    steps = json.loads(file.read_text())["ranks"][0]["step_s"]
+    (file,) = (run / "cells").glob(f"{row}.n2.r0.json.gz")
+    steps = json.loads(read_text(file))["ranks"][0]["step_s"]
     return min(steps), max(steps)

@@ -1,5 +1,6 @@
 """The steps of ``make gpu-evidence`` in their dry form, and what a GPU's readings come to."""
 
+import gzip
 import itertools
 import json
 import subprocess
@@ -107,7 +108,7 @@ def written(folder: Path, power: object, row: object, operation: object, record:
     (run / "cells").mkdir(parents=True)
     (run / "summary.json").write_text(json.dumps({"rows": [row]}))
     cell = {"ranks": [{"trace": {"operations": [operation]}}]}
-    (run / "cells" / "ddp.ddp.n1.r0.json").write_text(json.dumps(cell))
+    (run / "cells" / "ddp.ddp.n1.r0.json.gz").write_bytes(gzip.compress(json.dumps(cell).encode()))
     trace = {"traceEvents": [{"name": "record_param_comms", "args": record}]}
     (folder / "gpu-trace.json").write_text(json.dumps(trace))
     printed = {

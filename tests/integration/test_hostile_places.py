@@ -14,6 +14,8 @@ import pytest
 
 from scalebench.cgroups import own_hierarchy
 from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
+from scalebench.records.files import read_text
+from scalebench.records.paths import RunPaths
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.test_bad_input import complaint
@@ -44,7 +46,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def wait_for_cells(folder: Path, count: int, process: "subprocess.Popen[str]") -> None:
     end = time.monotonic() + PATIENCE_S
-    while len(list((folder / "cells").glob("*.json"))) < count:
+    while len(RunPaths(folder).stored_cells()) < count:
         assert time.monotonic() < end and process.poll() is None, process.communicate()
         time.sleep(0.02)
 
@@ -66,13 +68,13 @@ def test_a_disk_that_is_lost_during_a_run(
             while True:
                 filler.write(bytes(1 << 16))
                 filler.flush()
-        stored = {path.stem for path in (out / "cells").glob("*.json")}
+        stored = RunPaths(out).stored_cells().keys()
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 5, stderr
     assert "Traceback" not in stderr
     assert "can no longer be written" in stderr
     rest = json.loads(stdout)
-    kept = {path.stem for path in (out / "cells").glob("*.json")} if out.exists() else set()
+    kept = RunPaths(out).stored_cells().keys()
     assert stored <= kept
     beyond = {".".join(map(str, _name(result["cell"]))) for result in rest["results"]}
     if fault == "removed":
@@ -195,8 +197,8 @@ def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
     assert row["status"] == "ok" and row["oversubscribed"] is True
     assert 0.05 < row["step_s"]["value"] < took
     started = []
-    for path in sorted((project / "r" / "cells").glob("*.json")):
-        cell = json.loads(path.read_text())
+    for path in RunPaths(project / "r").stored_cells().values():
+        cell = json.loads(read_text(path))
         started.append(cell["started"])
         assert 0 < cell["wall_s"] < took
         assert all(0.04 < step < took for rank in cell["ranks"] for step in rank["step_s"])
@@ -210,7 +212,7 @@ def _no_secret_and_no_name_in(run: Path) -> None:
     files = [path for path in run.rglob("*") if path.is_file()]
     assert len(files) > 8
     for path in files:
-        content = path.read_bytes()
+        content = read_text(path).encode() if path.suffix == ".gz" else path.read_bytes()
         assert SECRET.encode() not in content, path
         assert str(run.parent).encode() not in content, path
         assert b'"' + os.uname().nodename.encode() + b'"' not in content, path

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.records.files import read_text
+from scalebench.records.paths import RunPaths
 from scalebench.records.summary import Summary
 from scalebench.report import render_table
 from tests.conftest import PATIENCE_S, Scalebench
@@ -62,7 +64,7 @@ def test_run_folder(finished: tuple[Path, str]) -> None:
     assert info["environment"]["threads"] == info["spec"]["threads"]
     assert info["profile_differs"] == []  # no link profile was given
     tails = {"inspect": "inspect", "independent": "independent{rank_batch}.r{repeat}"}
-    assert {p.stem for p in (run / "cells").iterdir()} == {
+    assert RunPaths(run).stored_cells().keys() == {
         f"{c['suite']}.{c['case']}.n{c['world_size']}."
         + tails.get(c["purpose"], f"r{c['repeat']}").format(**c)
         for c in info["plan"]
@@ -132,7 +134,7 @@ def test_every_row_of_several_ranks_is_held_against_its_prediction(
     assert summary["model"]["num_rows"] == 3
     whole = render_table(Summary.model_validate(summary), verbose=True)
     assert "what the cost model says" in whole
-    parts = json.loads((finished[0] / "cells" / "ddp.ddp.n1.r0.json").read_text())["ranks"][0]
+    parts = json.loads(read_text(RunPaths(finished[0]).cell("ddp.ddp.n1.r0")))["ranks"][0]
     assert {b["num_samples"] for b in parts["blocks"] if b["phase"] == "part"} == {8}
 
 
@@ -148,7 +150,7 @@ def test_training_is_real(finished: tuple[Path, str]) -> None:
 
 
 def test_conditions_are_the_same_at_every_size(finished: tuple[Path, str]) -> None:
-    cells = [json.loads(p.read_text()) for p in (finished[0] / "cells").iterdir()]
+    cells = [json.loads(read_text(p)) for p in (finished[0] / "cells").iterdir()]
     ranks = [rank for cell in cells for rank in cell["ranks"]]
     assert len({rank["facts"]["threads"] for rank in ranks}) == 1
     assert {rank["facts"]["scheduling_class"] for rank in ranks} == {"SCHED_BATCH"}

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.run import load_run
+from scalebench.records.files import read_text
+from scalebench.records.paths import RunPaths
 from scalebench.trace.breakdown import Breakdown, break_down
 from tests.conftest import Scalebench
 from tests.integration.conftest import row_of, summary_of
@@ -52,7 +54,7 @@ def printed(run: Path, suite: str, n: int, rank: int, name: str) -> Any:
 
 def record(run: Path, suite: str, n: int) -> dict[str, Any]:
     """Return the stored launch of a script on n ranks."""
-    return dict(json.loads((run / "cells" / f"{suite}.{CASE}.n{n}.r0.json").read_text()))
+    return dict(json.loads(read_text(RunPaths(run).cell(f"{suite}.{CASE}.n{n}.r0"))))
 
 
 def parts_sum_to_the_step(row: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 from scalebench.launch.external.launcher import CONNECT_LIMIT_S
 from scalebench.launch.lab.network import Network
+from scalebench.records.files import read_text
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.integration.conftest import SHORT, row_of
 
@@ -96,8 +97,8 @@ def test_ranks_on_two_hosts(network: Network, project: Path) -> None:
     assert "N = 2: 2, N = 4: 2+2" in " ".join(shown.split())
 
     placed = {}
-    for path in (run / "cells").glob("*.r0.json"):
-        cell = json.loads(path.read_text())
+    for path in (run / "cells").glob("*.r0.json.gz"):
+        cell = json.loads(read_text(path))
         placed[cell["cell"]["case"], cell["cell"]["world_size"]] = [
             (rank["host"], rank["local_rank"]) for rank in cell["ranks"]
         ]

@@ -40,7 +40,7 @@ class UnsavedResults(Record):
 
     Attributes:
         info: What was to be run: ``run.json``.
-        results: Launches that are not in the folder, each as ``cells/<id>.json`` would be.
+        results: Launches that are not in the folder, each as its file in ``cells/`` would be.
         summary: Of everything that was measured, stored or not.
     """
 
@@ -66,11 +66,8 @@ def results_not_saved(stored: StoredRun, error: OSError) -> ResultsNotSaved:
     """Return what cannot be stored as an error that carries it, after storing what still can be."""
     with suppress(OSError):
         finish(stored, "interrupted")
-    lost = [
-        result
-        for cell_id, result in stored.results.items()
-        if cell_id in stored.unsaved or not stored.paths.cell(cell_id).is_file()
-    ]
+    there = stored.paths.stored_cells().keys() - stored.unsaved
+    lost = [result for cell_id, result in stored.results.items() if cell_id not in there]
     rest = UnsavedResults(info=stored.info, results=lost, summary=summarise(stored))
     return ResultsNotSaved(stored.paths.root, rest, error.strerror or str(error))
 

@@ -103,8 +103,11 @@ class RunStore:
         """Store every result whose storing did not come to its end."""
         run = self.run
         for cell_id in sorted(run.unsaved & self._kept.keys()):
-            write_checked(run.paths.cell(cell_id), self._kept[cell_id], indent=None)
-            run.damaged.pop(run.paths.cell(cell_id).name, None)
+            path, old = run.paths.cell(cell_id), run.paths.old_cell(cell_id)
+            write_checked(path, self._kept[cell_id], indent=None)
+            old.unlink(missing_ok=True)
+            for name in (path.name, old.name):
+                run.damaged.pop(name, None)
             run.unsaved.discard(cell_id)
 
     def clean_calibration(self) -> None:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
-from scalebench.records.files import ChecksumMismatch, verify_checksum, with_checksum, write_checked
+from scalebench.records.files import (
+    ChecksumMismatch,
+    packed,
+    read_text,
+    verify_checksum,
+    with_checksum,
+    write_checked,
+)
 from scalebench.records.paths import RunPaths
 from tests.builders.runs import make_stored_run
 from tests.examples import examples
@@ -99,7 +106,7 @@ def test_no_damage_becomes_a_number(
 ) -> None:
     """A bounded campaign against the loader: no crash, no hang, and nothing false."""
     original, before = pristine
-    names = sorted(str(p.relative_to(original.root)) for p in original.root.rglob("*.json"))
+    names = sorted(str(p.relative_to(original.root)) for p in original.root.rglob("*.json*"))
     name = data.draw(st.sampled_from(names))
     raw = (original.root / name).read_bytes()
     spoilt = damaged(data, raw)
@@ -113,7 +120,7 @@ def test_no_damage_becomes_a_number(
         assert name == "run.json" and "run.json" in str(error)
         return
     assert run.info == before.info
-    assert set(run.results) >= set(before.results) - {Path(name).stem}
+    assert set(run.results) >= set(before.results) - {Path(name).name.removesuffix(".json.gz")}
     for cell_id, result in run.results.items():
         assert result == before.results[cell_id]
     if len(run.results) < len(before.results):
@@ -125,9 +132,9 @@ def test_no_damage_becomes_a_number(
 def test_a_cell_without_its_seal_is_set_aside_where_the_run_is_sealed(tmp_path: Path) -> None:
     paths = sealed_run(tmp_path / "run")
     cell = next(paths.cells.iterdir())
-    content = json.loads(cell.read_text())
+    content = json.loads(read_text(cell))
     del content["sha256"]
-    cell.write_text(json.dumps(content))
+    cell.write_bytes(packed(cell, json.dumps(content)))
     assert "checksum is missing" in load_run(paths.root).damaged[cell.name]
     info = json.loads(paths.run_json.read_text())
     del info["sha256"]
@@ -166,8 +173,8 @@ def test_nonsense_in_any_field_of_an_unsealed_file_is_no_crash(
         make_stored_run(paths.root)
     cells = sorted(paths.cells.iterdir())
     target = cells[which % len(cells)]
-    kept = target.read_text()
-    content = json.loads(kept)
+    kept = target.read_bytes()
+    content = json.loads(read_text(target))
     inside = content
     for turn in turns:  # further down, as long as there is something below
         holder, keys = inside, sorted(inside) if isinstance(inside, dict) else range(len(inside))
@@ -176,10 +183,10 @@ def test_nonsense_in_any_field_of_an_unsealed_file_is_no_crash(
         if not inside or not isinstance(inside, dict | list):
             break
     holder[key] = nonsense
-    target.write_text(json.dumps(content))
+    target.write_bytes(packed(target, json.dumps(content)))
     try:
         run = load_run(paths.root)
         summarise(run)
     finally:
-        target.write_text(kept)
+        target.write_bytes(kept)
     assert set(run.damaged) <= {target.name}

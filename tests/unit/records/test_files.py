@@ -1,8 +1,10 @@
 import errno
+import gzip
 import json
 import os
 import resource
 import stat
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.files import read_model, write_atomic, write_model
+from scalebench.records.files import read_model, read_text, write_atomic, write_model
 from scalebench.records.folder import find_runs, is_run_folder, working_on
 from scalebench.records.paths import RunPaths
 from scalebench.records.rank import RankRecord
@@ -93,7 +95,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_no_rubbish(tmp_path):
 
 def test_what_a_crash_left_behind_is_no_cell(tmp_path):
     paths = make_stored_run(tmp_path / "run")
-    (paths.cells / f".{PICKED}.json.abcdefg").write_text('{"format": ')
+    (paths.cells / f".{PICKED}.json.gz.abcdefg").write_text('{"format": ')
     assert load_run(paths.root).damaged == {}
 
 
@@ -190,31 +192,89 @@ def test_a_cell_that_was_never_planned_is_set_aside_by_name(tmp_path):
     stranger = make_result(make_cell("other", 2))
     write_model(paths.cell(stranger.cell.id), stranger)
     run = load_run(paths.root)
-    assert list(run.damaged) == [f"{stranger.cell.id}.json"]
+    assert list(run.damaged) == [f"{stranger.cell.id}.json.gz"]
     assert stranger.cell.id not in run.results
 
 
-def spoilt_run(tmp_path, spoil):
+def spoilt_run(tmp_path, spoil, pack=gzip.compress):
     """A stored run of which one cell's file has been spoilt."""
     paths = make_stored_run(tmp_path / "run")
     file = paths.cell(PICKED)
-    text = spoil(json.loads(file.read_text()))
-    file.write_bytes(text.encode("utf-8", errors="surrogateescape"))
+    text = spoil(json.loads(read_text(file)))
+    file.write_bytes(pack(text.encode("utf-8", errors="surrogateescape")))
     return paths
+
+
+def require_set_aside(paths, file):
+    """What is wrong with a cell's file is said, and the rest of the run is used."""
+    run = load_run(paths.root)
+    assert list(run.damaged) == [file]
+    assert file in run.damaged[file]
+    assert len(run.damaged[file]) < 1000
+    assert PICKED not in run.results
+    assert len(run.results) == len(make_small_run()) - 1
+    summary = summarise(run)
+    assert any(f"{file} was set aside" in notice for notice in summary.notices)
+    assert summary.rows[-1].efficiency.n == 2  # two rounds are left of three
+    return run.damaged[file]
 
 
 @pytest.mark.parametrize("spoil", HOSTILE.values(), ids=HOSTILE)
 def test_a_cell_that_cannot_be_used_is_set_aside_by_name(tmp_path, spoil):
-    paths = spoilt_run(tmp_path, spoil)
-    run = load_run(paths.root)
-    assert list(run.damaged) == [f"{PICKED}.json"]
-    assert f"{PICKED}.json" in run.damaged[f"{PICKED}.json"]
-    assert len(run.damaged[f"{PICKED}.json"]) < 1000
-    assert PICKED not in run.results
-    assert len(run.results) == len(make_small_run()) - 1
-    summary = summarise(run)
-    assert any(f"{PICKED}.json was set aside" in notice for notice in summary.notices)
-    assert summary.rows[-1].efficiency.n == 2  # two rounds are left of three
+    require_set_aside(spoilt_run(tmp_path, spoil), f"{PICKED}.json.gz")
+
+
+def inflated(content):
+    """A gigabyte of blanks behind a cell that takes few bytes on disk."""
+    packer = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16)
+    blanks = (packer.compress(bytes(1 << 20).replace(b"\0", b" ")) for _ in range(1 << 10))
+    return b"".join([packer.compress(content), *blanks, packer.flush()])
+
+
+PACKED = {
+    "cut off": (lambda content: gzip.compress(content)[:-100], "does not end where"),
+    "without its end": (lambda content: gzip.compress(content)[:-8], "does not end where"),
+    "flipped": (lambda content: flipped(gzip.compress(content)), "is damaged"),
+    "not packed": (lambda content: content, "incorrect header"),
+    "nothing": (lambda content: b"", "is damaged"),
+    "twice": (lambda content: 2 * gzip.compress(content), "does not end where"),
+    "decompression bomb": (inflated, "too large"),
+}
+
+
+def flipped(packed):
+    return packed[:200] + bytes([packed[200] ^ 16]) + packed[201:]
+
+
+@pytest.mark.parametrize(("pack", "why"), PACKED.values(), ids=PACKED)
+def test_a_cell_that_cannot_be_unpacked_is_set_aside_by_name(tmp_path, pack, why):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    said = require_set_aside(spoilt_run(tmp_path, json.dumps, pack), f"{PICKED}.json.gz")
+    assert why in said
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 800_000  # KiB
+
+
+def test_cells_of_older_versions_are_read_and_their_damage_is_named(tmp_path):
+    whole = load_run(make_stored_run(tmp_path / "whole").root)
+    paths = make_stored_run(tmp_path / "run")
+    for name, file in paths.stored_cells().items():
+        paths.old_cell(name).write_text(read_text(file))
+        file.unlink()
+    assert load_run(paths.root).results == whole.results
+    old = paths.old_cell(PICKED)
+    old.write_text(old.read_text()[:-40])
+    require_set_aside(paths, old.name)
+
+
+def test_the_same_record_is_the_same_bytes_whenever_it_is_written(tmp_path, monkeypatch):
+    result = make_small_run()[-1]
+    written = []
+    for now in (1e9, 2e9):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        write_model(tmp_path / "cell.json.gz", result)
+        written.append((tmp_path / "cell.json.gz").read_bytes())
+    assert written[0] == written[1]
+    assert read_model(tmp_path / "cell.json.gz", CellResult) == result
 
 
 @pytest.mark.parametrize("spoil", INCONSISTENT.values(), ids=INCONSISTENT)
@@ -222,7 +282,7 @@ def test_a_cell_that_contradicts_itself_is_set_aside_by_name(tmp_path, spoil):
     paths = spoilt_run(tmp_path, spoil)
     run = load_run(paths.root)
     summary = summarise(run)
-    assert list(run.damaged) == [f"{PICKED}.json"]
+    assert list(run.damaged) == [f"{PICKED}.json.gz"]
     assert summary.rows[-1].efficiency.n == 2
 
 

@@ -101,7 +101,7 @@ def test_a_source_checkout_hides_no_suite_of_its_own(monkeypatch):
 def test_runs_are_listed_with_how_far_they_came_and_damaged_ones_by_name(here):
     make_stored_run(here / "reports" / "whole")
     part = make_stored_run(here / "reports" / "part")
-    next(part.cells.glob("*.json")).unlink()
+    next(part.cells.glob("*.json.gz")).unlink()
     (here / "reports" / "damaged").mkdir()
     (here / "reports" / "damaged" / "run.json").write_text("{")
     runs = by_name("runs")

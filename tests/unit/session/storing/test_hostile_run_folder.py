@@ -21,7 +21,7 @@ from tests.builders.sessions import SURVEY, resume, start
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 30
-CELL = "cells/saves.ddp.n1.r0.json"
+CELL = "cells/saves.ddp.n1.r0.json.gz"
 NAMES = (
     *("run.json", ".lock", "link-profile.json", "summary.json", "summary.csv", "report.html"),
     *("timeline.perfetto.json.gz", ".probe", "cells", CELL, "logs", "checkpoints"),

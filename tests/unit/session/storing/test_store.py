@@ -78,10 +78,12 @@ def test_of_a_shared_launch_no_result_is_lost_where_the_disk_is_full(resumed, mo
 
 def test_a_cell_whose_file_was_damaged_is_whole_again_when_it_is_stored(resumed):
     store, again = resumed
-    name = store.run.paths.cell(again.cell.id).name
-    store.run.damaged.update({name: "cut", "other.json": "cut"})
+    file, old = (of(again.cell.id) for of in (store.run.paths.cell, store.run.paths.old_cell))
+    old.write_text("{")
+    store.run.damaged.update({file.name: "cut", old.name: "cut", "other.json": "cut"})
     store.keep_result(again)
     assert store.run.damaged == {"other.json": "cut"}
+    assert file.exists() and not old.exists()
 
 
 def test_what_was_stored_is_not_handed_out(resumed):

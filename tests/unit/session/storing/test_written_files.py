@@ -64,7 +64,7 @@ def test_what_another_program_writes_meanwhile_is_left_out(tmp_path: Path) -> No
     assert "every launch writes shell.log" in said
 
 
-@pytest.mark.parametrize("name", ["run/cells/x.json", ".cache/x", "__pycache__/x.pyc"])
+@pytest.mark.parametrize("name", ["run/cells/x.json.gz", ".cache/x", "__pycache__/x.pyc"])
 def test_what_is_not_the_scripts_output_is_left_out(tmp_path: Path, name: str) -> None:
     files = WrittenFiles(tmp_path, tmp_path / "run")
     launch(files, name)
