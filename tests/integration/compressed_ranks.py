@@ -22,7 +22,7 @@ from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext, connected
 from scalebench.worker.strategies.compressed import CompressedTraining
-from scalebench.worker.strategies.compression import draw, hook, memory
+from scalebench.worker.strategies.compression import codec, hook, memory
 from tests.integration.programs import main
 
 WORLD_SIZES = (2, 3)
@@ -151,7 +151,7 @@ PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     ),
     "other randoms": (
         "random-k",
-        draw.Draw,
+        codec.Draw,
         "shared",
         lambda self, device: torch.Generator(device).manual_seed(1),
     ),

@@ -5,6 +5,9 @@ ends with the mean gradient in the bucket. So the same code runs over a process 
 (`scalebench.worker.strategies.compression.hook`) and in one process that plays all ranks
 (`scalebench.worker.strategies.compression.emulation`). Most methods need one round: encode,
 communicate, decode.
+
+Wire formats are typed parts of one byte buffer, so that a bucket takes one collective. Random
+numbers are reproducible, alike on all ranks or different, as needed.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +19,99 @@ import torch
 from torch.profiler import record_function
 
 from scalebench.trace.marks import DECODE, ENCODE
-from scalebench.worker.strategies.compression.draw import Draw
+
+_WORD = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Names the random numbers of one bucket of one step on one rank.
+
+    Attributes:
+        seed: The run's.
+        step: Of the training, from 0.
+        bucket: Index of the bucket in the step.
+        rank: Whose.
+    """
+
+    seed: int
+    step: int
+    bucket: int
+    rank: int
+
+    def shared(self, device: torch.device) -> torch.Generator:
+        """Return a generator that is in the same state on every rank."""
+        return _generator(device, self.seed, self.step, self.bucket)
+
+    def own(self, device: torch.device) -> torch.Generator:
+        """Return a generator of this rank alone: roundings of different ranks are independent."""
+        return _generator(device, self.seed, self.step, self.bucket, self.rank + 1)
+
+
+def _generator(device: torch.device, *numbers: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(_mixed(*numbers))
+
+
+def _mixed(*numbers: int) -> int:
+    """Return 63 bits that depend on every number and on their order.
+
+    Source: Steele, Lea & Flood 2014 (SplitMix), once for each number.
+    """
+    state = len(numbers)
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _WORD
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _WORD
+        state ^= state >> 31
+    return state >> 1
+
+
+ALIGNMENT = 8
+"""Bytes to which every part is padded: the widest element of any wire format."""
+
+Part = tuple[torch.dtype, int]
+"""Element type and number of elements."""
+
+MOST_32_BIT = 2**31 - 1
+
+
+def index_dtype(numel: int) -> torch.dtype:
+    """Return the narrowest integer that counts the elements of a bucket."""
+    return torch.int32 if numel <= MOST_32_BIT else torch.int64
+
+
+def num_bytes(*parts: Part) -> int:
+    """Return the bytes of the buffer that holds these parts, padding included."""
+    return sum(_padded(count * dtype.itemsize) for dtype, count in parts)
+
+
+def new_wire(device: torch.device, *parts: Part) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return a byte buffer, uninitialised, and the views of its parts.
+
+    Padding is zero, so that two encodings of the same thing are the same bytes.
+    """
+    buffer = torch.empty(num_bytes(*parts), dtype=torch.uint8, device=device)
+    start = 0
+    for dtype, count in parts:
+        used = count * dtype.itemsize
+        buffer[start + used : start + _padded(used)] = 0
+        start += _padded(used)
+    return buffer, views(buffer, *parts)
+
+
+def views(buffer: torch.Tensor, *parts: Part) -> list[torch.Tensor]:
+    """Return the typed views of a buffer's parts, each of shape ``[count]``."""
+    found, start = [], 0
+    for dtype, count in parts:
+        used = count * dtype.itemsize
+        found.append(buffer[start : start + used].view(dtype))
+        start += _padded(used)
+    return found
+
+
+def _padded(used: int) -> int:
+    return -(-used // ALIGNMENT) * ALIGNMENT
+
 
 Collective = Literal["all_reduce", "all_gather"]
 Subtract = Callable[[torch.Tensor], object]

@@ -12,19 +12,19 @@ import torch
 from scalebench.spec import Compressed
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.compression.cast import Cast
 from scalebench.worker.strategies.compression.codec import (
     Bucket,
     Codec,
     CollectiveCall,
+    Draw,
     Memory,
     NoMemory,
     Rounds,
 )
-from scalebench.worker.strategies.compression.draw import Draw
 from scalebench.worker.strategies.compression.hook import Layout
 from scalebench.worker.strategies.compression.methods import CODECS, new_memory
 from scalebench.worker.strategies.compression.powersgd import PowerSgd
+from scalebench.worker.strategies.compression.quantise import Cast
 from scalebench.worker.strategies.data_parallel import PlainTraining
 
 

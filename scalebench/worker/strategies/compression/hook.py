@@ -19,10 +19,10 @@ from scalebench.worker.strategies.compression.codec import (
     Bucket,
     Codec,
     CollectiveCall,
+    Draw,
     Memory,
     Rounds,
 )
-from scalebench.worker.strategies.compression.draw import Draw
 
 Layout = tuple[tuple[int, ...], ...]
 """The numbers of the parameters in every bucket of a step."""

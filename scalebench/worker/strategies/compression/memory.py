@@ -2,6 +2,18 @@
 
 Source: Seide et al. 2014 ("1-bit stochastic gradient descent"); Stich et al. 2018 and Karimireddy
 et al. 2019 show that with it every compressor that shrinks the error converges like plain SGD.
+
+Deep gradient compression: top-k with momentum correction, clipping, and a ratio that warms up.
+
+Source: Lin et al. 2018 ("Deep Gradient Compression"). What a rank keeps is not the gradient but
+its momentum: ``u ← m·u + g``, ``v ← v + u``; the largest elements of v are sent, and both u and v
+become 0 where they were (momentum factor masking). The gradient is clipped before, each rank to
+N^(−1/2) of the norm allowed for all. The ratio comes down exponentially from a quarter during the
+warm-up, here by steps where the paper counts epochs.
+
+What the optimizer receives contains the momentum already, so plain SGD is meant to follow. Norms
+are those of a bucket: no rank has the whole gradient while backward still runs. Wire format and
+bound: those of top-k.
 """
 
 import torch
@@ -64,3 +76,38 @@ class ErrorFeedback(Memory):
     def residual(self, bucket: Bucket) -> torch.Tensor:
         """Return what is kept for a bucket, shape ``[elements]``."""
         return self._residual.of(bucket)
+
+
+class MomentumCorrection(Memory):
+    """Keeps velocity and what of it was not sent; two float32 per parameter and rank.
+
+    Attributes:
+        momentum: The factor m.
+        clip_norm: What all ranks' gradient of a bucket is clipped to; None: not clipped.
+    """
+
+    def __init__(self, momentum: float, clip_norm: float | None, world_size: int) -> None:
+        self.momentum = momentum
+        self.allowed = None if clip_norm is None else clip_norm / world_size**0.5
+        self._velocity = PerBucket()
+        self._unsent = PerBucket()
+
+    def corrected(self, bucket: Bucket) -> torch.Tensor:
+        """Return what was not sent yet of the velocity, this step's included."""
+        velocity = self._velocity.of(bucket)
+        velocity.mul_(self.momentum).add_(self._clipped(bucket.gradient))
+        return self._unsent.of(bucket).add_(velocity)
+
+    def keep(self, bucket: Bucket, subtract_sent: Subtract) -> None:
+        """Keep what was not sent, and forget the velocity of what was."""
+        sent = torch.zeros_like(bucket.gradient)
+        subtract_sent(sent)
+        self._unsent.of(bucket).add_(sent)
+        self._velocity.of(bucket).masked_fill_(sent != 0, 0.0)
+
+    def _clipped(self, gradient: torch.Tensor) -> torch.Tensor:
+        if self.allowed is None:
+            return gradient
+        norm = torch.linalg.vector_norm(gradient)
+        # Not ``clamp``: of a norm that is not a number it would make 1.
+        return gradient * torch.where(norm <= self.allowed, 1.0, self.allowed / norm)

@@ -5,15 +5,16 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.strategies.compression.cast import Cast
 from scalebench.worker.strategies.compression.codec import Codec, Memory, NoMemory
-from scalebench.worker.strategies.compression.count_sketch import CountSketch
-from scalebench.worker.strategies.compression.dgc import Dgc, MomentumCorrection
-from scalebench.worker.strategies.compression.memory import ErrorFeedback
-from scalebench.worker.strategies.compression.quantise import Qsgd, Quantise, Sign, TernGrad
-from scalebench.worker.strategies.compression.random_k import RandomK
-from scalebench.worker.strategies.compression.threshold import Threshold
-from scalebench.worker.strategies.compression.top_k import TopK
+from scalebench.worker.strategies.compression.memory import ErrorFeedback, MomentumCorrection
+from scalebench.worker.strategies.compression.quantise import Cast, Qsgd, Quantise, Sign, TernGrad
+from scalebench.worker.strategies.compression.sparse import (
+    CountSketch,
+    Dgc,
+    RandomK,
+    Threshold,
+    TopK,
+)
 
 Settings = dict[str, Any]
 

@@ -15,10 +15,10 @@ from scalebench.worker.strategies.compression.codec import (
     Bucket,
     Codec,
     CollectiveCall,
+    Draw,
     Memory,
     Rounds,
 )
-from scalebench.worker.strategies.compression.draw import Draw
 
 EPSILON = 1e-8
 """Added to the norm of a column, so that a gradient of zeros is not divided by zero."""

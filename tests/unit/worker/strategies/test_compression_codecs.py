@@ -10,14 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from scalebench.spec.compression import METHODS, resolve
-from scalebench.worker.strategies.compression.codec import Bucket, Memory, NoMemory, num_kept
-from scalebench.worker.strategies.compression.dgc import Dgc
-from scalebench.worker.strategies.compression.draw import Draw
+from scalebench.worker.strategies.compression.codec import (
+    Bucket,
+    Draw,
+    Memory,
+    NoMemory,
+    index_dtype,
+    new_wire,
+    num_bytes,
+    num_kept,
+)
 from scalebench.worker.strategies.compression.emulation import run_in_lockstep
-from scalebench.worker.strategies.compression.grid import PLANES, pack, packed_bytes, unpack
 from scalebench.worker.strategies.compression.methods import CODECS, new_memory
-from scalebench.worker.strategies.compression.random_k import stratum_bounds
-from scalebench.worker.strategies.compression.wire import index_dtype, new_wire, num_bytes
+from scalebench.worker.strategies.compression.quantise import PLANES, pack, packed_bytes, unpack
+from scalebench.worker.strategies.compression.sparse import Dgc, stratum_bounds
 from tests.examples import examples
 
 pytestmark = pytest.mark.slow
