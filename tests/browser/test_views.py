@@ -242,7 +242,7 @@ def test_the_view_of_a_row_shows_that_row_alone(visit):
         "return [...document.querySelectorAll('.open .chart')].map(chart => [chart.dataset.source,"
         " chart.data.filter(trace => trace.visible !== false).map(trace => trace.meta)])"
     )
-    assert len(visible) >= 4
+    assert len(visible) >= 3
     for source, metas in visible:
         assert set(metas) == {"ddp-1mb, N=2"}, source
     button = driver.find_element(By.CSS_SELECTOR, ".open .raw")

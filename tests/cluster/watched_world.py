@@ -31,7 +31,7 @@ def main() -> None:
     assert launcher.world is not None
     seen = {process: {"devices": [{"uuid": uuid}]} for process, uuid in enumerate((A, B))}
     launcher.rank_devices = rank_devices(launcher.world, seen)
-    other = launcher.group.registrations[1].pid
+    other = launcher.registrations[1].pid
     with Path(sys.argv[1]).open("a") as answers:
         answers.write(f"* processes {other} 5 {os.getppid()} 7\n")
     begun_ns = time.monotonic_ns()
