@@ -112,7 +112,8 @@ def test_steps_that_would_not_end_within_the_limit_are_not_looked_into():
 
 
 def test_only_a_strategy_that_can_keeps_its_steps_to_itself():
-    training, marker = Training(), object()
+    training, marker = Training.__new__(Training), object()
+    training.device = torch.device("cpu")
     training.module = torch.nn.Linear(1, 1)
     assert training.without_synchronisation() is None
     training.module = SimpleNamespace(no_sync=lambda: marker)
