@@ -70,8 +70,7 @@ def attribute_row(
     row.set("axes", axes_of_row(launches, rank) or None, NO_MESH)
     row.values["unknown_kernels"] = _unknown_kernels(launches)
     row.values["stragglers"] = _stragglers(launches)
-    base = baseline.attributed if baseline else {}
-    _set_budget(row, of_row.attributed, base, rank, steps)
+    _set_budget(row, of_row.attributed, baseline, rank, steps)
     return row
 
 
@@ -255,13 +254,17 @@ def _unknown_kernels(launches: Sequence[LaunchAttribution]) -> dict[str, float]:
 def _set_budget(
     row: RowFields,
     looked: Mapping[int, LaunchAttribution],
-    base: Mapping[int, LaunchAttribution],
+    baseline: Launches | None,
     rank: int,
     steps: StepTimes,
 ) -> None:
+    base = baseline.attributed if baseline else {}
     rounds = [(looked[repeat], base[repeat]) for repeat in looked if repeat in base]
     if not rounds or steps.baseline_s is None:
-        row.set("budget", None, "no round in which the plain baseline was also traced")
+        reason = "no round in which the plain baseline was also traced"
+        if baseline and baseline.good and not base:
+            reason = f"the plain baseline was not traced: {_why_not_traced(baseline)}"
+        row.set("budget", None, reason)
         return
     own, plain = (launch.result.cell for launch in rounds[0])
     batch_part = own.global_batch / own.world_size / plain.global_batch

@@ -186,6 +186,19 @@ def _oversubscribed(case: AdviceInput) -> Advice | None:
     return Advice(f"Measure on {case.row.world_size} {few} before reading this as scaling")
 
 
+def _too_short(case: AdviceInput) -> Advice | None:
+    of_case = [row for row in case.of_suite if row.case == case.row.case]
+    ended = {row.world_size for row in [case.row, *of_case] if "ended early" in marks(row)}
+    if case.row.budget is not None or not ended:
+        return None
+    sizes = " and ".join(f"N={size}" for size in sorted(ended))
+    return Advice(
+        "Have the script train longer; scalebench ends it when everything is measured",
+        f"at {sizes} it ended before steps were traced",
+        "Have the script train longer: it ended before steps were traced",
+    )
+
+
 def _one_launch(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or efficiency.n > 1:
@@ -487,6 +500,7 @@ INVALID = (
 
 TOO_WIDE = Rule("interval too wide", None, _too_wide)
 DOUBTS = (
+    Rule("too short", None, _too_short),
     Rule("not alone", None, _not_alone),
     Rule("one launch", None, _one_launch),
     TOO_WIDE,
@@ -496,9 +510,9 @@ DOUBTS = (
 
 FIRST = (
     *INVALID,
-    *DOUBTS[:3],
+    *DOUBTS[:4],
     Rule("nothing to gain", None, _nothing_to_gain),
-    *DOUBTS[3:],
+    *DOUBTS[4:],
     Rule("faster neighbour", None, _faster_neighbour),
 )
 

@@ -18,7 +18,7 @@ found = [c for p in (here, here.parent()) for c in p.net_connections(kind="inet"
 ports = sorted({c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN})
 print("LISTENS", json.dumps(ports), flush=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for _ in range(5000):
+for _ in range(1_000_000):  # longer than any measurement
     optimizer.zero_grad()
     model(torch.ones(8, 64)).square().mean().backward()
     optimizer.step()

@@ -249,7 +249,8 @@ def test_why_a_launch_has_no_attribution_is_what_the_first_rank_with_a_reason_sa
 def test_without_a_traced_baseline_there_is_no_budget_but_all_else():
     row = row_of(make_result(plain().cell, 0.1), pair())
     assert row.budget is None
-    assert "plain baseline was also traced" in row.unavailable["budget"]
+    told = "the plain baseline was not traced: no launch of this row was traced"
+    assert row.unavailable["budget"] == told
     assert row.wait_s.value == pytest.approx(0.020)
 
 

@@ -136,6 +136,10 @@ def of_script(losses, facts=None, **changes) -> Row:
 SPEAKS = {
     "wrong result": (row_with(correctness=DEVIATES), "deviates by 2.0e-02 where 1e-04"),
     "oversubscribed": (row_with(oversubscribed=True), "Measure on 2 cores"),
+    "too short": (
+        row_with(spread=None, budget=None, stamps=["ended early: after 700 steps"]),
+        "at N=2 it ended before steps were traced",
+    ),
     "one launch": (row_with(spread=None), "1 launch gives no interval"),
     "interval too wide": (row_with(efficiency=0.8, spread=0.6), "--repeats 6: 32–128 %"),
     "nothing to gain": (row_with(efficiency=0.99, spread=0.01), "at most 2.0 %"),
