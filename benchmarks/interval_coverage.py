@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from scalebench.analysis.prediction_intervals import half_width, variance_at_one_rank
-from scalebench.analysis.prediction_scores import compared_rows, with_intervals
+from scalebench.analysis.prediction_scores import compared_rows, interval_of_row
 from scalebench.analysis.rows.against_uncompressed import ratio_at_one_rank
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.summary import Row
@@ -57,9 +57,10 @@ class Predictions:
 
     def row_holds(self, random: np.random.Generator, num_launches: int) -> bool:
         """Whether the interval of a row's prediction holds what was measured."""
-        row = with_intervals(self.rows(random, num_launches))[0]
-        assert row.prediction is not None and row.step_s is not None
-        low, high = row.prediction.low_s, row.prediction.high_s
+        row, *others = self.rows(random, num_launches)
+        told = interval_of_row(row, [row, *others], None)["prediction"]
+        assert row.step_s is not None
+        low, high = told.low_s, told.high_s
         assert low is not None and high is not None, "there are other rows"
         return low <= row.step_s.value <= high
 

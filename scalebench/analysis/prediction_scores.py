@@ -19,6 +19,7 @@ from scalebench.analysis.prediction_intervals import (
     variance_at_one_rank,
     variance_of_link,
 )
+from scalebench.analysis.rows.fields import Fields
 from scalebench.costmodel.scaling_laws import fit_all
 from scalebench.records.summary import Row
 from scalebench.stats import sum_variances
@@ -27,16 +28,12 @@ MECHANISTIC = "cost model"
 TEXTBOOK = "bandwidth term"
 
 
-def with_intervals(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, each prediction with its interval and the efficiency that it means."""
-    scored = predicted_rows(rows)
-    return [_with_interval(row, scored) for row in rows]
-
-
-def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
+def interval_of_row(row: Row, rows: Sequence[Row], _: object) -> Fields:
+    """Return a row's prediction with its interval and the efficiency that it means."""
     predicted, told = row.predicted_step_s, row.prediction
     if predicted is None or told is None:
-        return row
+        return {}
+    scored = predicted_rows(rows)
     others = [_compared(other) for other in scored if other is not row]
     reach = half_width(known_of_row(predicted, told), others)
     efficiency, changed = None, told.what_if
@@ -54,7 +51,7 @@ def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
         "efficiency": efficiency,
         "what_if": changed,
     }
-    return row.model_copy(update={"prediction": told.model_copy(update=scored_fields)})
+    return {"prediction": told.model_copy(update=scored_fields)}
 
 
 def predicted_rows(rows: Iterable[Row]) -> list[Row]:

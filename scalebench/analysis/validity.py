@@ -8,9 +8,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, known
+from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.windows import Window, clean_windows, used_devices
 from scalebench.records.run import CellResult
+from scalebench.records.summary import Correctness
 from scalebench.records.telemetry import DeviceTrack, HostLoad, throttle_reasons
+from scalebench.spec import Script
+from scalebench.spec.presets import PacedShape
 from scalebench.units import bytes_, percent
 
 POWER_CAP = "power cap"
@@ -40,6 +46,42 @@ takes a whole one, and ten times less already holds up the slowest rank, which i
 share of all processors it would let that process pass unseen on a large machine."""
 MIN_FOREIGN_CPU_S = 0.1
 """What the kernel's counters, which move in ticks of 10 ms for each kind of time, surely tell."""
+
+
+OWN_SCRIPT = "it is your own script: there is no reference to compare its results with"
+
+
+def validity_of_row(row: Launches, run: Context) -> Fields:
+    """Return whether a row's results are right, and the stamps of what makes it doubtful."""
+    cell, correctness, base = row.cell, _correctness(row), run.baseline(row)
+    good = list(row.good.values())
+    stamps = {
+        "oversubscribed": cell.oversubscribed,
+        "paced": isinstance(cell.workload, PacedShape),
+        "unsteady": any(not result.ranks[0].steady for result in good),
+        "unverified": correctness is not None and correctness.status == "unverified",
+    }
+    overload = cell.virtual_hosts and cell.virtual_hosts.overload(cell.world_size)
+    return {
+        "correctness": known(correctness, "the inspection launch failed"),
+        "stamps": [
+            *(name for name, applies in stamps.items() if applies),
+            *([f"link not held: {overload}"] if overload else []),
+            *validity_stamps(good, list(base.good.values()) if base else []),
+            *([] if row.counted else ["samples not counted"]),
+        ],
+    }
+
+
+def _correctness(row: Launches) -> Correctness | None:
+    """Return the comparison with the reference as rank 0 tells it (every rank was compared)."""
+    if isinstance(row.cell.strategy, Script):
+        return Correctness(status="unverified", reason=OWN_SCRIPT) if row.good else None
+    ranks = row.inspection.ranks if row.inspection is not None else []
+    verification = next((rank.verification for rank in ranks if rank.rank == 0), None)
+    if verification is None:
+        return None
+    return Correctness.model_validate(verification.model_dump())
 
 
 def validity_stamps(

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from scalebench import Shard, Workload
 from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
-from scalebench.analysis.rows.experts import experts_of_row
+from scalebench.analysis.rows.experts import expert_figures
 from scalebench.records.rank import Memory
 from scalebench.spec import Cell, Expert, Mesh, StepPlan
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
@@ -217,7 +217,7 @@ def look(context: RankContext) -> dict[str, Any]:
         "operations": operations,
         "predicted": predicted,
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
-        "experts": experts_of_row([result]).model_dump(),  # type: ignore[union-attr]
+        "experts": expert_figures([result]).model_dump(),  # type: ignore[union-attr]
         "unmatched": [launch.matched.mismatch, launch.matched.num_alone],
     }
 

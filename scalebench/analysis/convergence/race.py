@@ -14,6 +14,8 @@ from scalebench.analysis.convergence.projected import (
     loss_after,
     loss_at_time,
 )
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, null
 from scalebench.analysis.rows.launches import Launches, Table
 from scalebench.records.race import GradientNorms, RacePoint
 from scalebench.records.rows.race import RaceFigures
@@ -50,35 +52,23 @@ class Target:
     told: str
 
 
-def with_races(rows: Sequence[Row], table: Table) -> list[Row]:
-    """Return the rows, those of races with what came of them."""
-    found = []
-    for row in rows:
-        launches = table[row.suite, row.case, row.world_size]
-        race = launches.cell.race
-        if race is None:
-            found.append(_without(row, "the suite is no race"))
-            continue
-        base = _baseline(row.suite, table)
-        target = target_of(race, _curves(base) if base else {}, base)
-        curves = _curves(launches)
-        if isinstance(target, str) or base is None or not curves:
-            why = target if isinstance(target, str) else "no launch of this row succeeded"
-            found.append(_without(row, why))
-            continue
-        equal_s = min(
-            points[-1].trained_s
-            for other in table.values()
-            if other.cell.suite == row.suite
-            for points in _curves(other).values()
-        )
-        figures = figures_of(row, race, target, curves, base, equal_s)
-        found.append(row.model_copy(update={"race": figures}))
-    return found
-
-
-def _without(row: Row, why: str) -> Row:
-    return row.model_copy(update={"unavailable": {**row.unavailable, "race": why}})
+def race_of_row(row: Row, _: Sequence[Row], run: Context) -> Fields:
+    """Return what came of a row's race."""
+    launches = run.launches(row)
+    race, curves = launches.cell.race, _curves(launches)
+    if race is None:
+        return null(["race"], "the suite is no race")
+    base = _baseline(row.suite, run.table)
+    target = target_of(race, _curves(base) if base else {}, base)
+    if isinstance(target, str) or base is None or not curves:
+        return null(["race"], target if isinstance(target, str) else NO_LAUNCH)
+    equal_s = min(
+        points[-1].trained_s
+        for other in run.table.values()
+        if other.cell.suite == row.suite
+        for points in _curves(other).values()
+    )
+    return {"race": figures_of(row, race, target, curves, base, equal_s)}
 
 
 def _baseline(suite: str, table: Table) -> Launches | None:

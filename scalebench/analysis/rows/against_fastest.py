@@ -6,9 +6,10 @@ the fastest is called slower in at most 5 % of runs, though nobody knew beforeha
 with. Source: Hsu 1981 (multiple comparisons with the best); Bonferroni for his critical value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from scalebench.analysis.rows.efficiency import Ratios
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, null
 from scalebench.records.baseline import key_of
 from scalebench.records.rows.frameworks import AgainstFastest
 from scalebench.records.summary import Row
@@ -18,40 +19,20 @@ NO_FRAMEWORK = "no other framework was measured at this N"
 NOT_COMPARED = "the plain model, or a row with wrong results or without a step time"
 NO_ROUND = "no round in which both this row and the fastest succeeded"
 
-Kind = tuple[str, int, str, int]
-"""Suite, N, workload, global batch: rows of one kind did the same work."""
 
-
-def with_fastest(rows: Sequence[Row], ratios: Ratios) -> list[Row]:
-    """Return the rows; those of a suite with other frameworks are compared with the fastest."""
-    compared: dict[Kind, list[Row]] = {}
-    for row in rows:
-        if _counts(row):
-            compared.setdefault(_kind(row), []).append(row)
-    groups = {
-        kind: sorted(group, key=_step_s)
-        for kind, group in compared.items()
-        if any(row.framework is not None for row in group)
-    }
-    return [_with_fastest(row, groups, ratios) for row in rows]
-
-
-def _with_fastest(row: Row, groups: Mapping[Kind, Sequence[Row]], ratios: Ratios) -> Row:
-    group = groups.get(_kind(row))
-    if group is None:
-        return _without(row, NO_FRAMEWORK)
+def against_fastest(row: Row, rows: Sequence[Row], run: Context) -> Fields:
+    """Compare a row with the fastest that did the same work, in a suite with other frameworks."""
+    group = [other for other in rows if _counts(other) and _kind(other) == _kind(row)]
+    if all(other.framework is None for other in group):
+        return null([FIELD], NO_FRAMEWORK)
     if not _counts(row):
-        return _without(row, NOT_COMPARED)
-    fastest = key_of(group[0])
-    launches = ratios.table[row.suite, row.case, row.world_size]
-    found = ratios.step_ratio(launches, ratios.table[fastest], max(1, len(group) - 1))
+        return null([FIELD], NOT_COMPARED)
+    fastest = min(group, key=_step_s)
+    pair = run.launches(row), run.launches(fastest)
+    found = run.ratios.step_ratio(*pair, max(1, len(group) - 1))
     if found is None:
-        return _without(row, NO_ROUND)
-    return row.model_copy(update={FIELD: AgainstFastest(fastest=fastest, step_ratio=found)})
-
-
-def _without(row: Row, why: str) -> Row:
-    return row.model_copy(update={"unavailable": {**row.unavailable, FIELD: why}})
+        return null([FIELD], NO_ROUND)
+    return {FIELD: AgainstFastest(fastest=key_of(fastest), step_ratio=found)}
 
 
 def _counts(row: Row) -> bool:
@@ -59,7 +40,8 @@ def _counts(row: Row) -> bool:
     return row.step_s is not None and row.strategy != "plain" and not wrong
 
 
-def _kind(row: Row) -> Kind:
+def _kind(row: Row) -> tuple[str, int, str, int]:
+    """What rows have in common that did the same work."""
     return row.suite, row.world_size, row.workload, row.global_batch
 
 

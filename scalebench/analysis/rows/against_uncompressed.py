@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scalebench.analysis.loss_curves import LossCurve, compare
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import Launches, Table
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, Unavailable
+from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import StepAtOneRank, step_at_one_rank
 from scalebench.analysis.steps import launch_step_s, mean_losses
 from scalebench.costmodel.links.times import LinkModel, NoFit
+from scalebench.records.baseline import key_of
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.summary import Row
 from scalebench.spec import Cell
@@ -110,57 +112,53 @@ def _rate_where(gain: Callable[[float], float], level: float) -> float:
     return math.sqrt(slow * fast)
 
 
-def against_uncompressed(
-    rows: Sequence[Row],
-    table: Table,
-    link: LinkModel | str,
-) -> list[Row]:
-    """Return the rows, those of compressed training compared with ``none``: losses and steps."""
-    compared = list(rows)
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        if row.compression is not None and row.step_s is not None:
-            key = (row.suite, row.workload, row.world_size, row.global_batch)
-            alike.setdefault(key, []).append(index)
-    for indices in alike.values():
-        curves = {i: _loss_curve(rows[i], table) for i in indices}
-        exact = next((i for i in indices if _figures(rows[i]).method == "none"), None)
-        if exact is None:
-            continue
-        for index, losses in compare(curves, curves[exact]).items():
-            ratio = _step_ratio(_launches(rows[index], table), _launches(rows[exact], table))
-            told = {"losses": losses, "step_ratio_to_none": ratio}
-            if index != exact:
-                told |= _replayed(rows[index], rows[exact], table, link)
-            figures = _figures(rows[index]).model_copy(update=told)
-            compared[index] = rows[index].model_copy(update={"compression": figures})
-    return compared
+def against_uncompressed(row: Row, rows: Sequence[Row], run: Context) -> Fields:
+    """Compare a row of compressed training with ``none``: losses and steps."""
+    alike = [other for other in rows if _kind(other) == _kind(row)] if _is_compared(row) else []
+    beside = [other for other in alike if _is_compared(other)]
+    exact = next((other for other in beside if _figures(other).method == "none"), None)
+    if exact is None:
+        return {}
+    curves = {key_of(other): _loss_curve(other, run) for other in beside}
+    own, whole = run.launches(row), run.launches(exact)
+    told = {
+        "losses": compare(curves, curves[key_of(exact)])[key_of(row)],
+        "step_ratio_to_none": _step_ratio(own, whole),
+    }
+    if row is not exact:
+        told |= _replayed(_figures(row), own, whole, run)
+    return {"compression": _figures(row).model_copy(update=told)}
 
 
-def _replayed(row: Row, exact: Row, table: Table, link: LinkModel | str) -> dict[str, Any]:
+def _is_compared(row: Row) -> bool:
+    return row.compression is not None and row.step_s is not None
+
+
+def _kind(row: Row) -> tuple[str, str, int, int]:
+    return row.suite, row.workload, row.world_size, row.global_batch
+
+
+def _replayed(
+    figures: CompressionFigures, row: Launches, exact: Launches, run: Context
+) -> dict[str, Any]:
     """Return the link on which a row's step is as long as that of ``none``, or why none is."""
-    reasons = _figures(row).unavailable
-    name = "break_even_replayed_byte_per_s"
-    own, whole = (table.get((one.suite, one.case, 1)) for one in (row, exact))
+    name, link, cell = "break_even_replayed_byte_per_s", run.link, row.cell
+    own, whole = (run.table.get((*one.cell.row_key[:2], 1)) for one in (row, exact))
     try:
         if isinstance(link, str):
             raise Unavailable(link)
-        if row.world_size == 1:
+        if cell.world_size == 1:
             raise Unavailable("one rank sends nothing")
-        found = replayed_break_even(_launches(row, table).cell, own, whole, link)
+        found = replayed_break_even(cell, own, whole, link)
     except Unavailable as reason:
-        return {name: None, "unavailable": reasons | {name: str(reason)}}
-    gives = link.bandwidth_byte_per_s("all_reduce", row.world_size)
-    return {name: found, "link_byte_per_s": gives, "unavailable": reasons}
+        return {name: None, "unavailable": figures.unavailable | {name: str(reason)}}
+    gives = link.bandwidth_byte_per_s("all_reduce", cell.world_size)
+    return {name: found, "link_byte_per_s": gives, "unavailable": figures.unavailable}
 
 
 def _figures(row: Row) -> CompressionFigures:
     assert row.compression is not None, "rows that do not compress are not compared"
     return row.compression
-
-
-def _launches(row: Row, table: Table) -> Launches:
-    return table[row.suite, row.case, row.world_size]
 
 
 def _step_ratio(row: Launches, exact: Launches) -> Estimate | None:
@@ -173,9 +171,9 @@ def _step_ratio(row: Launches, exact: Launches) -> Estimate | None:
     return estimate_over_launches(ratios) if ratios else None
 
 
-def _loss_curve(row: Row, table: Table) -> LossCurve:
+def _loss_curve(row: Row, run: Context) -> LossCurve:
     """Return how a row trained in the launch that trained longest."""
-    launches = _launches(row, table).good
+    launches = run.launches(row).good
     longest = max(launches.values(), key=lambda result: result.ranks[0].num_trained)
     assert row.step_s is not None
     return LossCurve(mean_losses(longest), row.step_s.value)

@@ -9,15 +9,18 @@ from scalebench import units
 from scalebench.analysis.attribution import LaunchAttribution, why_not
 from scalebench.analysis.budget import loss_budget, waits_most
 from scalebench.analysis.rows.axes import NO_MESH, axes_of_row
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, Unavailable, known, null
+from scalebench.analysis.rows.inflation import inflation_of
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.pipeline import pipeline_figures
-from scalebench.records.rows.budget import RankTimes
+from scalebench.analysis.steps import launch_step_s
+from scalebench.records.rows.budget import Budget, RankTimes
 from scalebench.records.rows.communication import OperationFigures, Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.run import CellResult
 from scalebench.spec import Pipeline
-from scalebench.stats import Estimate, estimate_signed
-from scalebench.trace.breakdown import Breakdown
+from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 from scalebench.trace.matching import stragglers
 
 VISIBLE = 0.01
@@ -25,6 +28,11 @@ VISIBLE = 0.01
 
 LARGEST_PROBE_EFFECT = 0.005
 """Of the step: what the clean loop's own marks may cost."""
+
+MAY_BE_HIDDEN = (
+    "on CPU it is not known how much of the sends and receives is hidden behind computation"
+)
+NOT_ALL_PASSES = "the trace does not contain every forward and backward pass of a step"
 
 BREAKDOWN_FIELDS = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
 
@@ -40,9 +48,28 @@ class StepTimes:
     baseline_s: float | None
 
 
-def attribute_row(
-    of_row: Launches, baseline: Launches | None, steps: StepTimes | None
-) -> RowFields:
+def attribution_of_row(row: Launches, run: Context) -> Fields:
+    """Attribute a row, by the steps of the rounds that its efficiency rests on."""
+    base = run.baseline(row)
+    of_base = base.good if base else {}
+    rounds = [repeat for repeat in row.good if repeat in of_base]
+    row_s = _mean_step_s(row.good, rounds or list(row.good))
+    steps = StepTimes(row_s, _mean_step_s(of_base, rounds)) if row_s else None
+    fields = attribute_row(row, base, steps)
+    budget = fields["budget"]
+    if isinstance(budget, Budget):
+        inflation = inflation_of(row, base, run.ratios, budget)
+        if inflation is not None:
+            fields["budget"] = budget.model_copy(update={"inflation": inflation})
+    return fields
+
+
+def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float | None:
+    steps = [launch_step_s(good[repeat]) for repeat in rounds]
+    return estimate_over_launches(steps).value if steps else None
+
+
+def attribute_row(of_row: Launches, baseline: Launches | None, steps: StepTimes | None) -> Fields:
     """Attribute a row.
 
     Args:
@@ -50,33 +77,40 @@ def attribute_row(
         baseline: Those of the plain baseline.
         steps: None: no launch of the row succeeded.
     """
-    row = RowFields()
     if not of_row.attributed or steps is None:
-        row.reasons = dict.fromkeys(FIELDS, _why_not_traced(of_row))
-        return row
+        return null(FIELDS, _why_not_traced(of_row))
     launches = list(of_row.attributed.values())
     rank = waits_most(launches)
-    _set_breakdown(row, launches, rank)
-    _set_volume(row, launches, rank)
-    row.values["trace_overhead"] = estimate_signed([x.trace_overhead for x in launches])
-    _set_probe_effect(row, launches)
+    probe = estimate_signed([launch.probe_effect for launch in launches])
     estimates = _three_estimates(launches, rank)
-    row.values["exposed_comm_estimates"] = estimates
-    if estimates.disagreements(VISIBLE * steps.row_s):
-        row.stamps.append("estimates disagree")
-    if any(trace.num_impossible for launch in launches for trace in launch.traces.values()):
-        row.stamps.append("kernels lost")
-    row.values["communication"] = _communication(launches, rank)
-    row.set("axes", axes_of_row(launches, rank) or None, NO_MESH)
-    row.values["unknown_kernels"] = _unknown_kernels(launches)
-    row.values["stragglers"] = _stragglers(launches)
-    _set_budget(row, of_row.attributed, baseline, rank, steps)
-    return row
+    budget = _budget(of_row.attributed, baseline, rank, steps)
+    lost = any(trace.num_impossible for launch in launches for trace in launch.traces.values())
+    stamps = {
+        f"probe effect: {units.percent(probe.value)}": probe.low is not None
+        and probe.low > LARGEST_PROBE_EFFECT,
+        "estimates disagree": bool(estimates.disagreements(VISIBLE * steps.row_s)),
+        "kernels lost": lost,
+        "budget open": isinstance(budget, Budget) and not budget.closes,
+    }
+    return {
+        **_breakdown(launches, rank),
+        "payload_bytes": _volume(launches, rank, LaunchAttribution.payload_bytes),
+        "wire_bytes": _volume(launches, rank, LaunchAttribution.wire_bytes),
+        "trace_overhead": estimate_signed([x.trace_overhead for x in launches]),
+        "probe_effect": probe,
+        "exposed_comm_estimates": estimates,
+        "communication": _communication(launches, rank),
+        "axes": known(axes_of_row(launches, rank) or None, NO_MESH),
+        "unknown_kernels": _unknown_kernels(launches),
+        "stragglers": _stragglers(launches),
+        "budget": budget,
+        "stamps": [name for name, applies in stamps.items() if applies],
+    }
 
 
 def _why_not_traced(row: Launches) -> str:
     reasons = [reason for result in row.good.values() if (reason := why_not(result))]
-    return reasons[0] if reasons else "no launch of this row succeeded"
+    return reasons[0] if reasons else NO_LAUNCH
 
 
 FIELDS = (
@@ -90,62 +124,59 @@ FIELDS = (
 """Every field of a row that this module answers for."""
 
 
-def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: int) -> None:
+def _breakdown(launches: Sequence[LaunchAttribution], rank: int) -> Fields:
     parts = [launch.breakdowns[rank] for launch in launches]
-    for name in BREAKDOWN_FIELDS:
-        row.values[name] = estimate_signed([getattr(part, name) for part in parts])
-    not_apart = _not_apart(launches)
-    if not_apart:
-        for name in ("exposed_transfer_s", "wait_s"):
-            row.set(name, None, not_apart)
-    _set_copies(row, launches, parts)
     ratios = [p.comm_s / p.compute_s for p in parts if p.compute_s > 0]
-    row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
     overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
-    row.set("overlap_ratio", estimate_signed(overlaps) if overlaps else None, "no communication")
-    if any(trace.blocked for launch in launches for trace in launch.traces.values()):
-        hidden = (
-            "on CPU it is not known how much of the sends and receives is hidden behind computation"
-        )
-        row.set("overlap_ratio", None, hidden)
-    _set_bubble(row, launches)
+    not_apart, no_copies = _not_apart(launches), _why_no_copies(launches)
+    blocked = any(trace.blocked for launch in launches for trace in launch.traces.values())
+    return {
+        **{n: estimate_signed([getattr(p, n) for p in parts]) for n in BREAKDOWN_FIELDS},
+        **(null(["exposed_transfer_s", "wait_s"], not_apart) if not_apart else {}),
+        **{n: estimate_signed([getattr(p, n) for p in parts]) for n in COPY_FIELDS},
+        **(null(COPY_FIELDS, no_copies) if no_copies else {}),
+        "comm_compute_ratio": known(
+            estimate_signed(ratios) if ratios else None, "nothing computed"
+        ),
+        "overlap_ratio": known(
+            estimate_signed(overlaps) if overlaps and not blocked else None,
+            MAY_BE_HIDDEN if blocked else "no communication",
+        ),
+        **_bubble(launches),
+    }
 
 
-def _set_copies(
-    row: RowFields, launches: Sequence[LaunchAttribution], parts: Sequence[Breakdown]
-) -> None:
-    reason = None
+def _why_no_copies(launches: Sequence[LaunchAttribution]) -> str | None:
     if launches[0].result.cell.device == "cpu":
-        reason = "on CPU copying is part of the computation"
-    elif not _know_copies(launches):
-        reason = "traces of version 0.1 do not say when memory was copied"
-    for name in COPY_FIELDS:
-        found = estimate_signed([getattr(part, name) for part in parts])
-        row.set(name, None if reason else found, reason or "")
+        return "on CPU copying is part of the computation"
+    return (
+        None
+        if _know_copies(launches)
+        else "traces of version 0.1 do not say when memory was copied"
+    )
 
 
 def _know_copies(launches: Sequence[LaunchAttribution]) -> bool:
     return all(launch.knows_copies for launch in launches)
 
 
-def _set_bubble(row: RowFields, launches: Sequence[LaunchAttribution]) -> None:
-    """Set the idle part of the schedule's dry run, mean over the pipelines side by side."""
-    strategy = launches[0].result.cell.strategy
-    if not isinstance(strategy, Pipeline):
-        row.set("bubble_ratio", None, "only pipelines have a bubble")
-        row.set("pipeline", None, "the ranks form no pipeline")
-        return
+def _bubble(launches: Sequence[LaunchAttribution]) -> Fields:
+    """Return the idle part of the schedule's dry run, mean over the pipelines side by side."""
+    if not isinstance(launches[0].result.cell.strategy, Pipeline):
+        return {
+            "bubble_ratio": Unavailable("only pipelines have a bubble"),
+            "pipeline": Unavailable("the ranks form no pipeline"),
+        }
     found = [
         [p.timeline.bubble_ratio for p in launch.pipelines if p.timeline is not None]
         for launch in launches
     ]
     if not all(found):
-        reason = "the trace does not contain every forward and backward pass of a step"
-        row.set("bubble_ratio", None, reason)
-        row.set("pipeline", None, reason)
-        return
-    row.values["bubble_ratio"] = estimate_signed([float(np.mean(ratios)) for ratios in found])
-    row.values["pipeline"] = pipeline_figures([p for launch in launches for p in launch.pipelines])
+        return null(["bubble_ratio", "pipeline"], NOT_ALL_PASSES)
+    return {
+        "bubble_ratio": estimate_signed([float(np.mean(ratios)) for ratios in found]),
+        "pipeline": pipeline_figures([p for launch in launches for p in launch.pipelines]),
+    }
 
 
 def _not_apart(launches: Sequence[LaunchAttribution]) -> str | None:
@@ -153,23 +184,16 @@ def _not_apart(launches: Sequence[LaunchAttribution]) -> str | None:
     return next((launch.not_apart for launch in launches if launch.not_apart), None)
 
 
-def _set_volume(row: RowFields, launches: Sequence[LaunchAttribution], rank: int) -> None:
-    reason = "the trace does not give the size of every operation"
-    for name, read in (
-        ("payload_bytes", LaunchAttribution.payload_bytes),
-        ("wire_bytes", LaunchAttribution.wire_bytes),
-    ):
-        found = [read(launch, rank) for launch in launches]
-        known = [value for value in found if value is not None]
-        whole = known if len(known) == len(found) else []
-        row.set(name, round(float(np.median(whole))) if whole else None, reason)
-
-
-def _set_probe_effect(row: RowFields, launches: Sequence[LaunchAttribution]) -> None:
-    probe = estimate_signed([launch.probe_effect for launch in launches])
-    row.values["probe_effect"] = probe
-    if probe.low is not None and probe.low > LARGEST_PROBE_EFFECT:
-        row.stamps.append(f"probe effect: {units.percent(probe.value)}")
+def _volume(
+    launches: Sequence[LaunchAttribution],
+    rank: int,
+    read: Callable[[LaunchAttribution, int], float | None],
+) -> int | Unavailable:
+    found = [read(launch, rank) for launch in launches]
+    sizes = [value for value in found if value is not None]
+    if len(sizes) < len(found):
+        return Unavailable("the trace does not give the size of every operation")
+    return round(float(np.median(sizes)))
 
 
 def _three_estimates(launches: Sequence[LaunchAttribution], rank: int) -> ExposedEstimates:
@@ -251,21 +275,18 @@ def _unknown_kernels(launches: Sequence[LaunchAttribution]) -> dict[str, float]:
     return seconds
 
 
-def _set_budget(
-    row: RowFields,
+def _budget(
     looked: Mapping[int, LaunchAttribution],
     baseline: Launches | None,
     rank: int,
     steps: StepTimes,
-) -> None:
+) -> Budget | Unavailable:
     base = baseline.attributed if baseline else {}
     rounds = [(looked[repeat], base[repeat]) for repeat in looked if repeat in base]
     if not rounds or steps.baseline_s is None:
-        reason = "no round in which the plain baseline was also traced"
         if baseline and baseline.good and not base:
-            reason = f"the plain baseline was not traced: {_why_not_traced(baseline)}"
-        row.set("budget", None, reason)
-        return
+            return Unavailable(f"the plain baseline was not traced: {_why_not_traced(baseline)}")
+        return Unavailable("no round in which the plain baseline was also traced")
     own, plain = (launch.result.cell for launch in rounds[0])
     batch_part = own.global_batch / own.world_size / plain.global_batch
     not_apart = _not_apart(list(looked.values()))
@@ -274,7 +295,7 @@ def _set_budget(
     step_s = (steps.row_s, steps.baseline_s)
     budget = loss_budget(rounds, rank, step_s, batch_part, not_apart, over)
     launches = list(looked.values())
-    row.values["budget"] = budget.model_copy(
+    return budget.model_copy(
         update={
             "skew": float(np.mean([launch.skew(rank) for launch in launches])),
             "clock_bound_s": max(launch.clock_bound_s for launch in launches),
@@ -282,8 +303,6 @@ def _set_budget(
             "ranks": [_rank_times(launches, r) for r in sorted(rounds[0][0].breakdowns)],
         }
     )
-    if not budget.closes:
-        row.stamps.append("budget open")
 
 
 def _rank_times(launches: Sequence[LaunchAttribution], rank: int) -> RankTimes:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.step_parts import clean_parts
 from scalebench.analysis.steps import launch_step_s
@@ -41,23 +42,17 @@ COMMUNICATION_TIMES = ("communicate_s", "transfer_s")
 TIMES = (*CODEC_TIMES, *COMMUNICATION_TIMES)
 
 
-def compression_of_row(of_row: Launches) -> RowFields:
+def compression_of_row(row: Launches, _: Context) -> Fields:
     """Work out what a row's compression did; other strategies get a reason."""
-    row, cell, strategy = RowFields(), of_row.cell, of_row.cell.strategy
-    traffic = next(
-        (t for r in of_row.good.values() if (t := _traffic_of_rank_0(r)) is not None), None
-    )
+    cell, strategy = row.cell, row.cell.strategy
     if not isinstance(strategy, Compressed):
-        row.set("compression", None, "the strategy does not compress gradients")
-        return row
-    if strategy.method == "noop":
-        row.stamps.append(BOUND)
+        return null(["compression"], "the strategy does not compress gradients")
+    stamps = [BOUND] if strategy.method == "noop" else []
+    each = map(_traffic_of_rank_0, row.good.values())
+    traffic = next((one for one in each if one is not None), None)
     if traffic is None:
-        row.set("compression", None, "no launch of this row succeeded")
-        return row
-    if not _sees_all(of_row, traffic):
-        row.stamps.append(UNSEEN)
-    times, reasons = _times(strategy, of_row, traffic)
+        return null(["compression"], NO_LAUNCH) | {"stamps": stamps}
+    times, reasons = _times(strategy, row, traffic)
     break_even = None
     if cell.world_size == 1:
         reasons["break_even_byte_per_s"] = ONE_RANK
@@ -70,15 +65,17 @@ def compression_of_row(of_row: Launches) -> RowFields:
         settings=strategy.settings,
         collective=METHODS[strategy.method].collective,
         **_bytes(strategy, traffic, cell.world_size),
-        **_gradient_error(of_row.inspection),
+        **_gradient_error(row.inspection),
         **{name: times.get(name) for name in TIMES},
         break_even_byte_per_s=break_even,
         unavailable=reasons,
     )
-    row.values["compression"] = figures
-    row.values["payload_bytes"] = figures.payload_bytes
-    row.values["wire_bytes"] = figures.wire_bytes
-    return row
+    return {
+        "compression": figures,
+        "payload_bytes": figures.payload_bytes,
+        "wire_bytes": figures.wire_bytes,
+        "stamps": stamps if _sees_all(row, traffic) else [*stamps, UNSEEN],
+    }
 
 
 def is_unmarked(strategy: Compressed) -> bool:

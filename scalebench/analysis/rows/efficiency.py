@@ -150,9 +150,9 @@ def plain_baseline(row: Launches, table: Table) -> Launches | None:
         for other in table.values():
             cell = other.cell
             if (
-                cell.strategy == wanted
+                cell.suite == row.cell.suite
                 and cell.loader == loader
-                and cell.suite == row.cell.suite
+                and cell.strategy == wanted
                 and cell.workload == row.cell.workload
                 and cell.reference_batch == row.cell.reference_batch
             ):

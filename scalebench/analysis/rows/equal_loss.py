@@ -6,45 +6,26 @@ that reason alone. Losses of one suite can be compared after the same number of 
 
 from collections.abc import Sequence
 
-from scalebench.analysis.rows.launches import Table
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, null
 from scalebench.analysis.steps import mean_losses
 from scalebench.records.summary import Row
 
-FIELDS = ("loss_equal", "loss_equal_steps")
 
+def equal_loss_of_row(row: Row, rows: Sequence[Row], run: Context) -> Fields:
+    """Return a row's loss after as many steps as those beside it trained.
 
-def with_equal_losses(rows: Sequence[Row], table: Table) -> list[Row]:
-    """Return the rows with their losses after equal steps.
-
-    Rows are held against those of the same suite, workload and global batch. The losses are those
-    of a row's first launch.
+    Beside it are those of the same suite, workload and global batch. The losses are those of a
+    row's first launch.
     """
-    curves = [_losses(row, table) for row in rows]
-    least: dict[tuple[str, str, int], int] = {}
-    for row, losses in zip(rows, curves, strict=True):
-        if losses:
-            kind = _kind(row)
-            least[kind] = min(len(losses), least.get(kind, len(losses)))
-    return [
-        _with_loss(row, losses, least.get(_kind(row), 0))
-        for row, losses in zip(rows, curves, strict=True)
-    ]
+    if row.loss_last is None:
+        why = row.unavailable.get("loss_last", "not recorded")
+        return null(["loss_equal", "loss_equal_steps"], why)
+    beside = [other for other in rows if other.loss_last is not None and _kind(other) == _kind(row)]
+    num_steps = min(other.loss_last_steps or 0 for other in beside)
+    losses = mean_losses(next(iter(run.launches(row).good.values())))
+    return {"loss_equal": losses[num_steps - 1], "loss_equal_steps": num_steps}
 
 
 def _kind(row: Row) -> tuple[str, str, int]:
     return row.suite, row.workload, row.global_batch
-
-
-def _losses(row: Row, table: Table) -> list[float]:
-    good = list(table[row.suite, row.case, row.world_size].good.values())
-    return mean_losses(good[0]) if good and row.loss_last is not None else []
-
-
-def _with_loss(row: Row, losses: Sequence[float], num_steps: int) -> Row:
-    if not losses:
-        why = row.unavailable.get("loss_last", "not recorded")
-        return row.model_copy(
-            update={"unavailable": {**row.unavailable, **dict.fromkeys(FIELDS, why)}}
-        )
-    found = {"loss_equal": losses[num_steps - 1], "loss_equal_steps": num_steps}
-    return row.model_copy(update=found)

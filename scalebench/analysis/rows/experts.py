@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, known, null
+from scalebench.analysis.rows.launches import Launches
 from scalebench.records.rank import RankRecord
 from scalebench.records.rows.experts import BusiestExpert, ExpertFigures, ExpertRank
 from scalebench.records.run import CellResult
 from scalebench.records.trace import Trace
+from scalebench.spec import expert_groups
 from scalebench.trace.intervals import intervals, length_s, union
 
 NO_EXPERTS = "the strategy divides no experts"
@@ -18,7 +22,14 @@ NOT_RECORDED = "no launch of this row recorded how many tokens the experts had"
 Tokens = NDArray[np.float64]
 
 
-def experts_of_row(results: Sequence[CellResult]) -> ExpertFigures | None:
+def experts_of_row(row: Launches, _: Context) -> Fields:
+    """Return how a row's tokens spread over its experts."""
+    if expert_groups(row.cell.strategy) is None:
+        return null(["experts"], NO_EXPERTS)
+    return {"experts": known(expert_figures(list(row.good.values())), NOT_RECORDED)}
+
+
+def expert_figures(results: Sequence[CellResult]) -> ExpertFigures | None:
     """Return the figures of a row; None: no launch recorded any.
 
     Args:

@@ -2,7 +2,8 @@
 
 from pydantic import ValidationError
 
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.rows.frameworks import FrameworkFacts
 from scalebench.spec import FromFramework
@@ -10,26 +11,19 @@ from scalebench.spec import FromFramework
 UNTESTED = "version not tested"
 
 
-def framework_of_row(row: Launches) -> RowFields:
+def framework_of_row(row: Launches, _: Context) -> Fields:
     """Return the framework's facts, and the mark of a version that is not tested."""
-    fields = RowFields()
     if not isinstance(row.cell.strategy, FromFramework):
-        fields.set("framework", None, "no other framework trains it")
-        return fields
+        return null(["framework"], "no other framework trains it")
     ranks = [rank for result in row.good.values() for rank in result.ranks]
     if not ranks:
-        fields.set("framework", None, "no launch of this row succeeded")
-        return fields
+        return null(["framework"], NO_LAUNCH)
     try:
         found = FrameworkFacts.model_validate(ranks[0].facts.get("framework"))
     except ValidationError:  # of a version that knows others
-        fields.set("framework", None, "the launch did not record it")
-        return fields
-    fields.set("framework", found, "")
-    if found.untested:
-        told = ", ".join(_untested(found, name) for name in found.untested)
-        fields.stamps.append(f"{UNTESTED}: {told}")
-    return fields
+        return null(["framework"], "the launch did not record it")
+    told = ", ".join(_untested(found, name) for name in found.untested)
+    return {"framework": found, "stamps": [f"{UNTESTED}: {told}"] if told else []}
 
 
 def _untested(found: FrameworkFacts, name: str) -> str:

@@ -9,12 +9,24 @@ from typing import Any
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution, attribute
-from scalebench.analysis.counted_batch import Growth, growth_of, with_counted_batch, work_of_step
+from scalebench.analysis.counted_batch import (
+    Growth,
+    growth_of,
+    knows_samples,
+    with_counted_batch,
+    work_of_step,
+)
 from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.steps import launch_step_s, mean_step, steps_of_block
+from scalebench.analysis.steps import (
+    launch_step_s,
+    launch_throughput,
+    mean_step,
+    steps_of_block,
+)
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Script
+from scalebench.stats import Estimate, estimate_over_launches
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,27 @@ class Launches:
     def log_steps(self) -> dict[int, float]:
         """Repeat → logarithm of the step time, of the launches that succeeded."""
         return {repeat: math.log(launch_step_s(result)) for repeat, result in self.good.items()}
+
+    @cached_property
+    def step_s(self) -> Estimate | None:
+        """Seconds per step; None: no launch succeeded."""
+        steps = [launch_step_s(result) for result in self.good.values()]
+        return estimate_over_launches(steps) if steps else None
+
+    @cached_property
+    def counted(self) -> bool:
+        """Whether the samples of a step are known."""
+        known: Sequence[CellResult | None] = list(self.good.values()) or (None,)
+        return all(knows_samples(self.cell, result) for result in known)
+
+    @cached_property
+    def throughput(self) -> Estimate | None:
+        """Samples per second of the job; steps per second where a script's samples are unknown."""
+        each = [
+            launch_throughput(r) if self.counted else 1 / launch_step_s(r)
+            for r in self.good.values()
+        ]
+        return estimate_over_launches(each) if each else None
 
     @cached_property
     def within(self) -> float:

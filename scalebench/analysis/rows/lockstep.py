@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from scalebench.analysis.rows.launches import Table
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, null
 from scalebench.records.rank import RankRecord
 from scalebench.records.rows.budget import Budget
 from scalebench.records.rows.lockstep import LockstepFigures, RankShares
@@ -17,20 +18,13 @@ ONE_RANK = "one rank waits for no other"
 NOT_TOLD = "neither the strategy nor traced steps tell where the ranks' time went"
 
 
-def with_lockstep(rows: Sequence[Row], table: Table) -> list[Row]:
-    """Return the rows, those of races on several ranks with where the ranks' time went."""
-    found = []
-    for row in rows:
-        launches = table[row.suite, row.case, row.world_size]
-        figures: LockstepFigures | str = NO_RACE
-        if launches.cell.race is not None:
-            figures = lockstep_of(list(launches.good.values()), row.budget, row.world_size)
-        if isinstance(figures, str):
-            row = row.model_copy(update={"unavailable": {**row.unavailable, "lockstep": figures}})
-        else:
-            row = row.model_copy(update={"lockstep": figures})
-        found.append(row)
-    return found
+def lockstep_of_row(row: Row, _: Sequence[Row], run: Context) -> Fields:
+    """Return where the time of a race's ranks went."""
+    launches = run.launches(row)
+    if launches.cell.race is None:
+        return null(["lockstep"], NO_RACE)
+    figures = lockstep_of(list(launches.good.values()), row.budget, row.world_size)
+    return null(["lockstep"], figures) if isinstance(figures, str) else {"lockstep": figures}
 
 
 def lockstep_of(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.rows.fields import NO_LAUNCH, Unavailable
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.costmodel.memory_axes import Division, divided_part, in_flight_part, savings_of
 from scalebench.records.rank import RankRecord
@@ -34,7 +34,7 @@ def memory_by_axis(
         Unavailable: It cannot be told; the text says why.
     """
     if result is None or not result.ranks:
-        raise Unavailable("no launch of this row succeeded")
+        raise Unavailable(NO_LAUNCH)
     cell = result.cell
     if not isinstance(cell.strategy, Mesh | Tensor | Context):
         raise Unavailable(NO_MESH)

@@ -10,10 +10,12 @@ import numpy as np
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.pipeline_shape import pipeline_shape_of
 from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
-from scalebench.analysis.rows.fields import RowFields, Unavailable
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, Unavailable, known, null
 from scalebench.analysis.rows.group_step import GroupAtOneRank, group_at_one_rank, step_alone
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.played import longer_beside_work_s, nearest_played
+from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.shape_among_ranks import shape_among_ranks
 from scalebench.analysis.step_shape import shape_of
@@ -229,13 +231,26 @@ def _groups(result: CellResult) -> Groups:
     return Groups.of(rank.facts.get("group_elements"), rank.num_parameters or 0)
 
 
+def prediction_of_row(row: Launches, run: Context) -> Fields:
+    """Predict a row from its base (mostly N=1), the run's own calibration, and contention."""
+    baseline = run.baseline(row)
+    contention = run.ratios.contention(row, baseline) if baseline else None
+    return predict_row(
+        row,
+        prediction_base(row, run.table),
+        run.link,
+        row.step_s.value if row.step_s else None,
+        contention.value if contention else None,
+    )
+
+
 def predict_row(
     of_row: Launches,
     base: Launches | None,
     link: LinkModel | str,
     measured_s: float | None,
     contention: float | None = None,
-) -> RowFields:
+) -> Fields:
     """Predict a row from the strategy at N=1, or a script's base, and the calibrated link.
 
     Args:
@@ -246,7 +261,7 @@ def predict_row(
         contention: How much longer a plain step takes where so many ranks compute at once; None:
             not measured, and then the prediction has none.
     """
-    row, cell = RowFields(), of_row.cell
+    cell = of_row.cell
     try:
         bare, model = _start(cell, base, link)
         if not isinstance(bare, PipelineAtOneRank):
@@ -256,14 +271,11 @@ def predict_row(
             bare = replace(bare, contention=contention)
         predicted = bare.predict(cell, model.time)
     except (Unavailable, NoFit) as reason:
-        row.reasons = dict.fromkeys(FIELDS, str(reason))
-        return row
-    row.values["predicted_step_s"] = predicted.step_s
+        return null(FIELDS, reason)
     in_stages = isinstance(bare, PipelineAtOneRank)
     longer_s = bare.shape.longer_s if isinstance(bare, PipelineAtOneRank) else bare.longer_s
     error = None if measured_s is None else predicted.step_s / measured_s - 1
-    row.set("prediction_error", error, "there is no measured step to compare it with")
-    row.values["prediction"] = Prediction(
+    prediction = Prediction(
         base_world_size=bare.world_size if isinstance(bare, StepAtOneRank) else 1,
         computing_s=predicted.computing_s,
         contention=None if in_stages and longer_s is not None else contention,
@@ -281,7 +293,11 @@ def predict_row(
         left_out=_left_out(cell, bare, model.below(cell.world_size), measured_s),
         what_if=what_ifs(cell, partial(bare.predict, cell), model, predicted),
     )
-    return row
+    return {
+        "predicted_step_s": predicted.step_s,
+        "prediction_error": known(error, "there is no measured step to compare it with"),
+        "prediction": prediction,
+    }
 
 
 def _start(cell: Cell, base: Launches | None, link: LinkModel | str) -> tuple[AtOneRank, LinkModel]:

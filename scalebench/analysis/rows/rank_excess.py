@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import bdtrc
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.steps import launch_step_s
 from scalebench.records.rank import RankRecord
@@ -40,12 +41,10 @@ NO_RANK = "no rank takes certainly longer than the others for anything"
 Floats = NDArray[np.float64]
 
 
-def rank_excess_of_row(row: Launches) -> RowFields:
+def rank_excess_of_row(row: Launches, _: Context) -> Fields:
     """Return what single ranks take certainly longer for than the others, the largest first."""
-    fields = RowFields()
     if row.cell.world_size == 1 or not row.good or _work_differs(row):
-        fields.set("rank_excess", None, "there are no ranks that do the same work")
-        return fields
+        return null(["rank_excess"], "there are no ranks that do the same work")
     step_s = float(np.median([launch_step_s(result) for result in row.good.values()]))
     attributed = list(row.attributed.values())
     sources: Mapping[RankPart, Sequence[Floats | None]] = {
@@ -61,8 +60,7 @@ def rank_excess_of_row(row: Launches) -> RowFields:
     if not any(one.part == "lateness" for one in found):
         found += probable(sources["lateness"], step_s)
     found.sort(key=lambda one: one.others_s - one.own_s)
-    fields.set("rank_excess", found or None, NO_RANK)
-    return fields
+    return {"rank_excess": known(found or None, NO_RANK)}
 
 
 def _work_differs(row: Launches) -> bool:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, known
+from scalebench.analysis.rows.launches import Launches
 from scalebench.records.recovery import (
     ElasticRun,
     ElasticStretch,
@@ -20,7 +22,6 @@ from scalebench.records.rows.recovery import (
     RestoreFigures,
     SaveFigures,
 )
-from scalebench.records.run import CellResult
 from scalebench.spec.recovery import BADPUT, PHASES
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
@@ -35,13 +36,9 @@ OfRanks = tuple[SaveSample, ...]
 """One save, as each rank saw it."""
 
 
-def recovery_of_row(launches: Sequence[CellResult]) -> RowFields:
-    """Return the row's field ``recovery``.
-
-    Args:
-        launches: Of the row, those that saved and restored; none: its suite asks for no checkpoint.
-    """
-    fields = RowFields()
+def recovery_of_row(row: Launches, _: Context) -> Fields:
+    """Return what the launches that saved and restored say; none: no checkpoint was asked for."""
+    launches = row.checkpoints
     records = [
         [rank.recovery for rank in result.ranks if rank.recovery is not None]
         for result in launches
@@ -55,8 +52,7 @@ def recovery_of_row(launches: Sequence[CellResult]) -> RowFields:
         for run in (result.elastic, *result.elastic_repeats)
     ]
     why = "no launch that saved or restored succeeded" if launches else NOT_SAVED
-    fields.set("recovery", figures_of(records, faults, elastic) if records else None, why)
-    return fields
+    return {"recovery": known(figures_of(records, faults, elastic) if records else None, why)}
 
 
 def figures_of(

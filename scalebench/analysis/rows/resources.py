@@ -1,15 +1,15 @@
-"""What one row of the summary used: memory, energy, and the device's arithmetic."""
+"""What a row used: memory, traffic by its strategy's law, energy, and the device's arithmetic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.rows.axes import predicted_wire_bytes
-from scalebench.analysis.rows.experts import NO_EXPERTS, NOT_RECORDED, experts_of_row
-from scalebench.analysis.rows.fields import RowFields, Unavailable
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, Unavailable, found_by, known
 from scalebench.analysis.rows.group_step import NO_SHARD
+from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.memory_axes import memory_by_axis
-from scalebench.analysis.step_shape import NoShape
 from scalebench.costmodel.device_peaks import (
     Dtype,
     compute_dtype,
@@ -22,6 +22,7 @@ from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_un
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory, RankRecord
+from scalebench.records.rows.memory import MemoryByAxis
 from scalebench.records.run import CellResult
 from scalebench.spec import (
     Cell,
@@ -30,7 +31,6 @@ from scalebench.spec import (
     Script,
     Strategy,
     WithoutLockstep,
-    expert_groups,
 )
 from scalebench.stats import Estimate, estimate_over_launches
 
@@ -44,53 +44,33 @@ CATEGORIES = (
 """Memory that the inspecting launch tells apart; one rank's are told, so that they sum."""
 
 
-def use_of_row(
-    cell: Cell,
-    inspection: CellResult | None,
-    good: Mapping[int, CellResult],
-    alone: Sequence[CellResult],
-    throughput: Estimate | None,
-    reference: CellResult | None = None,
-    shards: Sequence[CellResult] = (),
-) -> RowFields:
-    """Work out what a row used.
-
-    Args:
-        cell: Of one of the row's launches.
-        inspection: The row's inspecting launch, if it was run.
-        good: Repeat → measuring launch that succeeded.
-        alone: Inspecting launches of one rank, whose activations predictions start from: the
-            plain baseline's, then the strategy's own.
-        throughput: Samples per second of the whole job.
-        reference: A launch that knows the model's size, where none of the row's own succeeded.
-        shards: Launches of one rank's shard alone.
-    """
-    row = RowFields()
-    _set_memory(row, inspection, good)
-    _set_predicted_memory(row, cell, next(iter(good.values()), reference), alone, shards)
-    _set_memory_by_axis(row, inspection, next(iter(good.values()), None), alone, shards)
-    _set_predicted_traffic(row, good)
-    _set_energy(row, list(good.values()))
-    divides = expert_groups(cell.strategy) is not None
-    experts = experts_of_row(list(good.values())) if divides else None
-    row.set("experts", experts, NOT_RECORDED if divides else NO_EXPERTS)
-    _set_mfu(row, inspection, list(good.values()), throughput)
-    return row
-
-
-def _set_memory(
-    row: RowFields, inspection: CellResult | None, good: Mapping[int, CellResult]
-) -> None:
-    results = [*([inspection] if inspection else []), *good.values()]
-    memories = [rank.memory for result in results for rank in result.ranks]
+def memory_of_row(row: Launches, run: Context) -> Fields:
+    """Return what a row's ranks kept, and the memory and traffic that its strategy's laws say."""
+    base, own = run.baseline(row), run.at_one_rank(row)
+    others = [one for one in (base, own if row.cell.world_size > 1 else None) if one is not None]
+    alone = [one.inspection for one in others if one.inspection is not None]
+    first = next(iter(row.good.values()), None)
+    sized = first or (_sized(own, base) if row.measured or row.inspection else None)
+    inspected = [row.inspection] if row.inspection else []
+    memories = [r.memory for result in (*inspected, *row.good.values()) for r in result.ranks]
     told = {kind: _largest(memories, kind) for kind in KINDS}
-    row.values["memory"] = told | _categories(inspection)
-    peak = told["allocated_bytes"]
-    row.set("peak_memory_bytes", peak, _why_no_peak(list(good.values())))
+    return {
+        "memory": told | _categories(row.inspection),
+        "peak_memory_bytes": known(told["allocated_bytes"], _why_no_peak(row)),
+        "predicted_memory_bytes": found_by(predicted_peak, row.cell, sized, alone, row.shards),
+        "memory_by_axis": found_by(_by_axis, row, first, alone),
+        "predicted_wire_bytes": found_by(_predicted_traffic, first),
+    }
 
 
-def _why_no_peak(good: Sequence[CellResult]) -> str:
-    if good and isinstance(good[0].cell.strategy, Script):
+def _sized(*others: Launches | None) -> CellResult | None:
+    """Return a launch of another row that knows how large the model is."""
+    good = (result for other in others if other is not None for result in other.good.values())
+    return next(good, None)
+
+
+def _why_no_peak(row: Launches) -> str:
+    if row.good and isinstance(row.cell.strategy, Script):
         return "on CPU the tensors of a user's script are not counted; see memory.rss_bytes"
     return "the inspection launch, which counts it, failed"
 
@@ -120,109 +100,85 @@ def _categories(inspection: CellResult | None) -> dict[str, int | None]:
     return {name: getattr(fullest, name) for name in CATEGORIES}
 
 
-def _set_predicted_memory(
-    row: RowFields,
+def predicted_peak(
     cell: Cell,
     sized: CellResult | None,
     alone: Sequence[CellResult],
-    shards: Sequence[CellResult],
-) -> None:
-    """Predict the peak; also of a row that ran out of memory, from another one's model."""
-    name = "predicted_memory_bytes"
-    rank = sized.ranks[0] if sized is not None and sized.ranks else None
+    shards: Sequence[CellResult] = (),
+) -> int:
+    """Predict the peak; also of a row that ran out of memory, from another one's model.
+
+    Args:
+        cell: Of one of the row's launches.
+        sized: A launch that knows the model's size: the row's, where one succeeded.
+        alone: Inspecting launches of one rank, whose activations predictions start from: the
+            plain baseline's, then the strategy's own.
+        shards: Launches of one rank's shard alone.
+
+    Raises:
+        Unavailable: It is not predictable; the text says why.
+    """
+    rank, strategy = sized.ranks[0] if sized is not None and sized.ranks else None, cell.strategy
     if sized is None or rank is None or rank.num_parameters is None:
-        row.set(name, None, "no launch of this row succeeded")
-        return
-    if isinstance(cell.strategy, Script):
-        row.set(name, None, "how a user's script divides its memory is not known")
-        return
-    if isinstance(cell.strategy, WithoutLockstep):
-        row.set(name, None, "what training without lockstep keeps besides is not predicted")
-        return
-    if isinstance(cell.strategy, Pipeline):
-        _set_predicted_memory_of_pipeline(row, cell.strategy, cell, sized, alone)
-        return
-    if isinstance(cell.strategy, Grouped) and cell.world_size > 1:
-        peaks = [peak_memory_of(shard) for shard in shards]
-        peak = max((peak for peak in peaks if peak is not None), default=None)
-        row.set(name, peak, NO_SHARD)
-        return
-    predicted = predict_memory(
-        cell.strategy,
-        rank.num_parameters,
-        cell.rank_batch,
-        rank.facts.get("optimizer"),
-        _baseline(cell.strategy, alone),
-        cell.world_size,
-        rank.facts.get("group_elements"),
-    )
-    row.set(name, predicted.total_bytes, predicted.reason or "not predictable")
-
-
-def _set_memory_by_axis(
-    row: RowFields,
-    inspection: CellResult | None,
-    result: CellResult | None,
-    alone: Sequence[CellResult],
-    shards: Sequence[CellResult],
-) -> None:
-    """Set what each axis of a mesh takes off the peak of one process."""
-    name = "memory_by_axis"
-    baseline = None if result is None else _baseline(result.cell.strategy, alone)
-    try:
-        row.values[name] = memory_by_axis(result, inspection, baseline, shards)
-    except Unavailable as reason:
-        row.set(name, None, str(reason))
-
-
-def _set_predicted_memory_of_pipeline(
-    row: RowFields,
-    strategy: Pipeline,
-    cell: Cell,
-    sized: CellResult,
-    alone: Sequence[CellResult],
-) -> None:
-    """Predict the peak of the fullest rank; its layers were counted by a launch like the row's."""
-    name = "predicted_memory_bytes"
-    if sized.cell.strategy != strategy or sized.cell.rank_batch != cell.rank_batch:
-        row.set(name, None, "no launch counted the layers with microbatches of this size")
-        return
-    try:
-        predicted = predict_pipeline_memory(
+        raise Unavailable(NO_LAUNCH)
+    if isinstance(strategy, Script):
+        raise Unavailable("how a user's script divides its memory is not known")
+    if isinstance(strategy, WithoutLockstep):
+        raise Unavailable("what training without lockstep keeps besides is not predicted")
+    baseline, optimizer = _baseline(strategy, alone), rank.facts.get("optimizer")
+    if isinstance(strategy, Pipeline):
+        # Its layers were counted by a launch like the row's.
+        if sized.cell.strategy != strategy or sized.cell.rank_batch != cell.rank_batch:
+            raise Unavailable("no launch counted the layers with microbatches of this size")
+        try:
+            layers = layers_of(rank.facts)
+            predicted = predict_pipeline_memory(
+                strategy, layers, cell.world_size, cell.rank_batch, optimizer, baseline
+            )
+        except ValueError as reason:
+            raise Unavailable(str(reason)) from reason
+    elif isinstance(strategy, Grouped) and cell.world_size > 1:
+        peaks = [peak for shard in shards if (peak := peak_memory_of(shard)) is not None]
+        if not peaks:
+            raise Unavailable(NO_SHARD)
+        return max(peaks)
+    else:
+        predicted = predict_memory(
             strategy,
-            layers_of(sized.ranks[0].facts),
-            cell.world_size,
+            rank.num_parameters,
             cell.rank_batch,
-            sized.ranks[0].facts.get("optimizer"),
-            _baseline(strategy, alone),
+            optimizer,
+            baseline,
+            cell.world_size,
+            rank.facts.get("group_elements"),
         )
-    except (NoShape, ValueError) as reason:
-        row.set(name, None, str(reason))
-        return
-    row.set(name, predicted.total_bytes, "not predictable")
+    if predicted.total_bytes is None:
+        raise Unavailable(predicted.reason or "not predictable")
+    return predicted.total_bytes
 
 
-def _set_predicted_traffic(row: RowFields, good: Mapping[int, CellResult]) -> None:
-    name = "predicted_wire_bytes"
-    result = next(iter(good.values()), None)
+def _by_axis(row: Launches, result: CellResult | None, alone: Sequence[CellResult]) -> MemoryByAxis:
+    """Return what each axis of a mesh takes off the peak of one process; raises Unavailable."""
+    baseline = None if result is None else _baseline(result.cell.strategy, alone)
+    return memory_by_axis(result, row.inspection, baseline, row.shards)
+
+
+def _predicted_traffic(result: CellResult | None) -> int:
+    """Return the bytes that a rank sends in a step by the strategy's law; raises Unavailable."""
     num_parameters = None if result is None else result.ranks[0].num_parameters
     if result is None or num_parameters is None:
-        row.set(name, None, "no launch of this row succeeded")
-        return
+        raise Unavailable(NO_LAUNCH)
     cell, groups = result.cell, result.ranks[0].facts.get("group_elements")
     if isinstance(cell.strategy, Grouped):
-        _set_predicted_traffic_of_group(row, cell.strategy, result)
-        return
+        by_axis = predicted_wire_bytes(result)
+        if not by_axis and cell.world_size > 1:
+            why = why_no_group_law(cell.strategy)
+            raise Unavailable(why or "no step has shown what is divided")
+        return round(sum(by_axis.values()))
     predicted = predict_traffic(cell.strategy, num_parameters, cell.world_size, groups)
-    total = None if predicted is None else round(predicted.total_bytes)
-    row.set(name, total, f"there is no law for the traffic of {cell.strategy.kind}")
-
-
-def _set_predicted_traffic_of_group(row: RowFields, strategy: Grouped, result: CellResult) -> None:
-    by_axis = predicted_wire_bytes(result)
-    total = round(sum(by_axis.values())) if by_axis or result.cell.world_size == 1 else None
-    reason = why_no_group_law(strategy) or "no step has shown what is divided"
-    row.set("predicted_wire_bytes", total, reason)
+    if predicted is None:
+        raise Unavailable(f"there is no law for the traffic of {cell.strategy.kind}")
+    return round(predicted.total_bytes)
 
 
 def _baseline(strategy: Strategy, alone: Sequence[CellResult]) -> MeasuredBaseline | None:
@@ -236,42 +192,39 @@ def _baseline(strategy: Strategy, alone: Sequence[CellResult]) -> MeasuredBaseli
     return next(fit, found[0] if found else None)
 
 
-def _set_energy(row: RowFields, good: Sequence[CellResult]) -> None:
-    name = "energy_j_per_sample"
-    if not good:
-        row.set(name, None, "no launch of this row succeeded")
-        return
-    found = [energy_per_sample(result) for result in good]
-    known = [energy.j_per_sample for energy in found if energy.j_per_sample is not None]
+def energy_of_row(row: Launches, _: Context) -> Fields:
+    """Return what a sample took of the GPUs."""
+    found = [energy_per_sample(result) for result in row.good.values()]
+    joules = [energy.j_per_sample for energy in found if energy.j_per_sample is not None]
     reason = next((energy.reason for energy in found if energy.reason), "not measured")
-    row.set(name, estimate_over_launches(known) if known else None, reason)
+    estimate = estimate_over_launches(joules) if joules else None
+    return {"energy_j_per_sample": known(estimate, reason if found else NO_LAUNCH)}
 
 
-def _set_mfu(
-    row: RowFields,
-    inspection: CellResult | None,
-    good: Sequence[CellResult],
-    throughput: Estimate | None,
-) -> None:
-    ranks = inspection.ranks if inspection else ()
+def mfu_of_row(row: Launches, _: Context) -> Fields:
+    """Return the model's arithmetic, and what part it is of what the devices can do."""
+    ranks = row.inspection.ranks if row.inspection else ()
     flops = next((rank.flops_per_sample for rank in ranks if rank.flops_per_sample), None)
-    row.set("flops_per_sample", flops, _why_no_flops(ranks))
-    if not good or throughput is None:
-        row.set("mfu", None, "no launch of this row succeeded")
-        return
-    if isinstance(good[0].cell.strategy, Script):
-        row.set("mfu", None, row.reasons.get("flops_per_sample", "not known"))
-        return
-    trained = good[0].ranks
-    device = str(trained[0].facts.get("device_name", "cpu"))
-    by_format = _flops_by_format(good[0], flops or 1.0, _convolution_share(good[0].cell, ranks))
+    why = _why_no_flops(ranks) if flops is None else "not known"
+    return {"flops_per_sample": known(flops, why), "mfu": found_by(_mfu, row, flops, why)}
+
+
+def _mfu(row: Launches, flops: float | None, why_no_flops: str) -> Estimate:
+    """Return achieved FLOP/s over the devices' peak; raises Unavailable."""
+    first = next(iter(row.good.values()), None)
+    if first is None or row.throughput is None:
+        raise Unavailable(NO_LAUNCH)
+    if isinstance(first.cell.strategy, Script):
+        raise Unavailable(why_no_flops)
+    device = str(first.ranks[0].facts.get("device_name", "cpu"))
+    inspected = row.inspection.ranks if row.inspection else ()
+    convolutions = _convolution_share(first.cell, inspected)
+    by_format = _flops_by_format(first, flops or 1.0, convolutions)
     peak = mixed_peak(by_format, device)
     if flops is None or peak is None:
         reasons = [why_no_peak(device, dtype) for dtype, amount in by_format.items() if amount]
-        reason = next(filter(None, reasons), row.reasons.get("flops_per_sample"))
-        row.set("mfu", None, reason or "not known")
-        return
-    row.set("mfu", throughput.scaled(mfu(flops, 1.0, _num_devices(trained), peak)), "not known")
+        raise Unavailable(next(filter(None, reasons), why_no_flops))
+    return row.throughput.scaled(mfu(flops, 1.0, _num_devices(first.ranks), peak))
 
 
 def _convolution_share(cell: Cell, inspected: Sequence[RankRecord]) -> float:

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.rank_excess import stalls_of
 from scalebench.records.rank import RankRecord, StepGap
@@ -23,36 +24,36 @@ from scalebench.spec import Script
 
 MOST_NAMED = 3
 
+NOT_RECORDED = "the launch did not record it"
+OF_NO_SCRIPT = {
+    "outside_step": "only a script does something else between its steps",
+    "wrappers": "the strategy says how the model is distributed",
+    "script": "it is no script of the user's own",
+}
+"""Field → why no other strategy has it."""
 
-def script_of_row(row: Launches) -> RowFields:
+
+def script_of_row(row: Launches, _: Context) -> Fields:
     """Return what only a script's row has, and its marks."""
-    fields = RowFields()
     if not isinstance(row.cell.strategy, Script):
-        fields.set("outside_step", None, "only a script does something else between its steps")
-        fields.set("wrappers", None, "the strategy says how the model is distributed")
-        fields.set("script", None, "it is no script of the user's own")
-        return fields
+        return {name: Unavailable(why) for name, why in OF_NO_SCRIPT.items()}
     good = list(row.good.values())
     ranks = [rank for result in good for rank in result.ranks]
     if not ranks:
-        for name in ("outside_step", "wrappers", "script"):
-            fields.set(name, None, "no launch of this row succeeded")
-        return fields
-    found = _wrappers(ranks[0])
-    fields.set("wrappers", found, "the modules have no wrapper that is recognised")
-    fields.set("script", _facts(good), "the launch did not record it")
+        return null(OF_NO_SCRIPT, NO_LAUNCH)
     early = [rank.ended_after for rank in ranks if rank.ended_after is not None]
-    if early:
-        fields.stamps.append(f"ended early: after {min(early)} steps")
     killed = sorted({rank.rank for rank in ranks if rank.facts.get("killed_at_end")})
-    if killed:
-        named = ", ".join(map(str, killed))
-        fields.stamps.append(f"killed at its end: rank{'s' if killed[1:] else ''} {named}")
-    if any(rank.gaps is None for rank in ranks):
-        fields.set("outside_step", None, "the launch did not record it")
-        return fields
-    fields.values["outside_step"] = _outside(row)
-    return fields
+    named = f"rank{'s' if killed[1:] else ''} {', '.join(map(str, killed))}"
+    noted = all(rank.gaps is not None for rank in ranks)
+    return {
+        "wrappers": known(_wrappers(ranks[0]), "the modules have no wrapper that is recognised"),
+        "script": known(_facts(good), NOT_RECORDED),
+        "outside_step": known(_outside(row) if noted else None, NOT_RECORDED),
+        "stamps": [
+            *([f"ended early: after {min(early)} steps"] if early else []),
+            *([f"killed at its end: {named}"] if killed else []),
+        ],
+    }
 
 
 def _wrappers(rank: RankRecord) -> list[Wrapper] | None:

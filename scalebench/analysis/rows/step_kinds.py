@@ -6,7 +6,8 @@ import numpy as np
 
 from scalebench.analysis.attribution import LARGEST_DIFFERENCE
 from scalebench.analysis.mean_step import period_of
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.steps import clean_pace, launch_step_s
 from scalebench.records.rows.step_kinds import StepKinds
@@ -16,25 +17,21 @@ ALIKE = 1e-9
 """Of logarithms: what clocks tell."""
 
 NONE_DIFFERS = "the mean step is the typical one"
-NOT_MEASURED = "no launch of this row succeeded"
 
 
-def step_kinds_of_row(row: Launches) -> RowFields:
+def step_kinds_of_row(row: Launches, _: Context) -> Fields:
     """Return the typical step, and how steps differ where the mean one is another."""
-    fields = RowFields()
     good = list(row.good.values())
     if not good:
-        for name in ("typical_step_s", "step_kinds"):
-            fields.set(name, None, NOT_MEASURED)
-        return fields
+        return null(["typical_step_s", "step_kinds"], NO_LAUNCH)
     typical_s = [float(np.median(clean_pace(result))) for result in good]
-    fields.values["typical_step_s"] = estimate_over_launches(typical_s)
     longer = [launch_step_s(one) / typical for one, typical in zip(good, typical_s, strict=True)]
     differ = min(longer) > LARGEST_DIFFERENCE
-    fields.set("step_kinds", kinds_of(clean_pace(good[0])) if differ else None, NONE_DIFFERS)
-    if differ:
-        fields.stamps.append("steps differ")
-    return fields
+    return {
+        "typical_step_s": estimate_over_launches(typical_s),
+        "step_kinds": known(kinds_of(clean_pace(good[0])) if differ else None, NONE_DIFFERS),
+        "stamps": ["steps differ"] if differ else [],
+    }
 
 
 def kinds_of(step_s: Sequence[float]) -> StepKinds | None:

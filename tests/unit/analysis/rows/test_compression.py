@@ -1,10 +1,12 @@
 """A row of compressed training, from launches in which every number is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
-from scalebench.analysis.rows.launches import grouped
+from scalebench.analysis.rows.context import Context
 from scalebench.analysis.summarise import summarise
 from scalebench.records.rank import CompressionTraffic, GradientError
 from scalebench.report.findings.findings import judge
@@ -153,7 +155,8 @@ def test_one_rank_has_no_link_on_which_compression_pays():
     run = make_run([*map(inspection, both), *both])
     rows = summarise(run).rows
     for link, reason in ((the_link(2), "one rank sends nothing"), ("no link", "no link")):
-        (_, told) = (row.compression for row in against_uncompressed(rows, grouped(run), link))
+        context = replace(Context.of(run), link=link)
+        told = against_uncompressed(rows[1], rows, context)["compression"]
         assert told.break_even_replayed_byte_per_s is None
         assert told.unavailable["break_even_replayed_byte_per_s"] == reason
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.analysis.page_data.expert_load import expert_load_of
-from scalebench.analysis.rows.experts import experts_of_row
+from scalebench.analysis.rows.experts import expert_figures
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.spec import Expert
 from tests.builders.runs import make_cell, make_record, make_result
@@ -46,7 +46,7 @@ def result(slow_ns=None):
 
 
 def test_the_clean_steps_count():
-    figures = experts_of_row([result()])
+    figures = expert_figures([result()])
     assert figures.tokens == [[6.0, 4.0, 2.0, 0.0]]
     # Step 1: 8 of a mean of 3; step 2: 4 of a mean of 3.
     assert figures.imbalance == pytest.approx((8 / 3 + 4 / 3) / 2)
@@ -63,7 +63,7 @@ def test_the_clean_steps_count():
 
 
 def test_the_time_for_a_token_tells_a_slow_expert_from_a_busy_one():
-    figures = experts_of_row([result(slow_ns=40)])
+    figures = expert_figures([result(slow_ns=40)])
     assert figures.all_to_all_share == pytest.approx(0.25)
     rank, times = figures.slow_rank
     assert rank.rank == 1
@@ -72,7 +72,7 @@ def test_the_time_for_a_token_tells_a_slow_expert_from_a_busy_one():
 
 def test_a_launch_that_recorded_nothing_has_no_figures():
     plain = make_result(make_cell(world_size=2))
-    assert experts_of_row([plain]) is None
+    assert expert_figures([plain]) is None
     assert expert_load_of(plain) is None
 
 
@@ -99,4 +99,4 @@ def test_nothing_kept_is_all_dropped_and_nothing_chosen_is_nothing_dropped():
     for chosen, share in ((one, 1.0), (nothing, 0.0)):
         cell = make_cell("expert", 1, strategy=Expert(), rank_batch=8)
         empty = record(0, nothing[0], chosen[0], nothing[0], steps=[3])
-        assert experts_of_row([make_result(cell, ranks=[empty])]).dropped_share == share
+        assert expert_figures([make_result(cell, ranks=[empty])]).dropped_share == share

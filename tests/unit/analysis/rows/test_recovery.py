@@ -2,6 +2,7 @@
 
 import pytest
 
+from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.recovery import figures_of, recovery_of_row
 from scalebench.records.recovery import (
     ElasticRun,
@@ -194,9 +195,12 @@ def elastic_run_of(shrink_s, step_s):
 
 def test_a_row_has_them_only_where_its_suite_saves():
     cell = make_cell("ddp", 1).model_copy(update={"purpose": "save"})
-    assert recovery_of_row([]).reasons["recovery"] == "no checkpoint of this row was saved"
-    failed = recovery_of_row([make_failed(cell)])
-    assert failed.reasons["recovery"] == "no launch that saved or restored succeeded"
+
+    def found(*checkpoints):
+        return recovery_of_row(Launches(cell, checkpoints=checkpoints), None)["recovery"]
+
+    assert str(found()) == "no checkpoint of this row was saved"
+    assert str(found(make_failed(cell))) == "no launch that saved or restored succeeded"
     record = make_record(0, recovery=RecoveryRecord(saves=[saved()], file_system="ext4"))
     good = make_result(cell).model_copy(update={"ranks": [record]})
-    assert recovery_of_row([good]).values["recovery"].file_system == "ext4"
+    assert found(good).file_system == "ext4"

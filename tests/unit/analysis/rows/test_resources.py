@@ -4,12 +4,13 @@ from dataclasses import asdict
 
 import pytest
 
-from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
+from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.resources import mfu_of_row, peak_memory_of, predicted_peak
 from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.records.rank import Memory
 from scalebench.spec import Pipeline
 from scalebench.spec.presets import PRESETS
-from scalebench.stats import Estimate
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result
 
 LAYERS = Layers(
@@ -40,37 +41,36 @@ def predicted(reference):
     )
     rank = alone.ranks[0].model_copy(update={"memory": memory})
     alone = alone.model_copy(update={"ranks": [rank]})
-    return use_of_row(piped(), None, {}, [alone], None, reference)
+    return predicted_peak(piped(), reference, [alone])
 
 
 def test_a_pipeline_that_did_not_run_is_predicted_from_one_that_did():
-    found = predicted(counted_by(piped())).values["predicted_memory_bytes"]
+    found = predicted(counted_by(piped()))
     assert found > 0
     of_one_rank = counted_by(piped(), num_ranks=1)
-    assert predicted(of_one_rank).values["predicted_memory_bytes"] == found
+    assert predicted(of_one_rank) == found
 
 
 @pytest.mark.parametrize("other", [piped(rank_batch=16), piped(strategy=EIGHT)])
 def test_a_pipeline_is_not_predicted_from_microbatches_of_another_size(other):
-    row = predicted(counted_by(other))
-    assert "predicted_memory_bytes" not in row.values
-    assert "microbatches of this size" in row.reasons["predicted_memory_bytes"]
+    with pytest.raises(Unavailable, match="microbatches of this size"):
+        predicted(counted_by(other))
 
 
 A100 = {"device_name": "NVIDIA A100-SXM4-80GB", "device_uuid": "a"}
 FLOPS = 1e9
-THROUGHPUT = Estimate(value=1000.0, n=3)
 TF32_PEAK, FLOAT32_PEAK = 156e12, 19.5e12
 
 
 def mfu_of(workload, convolutions, **tf32):
-    """The row of one rank on an A100 that trains 1000 samples/s, of 1 GFLOP each, in float32."""
+    """The row of one rank on an A100 that trains samples of 1 GFLOP each, in float32."""
     cell = make_cell("plain", 1, workload=PRESETS[workload], device="cuda")
     record = make_record(
         flops_per_sample=FLOPS, convolution_flops_per_sample=convolutions, facts={**A100, **tf32}
     )
     good = make_result(cell, ranks=[record])
-    return use_of_row(cell, good, {0: good}, [], THROUGHPUT).values["mfu"]
+    row = Launches(cell, good, {0: good})
+    return row.throughput.value, mfu_of_row(row, None)["mfu"].value
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def mfu_of(workload, convolutions, **tf32):
 def test_the_peak_is_that_of_the_arithmetic_in_use(
     workload, convolutions, matmul_tf32, convolution_tf32, peak
 ):
-    found = mfu_of(
+    throughput, found = mfu_of(
         workload, convolutions, matmul_tf32=matmul_tf32, convolution_tf32=convolution_tf32
     )
-    assert found.value == pytest.approx(FLOPS * THROUGHPUT.value / peak)
+    assert found == pytest.approx(FLOPS * throughput / peak)
 
 
 def test_a_peak_that_one_rank_does_not_know_is_not_that_of_the_launch():

@@ -134,7 +134,6 @@ def test_from_a_step_of_ddp_on_one_rank_the_row_of_two_is_predicted(record, alon
     base, row = Launches(result.cell, measured={0: result}), Launches(make_cell("ddp", 2, **gpu))
     found = predict_row(row, base, the_link(2), None)
     assert len(sent) > 1
-    assert "prediction" in found.values, found
-    told = found.values["prediction"].operations
+    told = found["prediction"].operations
     assert [op.size_bytes for op in told] == sent
-    assert 0 < told[0].ready_s < told[-1].ready_s < found.values["predicted_step_s"]
+    assert 0 < told[0].ready_s < told[-1].ready_s < found["predicted_step_s"]
