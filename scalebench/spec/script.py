@@ -35,11 +35,15 @@ _PYTHON_OPTION = re.compile(r"-[uBOvqbEs]+|-[WX].*")
 
 LAUNCHERS = (
     *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "horovodrun", "composer"),
-    *("mpirun", "mpiexec", "srun"),
+    *("colossalai", "fabric", "torchx"),
+    *("mpirun", "mpiexec", "orterun", "prun", "srun", "jsrun", "aprun"),
 )
 """Programs that start ranks."""
 
-LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
+LAUNCHER_MODULES = (
+    *("torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"),
+    *("colossalai.cli", "lightning.fabric.cli", "lightning_fabric.cli", "torchx", "horovod.runner"),
+)
 
 ENVIRONMENTS = (
     *("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda", "mamba", "micromamba"),

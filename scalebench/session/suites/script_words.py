@@ -26,6 +26,12 @@ _FIRST_LINE = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S+)")
 _LONG_PATH = re.compile(r"'''exec' \"?([^\s\"]+)")
 """How pip begins a console script whose interpreter has too long a path for a first line."""
 
+_AROUND = (
+    *("nice", "ionice", "chrt", "taskset", "numactl", "time", "timeout", "nohup", "stdbuf"),
+    *("strace", "perf", "nsys", "ncu", "rocprof", "rocprofv3", "xvfb-run", "sudo"),
+)
+"""Programs that run another one under some condition: they may run scalebench as well."""
+
 _SHELL = re.compile(r"(ba|da|z|k)?sh|fish")
 _ACCELERATE = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
 
@@ -80,8 +86,16 @@ def _as_python(rest: list[str], python: str | None) -> list[str]:
     """Return words that begin with a program, as those of the Python file that it is."""
     file = Path(rest[0])
     if _SHELL.fullmatch(file.name):
-        script = next((word for word in rest[1:] if not word.startswith("-")), "")
-        raise UsageError(_why_no_shell(Path(script)))
+        words = [word for word in rest[1:] if not word.startswith("-")] or [rest[0]]
+        is_text = words == rest[2:3]  # bash -c "python train.py"
+        text = words[0] if is_text else _text(Path(words[0]))
+        raise UsageError(_why_no_shell(" ".join(rest[:2]) if is_text else words[0], text))
+    if file.name in _AROUND:
+        raise UsageError(
+            f"{rest[0]} is no Python script: give the script itself after --. What is to run "
+            f"around the whole measurement stands before scalebench: {rest[0]} scalebench run "
+            f"{without_launcher(rest[1:])}."
+        )
     is_here = file.is_file()
     file = file if is_here else Path(shutil.which(rest[0]) or "")
     if file.suffix in (".py", ".pyw") or not file.is_file():
@@ -89,15 +103,14 @@ def _as_python(rest: list[str], python: str | None) -> list[str]:
     interpreter = _interpreter(file) or ""
     name = PurePath(interpreter).name
     if file.suffix == ".sh" or _SHELL.fullmatch(name):
-        raise UsageError(_why_no_shell(file))
+        raise UsageError(_why_no_shell(str(file), _text(file)))
     if INTERPRETER.fullmatch(name):
         return [*(() if python else (interpreter,)), str(file), *rest[1:]]
     if is_here and not interpreter and b"\0" not in file.read_bytes()[:512]:
         return rest
     raise UsageError(
         f"{rest[0]} is no Python script: give the script itself after --, for example "
-        f"{without_launcher(rest[1:])}. What is to run around the whole measurement stands before "
-        f"scalebench: {rest[0]} scalebench run -- train.py."
+        f"{without_launcher(rest[1:])}."
     )
 
 
@@ -113,14 +126,21 @@ def _interpreter(file: Path) -> str | None:
     return (by_pip or found)[1] if found else None
 
 
-def _why_no_shell(file: Path) -> str:
+def _text(file: Path) -> str:
+    return file.read_text(errors="replace") if file.is_file() else ""
+
+
+def _why_no_shell(name: str, text: str) -> str:
     """Say what to write instead of a shell script: its own line that starts Python."""
-    text = file.read_text(errors="replace").replace("\\\n", " ") if file.is_file() else ""
+    text = re.sub(r"\\\n|\"?\$[@*]\"?", " ", text)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     starts = [w for w in lines if (".py" in w or " -m " in w) and not w.startswith("#")]
+    line = (starts or ["train.py --lr 0.1"])[-1]
+    started = re.match(rf"(exec )?(\S*/)?({'|'.join(LAUNCHERS)}|uv run) ", line)
+    command = without_launcher(line.split()) if started else f"-- {line}"
     return (
-        f"{file} is a shell script, and scalebench starts Python itself. Give the command in it "
-        f"that starts the training: scalebench run -- {(starts or ['train.py --lr 0.1'])[-1]}"
+        f"{name} starts a shell, and scalebench starts Python itself. Give the command in it "
+        f"that starts the training: scalebench run {command}"
     )
 
 

@@ -39,6 +39,11 @@ SPAWNS = (
     "and int(os.environ['WORLD_SIZE']) as the number of processes"
 )
 
+STARTS_RANKS = (
+    "the script starts {launcher}, which starts ranks of its own, and scalebench starts the ranks "
+    "already: give the training script itself, for example scalebench run -- {script}"
+)
+
 NO_STEP = "the script ended without a training step"
 
 IF_IT_TRAINED = "If it trained, call scalebench.step() after each step"

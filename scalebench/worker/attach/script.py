@@ -20,6 +20,7 @@ from typing import Any
 
 from scalebench.worker.attach import interface
 from scalebench.worker.attach.imports import after_import_of
+from scalebench.worker.attach.nested import refuse_launchers
 from scalebench.worker.attach.problems import (
     IF_IT_TRAINED,
     NO_OPTIMIZER,
@@ -64,6 +65,7 @@ def main(request_file: str) -> int:
         _heed_other_port()
 
     after_import_of("torch", begin)
+    refuse_launchers()
     error: BaseException | None = None
     try:
         run(request)

@@ -199,7 +199,8 @@ def environment_for(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     if cell.device == "cpu":
-        given["CUDA_VISIBLE_DEVICES"] = ""
+        # Without the second, accelerate makes no group of ranks where it finds no GPU.
+        given |= {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
     kept = {k: v for k, v in os.environ.items() if not _OF_OTHER_LAUNCHERS.match(k)}
     own = dict(setting.split("=", 1) for setting in _script(cell).environment)
     return {**kept, **own, **given}

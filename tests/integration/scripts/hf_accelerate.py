@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+accelerator = Accelerator(gradient_accumulation_steps=4)
 model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
 optimizer = torch.optim.AdamW(model.parameters())
 loader = DataLoader(TensorDataset(torch.randn(1024, 32)), 8)

@@ -55,6 +55,8 @@ elif trouble == "alone":
     train(5000, distributed=False)
 elif trouble == "unwrapped":
     train(50_000, wrapped=False)
+elif trouble == "nests":
+    os.system("torchrun --nproc-per-node 2 train.py")
 elif trouble == "spawns":
     torch.multiprocessing.spawn(worker, nprocs=2)
 elif trouble == "hangs":

@@ -115,9 +115,12 @@ def test_accelerate_is_asked_for_its_settings(
         ("mpirun -np 2 python train.py --lr 1", "-- train.py --lr 1."),
         ("uv run --with x python t.py", '--python "$(uv run --with x which python)" -- t.py.'),
         ("conda run -n e python -m p", '--python "$(conda run -n e which python)" -- -m p.'),
-        ("nice -n 5 python t.py", "-- t.py."),
-        ("bash train.sh 1", "scalebench run -- torchrun $X train.py --lr 1"),
-        ("./train.sh", "scalebench run -- torchrun $X train.py --lr 1"),
+        ("fabric run --devices 2 t.py --lr 1", "-- t.py --lr 1."),
+        ("nice -n 5 python t.py", "nice scalebench run -- t.py."),
+        ("numactl -N 0 python t.py", "numactl scalebench run -- t.py."),
+        ("bash train.sh 1", "scalebench run -- train.py --lr 1"),
+        ("./train.sh", "scalebench run -- train.py --lr 1"),
+        ("bash", "bash starts a shell"),
         ("bash -c x", "scalebench run -- train.py --lr 0.1"),
     ],
 )
@@ -125,9 +128,14 @@ def test_what_starts_something_else_is_refused_with_the_line_to_write(
     bin_: Path, words: str, line: str
 ) -> None:
     Path("train.sh").write_text(
-        "set -e\n# python old.py\ntorchrun $X \\\n  train.py --lr 1\necho ok\n"
+        'set -e\n# python old.py\ntorchrun $X \\\n  train.py --lr 1 "$@"\necho ok\n'
     )
     with pytest.raises(UsageError) as refused:
         script(*words.split())
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_shells_own_line_is_quoted_back() -> None:
+    with pytest.raises(UsageError, match=r"bash -c starts .* run -- python t\.py --lr 1$"):
+        script("bash", "-c", "cd x\npython t.py --lr 1")

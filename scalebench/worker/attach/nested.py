@@ -1,0 +1,74 @@
+"""Refuses a launcher inside the script: its ranks would be ranks of every rank, and unwatched."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from scalebench.worker.attach import interface
+from scalebench.worker.attach.problems import STARTS_RANKS, ScriptProblem
+
+PROGRAMS = ("torchrun", "deepspeed", "horovodrun", "accelerate-launch")
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+ELASTIC = "TORCHELASTIC_RUN_ID"
+"""Names the job of a rank: the ranks of a torchrun inside the script have another one."""
+
+
+def refuse_launchers() -> None:
+    """Raise `ScriptProblem` in whatever starts a launcher before the first step; see PEP 578."""
+
+    def hear(event: str, given: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen":
+            _, words, _, env = given
+            found = launched(_words(words), env or {})
+        elif event == "os.system":
+            found = launched(_words(given[0]), {})
+        else:
+            return
+        if found and not getattr(interface.watch, "num_calls", 0):
+            launcher, script = found
+            raise ScriptProblem(STARTS_RANKS.format(launcher=launcher, script=script))
+
+    sys.addaudithook(hear)
+
+
+def launched(words: Sequence[str], env: Mapping[Any, Any]) -> tuple[str, str] | None:
+    """Return the launcher that a command starts, and the script behind it; None: it starts none.
+
+    Args:
+        words: The command's.
+        env: Its environment; empty: this process's.
+    """
+    for i, word in enumerate(words):
+        name = PurePath(word).name
+        is_accelerate = name == "accelerate" and words[i + 1 : i + 2] == ["launch"]
+        if is_accelerate or (i == 0 and name in PROGRAMS) or (words[:i][-1:] == ["-m"] and
+                                                              word in MODULES):  # fmt: skip
+            return ("accelerate launch" if is_accelerate else name), _script(words[i + 1 :])
+        if word.endswith(".py") and name not in PROGRAMS:
+            break
+    env = {_text(key): _text(value) for key, value in env.items()}
+    if "RANK" in env and env.get(ELASTIC, os.environ.get(ELASTIC)) != os.environ.get(ELASTIC):
+        return "torchrun", _script(words)
+    return None
+
+
+def _script(words: Sequence[str]) -> str:
+    place = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
+    return "train.py" if place is None else shlex.join(words[place:])
+
+
+def _words(command: Any) -> list[str]:
+    if isinstance(command, (str, bytes)):
+        return _text(command).split()
+    words = [_text(word) for word in command]
+    shell = words[:1] in (["/bin/sh"], ["sh"], ["bash"]) and words[1:2] == ["-c"]
+    return words[2].split() if shell and words[2:] else words
+
+
+def _text(value: Any) -> str:
+    return os.fsdecode(value)
