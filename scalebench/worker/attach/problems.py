@@ -40,7 +40,7 @@ SPAWNS = (
 )
 
 STARTS_RANKS = (
-    "the script starts {launcher}, which starts ranks of its own, and scalebench starts the ranks "
+    "the script starts {launcher}, which starts ranks as well, and scalebench starts the ranks "
     "already: give the training script itself, for example scalebench run -- {script}"
 )
 
