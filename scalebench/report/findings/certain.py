@@ -30,6 +30,9 @@ LEAST_WAIT = 0.05
 AS_LONG = 0.8
 """Of the wait for a batch on several ranks: one rank that waits so long has the same loader."""
 
+OF_SEVERAL_RANKS = ("wait", "exposed_transfer")
+"""Parts of the loss budget that one rank alone does not have."""
+
 TIMES_AS_MANY = 2
 """Buckets of the default size make at most one part in so many of the operations."""
 
@@ -43,20 +46,25 @@ def _loss(
 def certain(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
     """Return what is certain of a row on several ranks, that which takes most time first.
 
-    Nothing takes more than the step that it is measured in. ``of_suite`` has the row of one rank.
+    Nothing takes more than the step that it is measured in, and what one rank does not pay no more
+    than is missing to ideal. ``of_suite`` has the row of one rank.
     """
     if row.status != "ok" or row.world_size == 1 or wording.is_baseline(row) or not row.step_s:
         return []
-    most_s = row.step_s.value
     found = list(_slow_loader(row, of_suite))
     if found:  # no rank's loader is worse than that of one rank
         computing = [one for one in row.rank_excess or () if one.part == "compute"]
         row = row.model_copy(update={"rank_excess": computing})
     found += [one for read in READERS for one in read(row) if not found or read is not _few_workers]
-    found = [
-        replace(one, taken_s=Estimate(value=min(one.taken_s.value, most_s), n=1)) for one in found
-    ]
-    return sorted(found, key=lambda one: -one.taken_s.value)
+    return sorted((_at_most(one, row) for one in found), key=lambda one: -one.taken_s.value)
+
+
+def _at_most(loss: Loss, row: Row) -> Loss:
+    assert row.step_s is not None
+    most_s = row.step_s.value
+    if loss.about in OF_SEVERAL_RANKS and row.efficiency is not None:
+        most_s *= max(0.0, 1 - row.efficiency.value)
+    return replace(loss, taken_s=Estimate(value=min(loss.taken_s.value, most_s), n=1))
 
 
 def _late_ranks(row: Row) -> Iterator[Loss]:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from scalebench import units
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
+from scalebench.report.findings.advice import first_loss
 from scalebench.report.findings.advice_rules import NOT_ALONE
 from scalebench.report.findings.brief import losses, suite_in_brief, where
 from scalebench.report.findings.certain import certain
@@ -142,6 +143,9 @@ def _nothing(rows: Sequence[Row]) -> str:
 
 def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
     """Say what costs most in these cases; of one, how certain that is."""
+    first = first_loss(heads[0], rows) if len(heads) == 1 else None
+    if first is not None and first.sentence is not None and (step := heads[0].step_s):
+        return f"{first.cause}, up to {units.percent(first.taken_s.value / step.value)} of the step"
     found = largest_loss(heads)
     if found is not None and len(heads) > 1:
         share, cause, row = found

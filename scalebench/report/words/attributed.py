@@ -12,6 +12,7 @@ from scalebench.records.rows.budget import Budget, ComputeInflation
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
+from scalebench.report.words.warnings import marks
 
 NEGLIGIBLE = 0.0005
 """Of the step: below this a part is written as 0.0 %."""
@@ -184,7 +185,7 @@ def lateness(late: Straggler) -> str:
 def held_up(row: Row) -> list[str]:
     """Name the rank that steadily arrives last, and why: ``"Rank 1 is the slow one (last …"``."""
     late = straggler(row)
-    if late is None:
+    if late is None or "foreign load" in marks(row):  # which makes any rank late
         return []
     why = wording.joined(list(reasons(row, late.rank).values()))
     return [f"Rank {late.rank} is the slow one ({lateness(late)}){f': {why}' if why else ''}."]

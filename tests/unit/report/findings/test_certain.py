@@ -213,9 +213,12 @@ def test_a_loader_that_one_rank_waits_for_as_long_costs_speed_and_names_no_rank(
     assert any("rank 1 is the slow one" in one for one in told) != costs_speed
 
 
-def test_nothing_takes_more_than_the_step():
+def test_nothing_takes_more_than_the_step_and_waiting_no_more_than_is_lost():
     row = noisy(**excess("lateness", 0.07, 0.0))
-    assert certain(row)[0].taken_s.value == row.step_s.value
+    lost_s = (1 - row.efficiency.value) * row.step_s.value
+    assert certain(row)[0].taken_s.value == pytest.approx(lost_s)
+    unknown = row.model_copy(update={"efficiency": None})
+    assert certain(unknown)[0].taken_s.value == row.step_s.value
 
 
 @pytest.mark.parametrize("part", ["data_stall", "lateness"])
