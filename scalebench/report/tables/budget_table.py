@@ -25,7 +25,10 @@ DOUBT = "?"
 DOUBTFUL = f"{DOUBT} uncertain, may be zero"
 DOUBTFUL_OR_OPEN = f"{DOUBTFUL}, or the parts of the row do not add up"
 OPEN = "open"
-OPEN_MEANS = "open: the parts do not add up, as traced steps were unlike the others, and none is a cause yet"
+OPEN_MEANS = (
+    "open: the parts do not add up, as traced steps were unlike the others; none is named as the"
+    " cause"
+)
 MERGED = "rest"
 
 Pair = tuple[Row, Budget]
