@@ -39,12 +39,11 @@ from scalebench.analysis.steps import launch_step_s
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.stats import Estimate, estimate_signed
-from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, within
+from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, partition, within
 from scalebench.trace.intervals import (
     Intervals,
     divided,
     intersect,
-    intervals,
     subtract,
     union,
 )
@@ -73,10 +72,9 @@ def exposed_by_axis(launch: LaunchAttribution, rank: int) -> dict[str | None, Ex
         rank: Whose operations.
     """
     trace, chosen = launch.traces[rank], launch.typical_steps
-    steps = union(intervals([trace.steps[i] for i in chosen]))
-    compute = within(steps, union(intervals(trace.compute), intervals(trace.codec)))
+    step = partition(trace, chosen)
     flying = {
-        axis: subtract(within(steps, spans), compute)
+        axis: subtract(within(step.steps, spans), step.compute)
         for axis, spans in in_flight_by_axis(trace, frozenset(chosen)).items()
     }
     waited_in = launch.matched.waiting_along.get(rank, {})
@@ -125,16 +123,8 @@ def losses(parts: StepParts, baseline: StepParts, batch_part: float) -> dict[str
         baseline: Of a clean step of the plain baseline.
         batch_part: A rank's part of the baseline's batch.
     """
-    return {
-        "compute_inflation_s": parts.compute_s - batch_part * baseline.compute_s,
-        "exposed_transfer_s": parts.exposed_transfer_s,
-        "wait_s": parts.wait_s,
-        "bubble_s": parts.bubble_s,
-        "codec_s": parts.codec_s,
-        "copies_s": parts.copies_s - batch_part * baseline.copies_s,
-        "data_stall_s": parts.data_stall_s - batch_part * baseline.data_stall_s,
-        "other_idle_s": parts.other_idle_s - batch_part * baseline.other_idle_s,
-    }
+    ideal = {part: batch_part * baseline[part.activity] for part in MEASURED if part.beyond}
+    return {part.field: parts[part.activity] - ideal.get(part, 0.0) for part in MEASURED}
 
 
 def closed_budget(
@@ -248,10 +238,10 @@ def losses_by_axis(
         along = exposed_by_axis(row, rank)
         in_headline = clean_parts(row, rank, budget.measured_s, apart)
         in_launch = clean_parts(row, rank, launch_step_s(row.result), apart)
-        exposed_s = in_headline.exposed_transfer_s + in_headline.wait_s
+        exposed_s = in_headline["exposed_transfer"] + in_headline["wait"]
         traced_s = sum(one.total_s for one in along.values())
         scale = exposed_s / traced_s if traced_s > 0 else 0.0
-        to_launch = in_launch.total_s / in_headline.total_s
+        to_launch = sum(in_launch.values()) / sum(in_headline.values())
         found.append(
             {
                 axis: (scale * one.transfer_s, scale * one.wait_s)
@@ -300,8 +290,7 @@ def _held_by_others(found: Mapping[str, float], unknown: Sequence[Part]) -> dict
 
 
 def _mean(parts: Sequence[StepParts]) -> StepParts:
-    names = vars(parts[0])
-    return StepParts(**{n: float(np.mean([getattr(one, n) for one in parts])) for n in names})
+    return {name: float(np.mean([one[name] for one in parts])) for name in parts[0]}
 
 
 def _part(of_headline: Sequence[float], of_rounds: Sequence[float]) -> Estimate:
@@ -329,10 +318,6 @@ def waits_most(launches: Sequence[LaunchAttribution]) -> int:
     A pipeline's bubble is waiting, too.
     """
     ranks = sorted(launches[0].breakdowns)
-    wait_s = [
-        np.mean(
-            [launch.breakdowns[r].wait_s + launch.breakdowns[r].bubble_s for launch in launches]
-        )
-        for r in ranks
-    ]
+    of_ranks = [[launch.breakdowns[rank].parts for launch in launches] for rank in ranks]
+    wait_s = [np.mean([one["wait"] + one["bubble"] for one in parts]) for parts in of_ranks]
     return ranks[int(np.argmax(wait_s))]

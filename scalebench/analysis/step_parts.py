@@ -17,55 +17,30 @@ Where steps differ by design otherwise, and the traced ones are not whole period
 to the typical step, and what long steps take is left to the residual.
 """
 
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Mapping
 
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.steps import launch_step_s
-from scalebench.trace.breakdown import Breakdown
 
 MOST_OF_WORK = 0.5
 """Tracing never makes up more than this of the host's time, or of a GPU's kernels: if traced steps
 seem to say so, they were slower than the clean ones next to them for other reasons, which affect
 all parts equally. A GPU's gaps may all be due to tracing: nothing else shows how long they were."""
 
-HOST_WORK = ("compute_s", "codec_s", "other_idle_s", "bubble_s")
+HOST_WORK = ("compute", "codec", "other_idle", "bubble")
 """On CPU: what tracing makes longer. A bubble grows with what other ranks compute."""
 
-GAPS = ("other_idle_s", "data_stall_s", "bubble_s")
+GAPS = ("other_idle", "data_stall", "bubble")
 """On CUDA: what tracing makes longer, in the order in which it is taken off."""
 
-KERNELS = ("compute_s", "codec_s")
+KERNELS = ("compute", "codec")
 
+StepParts = Mapping[str, float]
+"""What a step of one rank is made of: activity of a part of the budget → seconds.
 
-@dataclass(frozen=True)
-class StepParts:
-    """What a step of one rank is made of, seconds, as far as traced steps tell.
-
-    ``compute_s`` is without encoding and decoding; ``copies_s`` is copies alone.
-    """
-
-    compute_s: float
-    exposed_transfer_s: float
-    wait_s: float
-    codec_s: float
-    data_stall_s: float
-    other_idle_s: float
-    bubble_s: float = 0.0
-    copies_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        """The sum of all parts."""
-        return self.sum_of(tuple(vars(self)))
-
-    def sum_of(self, names: tuple[str, ...]) -> float:
-        """Return the sum of some parts, seconds."""
-        return float(sum(getattr(self, name) for name in names))
-
-    def times(self, factor: float, names: tuple[str, ...]) -> Self:
-        """Return the parts with some of them multiplied."""
-        return replace(self, **{name: factor * getattr(self, name) for name in names})
+As far as traced steps tell; see `scalebench.records.rows.budget.Part`. ``compute`` is without
+encoding and decoding, ``copies`` are copies alone.
+"""
 
 
 def clean_parts(
@@ -79,36 +54,24 @@ def clean_parts(
         step_s: The clean step of the headline, seconds.
         apart: Whether transfer and wait are separated; if not, all of it is transfer.
     """
-    traced = traced_parts(launch.breakdowns[rank], apart)
+    traced = dict(launch.breakdowns[rank].parts)
+    if not apart:
+        traced["exposed_transfer"] += traced["wait"]
+        traced["wait"] = 0.0
     traced_s = launch.own_traced_step_s(rank)
     added_s = max(traced_s * (1 - 1 / (1 + launch.trace_overhead)), 0.0)
     on_cpu = launch.result.cell.device == "cpu"
     found, removed_s = (off_work if on_cpu else off_gaps)(traced, added_s)
     shown, stall_s = launch.shown_share(rank), launch.stall_s(rank)
     if stall_s is None:
-        return found.times(shown * step_s / (traced_s - removed_s), tuple(vars(found)))
-    rest_s = traced_s - removed_s - found.data_stall_s
+        return _times(found, shown * step_s / (traced_s - removed_s), tuple(found))
+    rest_s = traced_s - removed_s - found["data_stall"]
     if not on_cpu:  # the host waits for batches while the GPU still computes
-        stall_s = min(stall_s, max(launch_step_s(launch.result) - rest_s, found.data_stall_s))
+        stall_s = min(stall_s, max(launch_step_s(launch.result) - rest_s, found["data_stall"]))
     stall_s *= step_s / launch_step_s(launch.result)
-    others = tuple(name for name in vars(found) if name != "data_stall_s")
-    scaled = found.times(shown * (step_s - stall_s) / rest_s if rest_s > 0 else 0.0, others)
-    return replace(scaled, data_stall_s=stall_s)
-
-
-def traced_parts(traced: Breakdown, apart: bool) -> StepParts:
-    """Return a traced step as it is; see `clean_parts`."""
-    wait_s = traced.wait_s if apart else 0.0
-    return StepParts(
-        compute_s=traced.busy_s,
-        exposed_transfer_s=traced.exposed_comm_s - traced.bubble_s - wait_s,
-        wait_s=wait_s,
-        codec_s=traced.codec_s,
-        data_stall_s=traced.data_stall_s,
-        other_idle_s=traced.other_idle_s,
-        bubble_s=traced.bubble_s,
-        copies_s=traced.copies_alone_s,
-    )
+    others = tuple(name for name in found if name != "data_stall")
+    scaled = _times(found, shown * (step_s - stall_s) / rest_s if rest_s > 0 else 0.0, others)
+    return {**scaled, "data_stall": stall_s}
 
 
 def off_work(
@@ -119,9 +82,9 @@ def off_work(
     Returns:
         The parts, and the seconds that were taken off.
     """
-    whole_s = parts.sum_of(names)
+    whole_s = sum(parts[name] for name in names)
     removed_s = min(added_s, MOST_OF_WORK * whole_s)
-    return parts.times(1 - removed_s / whole_s if whole_s > 0 else 1.0, names), removed_s
+    return _times(parts, 1 - removed_s / whole_s if whole_s > 0 else 1.0, names), removed_s
 
 
 def off_gaps(parts: StepParts, added_s: float) -> tuple[StepParts, float]:
@@ -132,8 +95,12 @@ def off_gaps(parts: StepParts, added_s: float) -> tuple[StepParts, float]:
     """
     left_s = added_s
     for name in GAPS:
-        taken_s = min(left_s, getattr(parts, name))
-        parts = replace(parts, **{name: getattr(parts, name) - taken_s})
+        taken_s = min(left_s, parts[name])
+        parts = {**parts, name: parts[name] - taken_s}
         left_s -= taken_s
     parts, off_kernels_s = off_work(parts, left_s, KERNELS)
     return parts, added_s - left_s + off_kernels_s
+
+
+def _times(parts: StepParts, factor: float, names: tuple[str, ...]) -> StepParts:
+    return {name: part * factor if name in names else part for name, part in parts.items()}

@@ -13,11 +13,12 @@ Source of the definitions: docs/definitions.md.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
+from scalebench.records.rows.budget import RankTimes
 from scalebench.records.rows.communication import OperationFigures
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.trace.intervals import (
@@ -32,11 +33,69 @@ from scalebench.trace.intervals import (
 
 
 @dataclass(frozen=True)
-class Breakdown:
-    """One rank's step: seconds per step, means over the traced steps that were chosen.
+class Partition:
+    """Some steps of a rank, every moment given to exactly one part; every set is tidy.
 
-    The parts that share out the step are ``codec_s``, ``busy_s``, ``wait_s``,
-    ``exposed_transfer_s``, ``copies_alone_s``, ``data_stall_s``, ``other_idle_s`` and ``bubble_s``.
+    Attributes:
+        compute: Computation, encoding and decoding included.
+        exposed: Communication while nothing was computed.
+        copies: Copies and fills of GPU memory, whatever else ran.
+        parts: What the rank did → when, in order of precedence; together they are the steps.
+    """
+
+    steps: Intervals
+    compute: Intervals
+    communication: Intervals
+    exposed: Intervals
+    copies: Intervals
+    parts: dict[str, Intervals]
+
+
+def partition(
+    trace: Trace,
+    chosen: Sequence[int],
+    waiting: Intervals | None = None,
+    gap_ns: int = 0,
+) -> Partition:
+    """Give every moment of a rank's traced steps to one part.
+
+    Args:
+        trace: Of the rank.
+        chosen: Indices of the steps that count.
+        waiting: When it waited for others inside operations; see `matching`. None: never.
+        gap_ns: Gaps in the computation of at most this length are computation, too.
+    """
+    steps = union(intervals([trace.steps[i] for i in chosen]))
+    counted = frozenset(chosen)
+    codec = within(steps, intervals(trace.codec))
+    compute = closed(within(steps, union(intervals(trace.compute), codec)), gap_ns)
+    sent = [op for op in trace.operations if op.step in counted]
+    communication = within(steps, in_flight(trace, sent))
+    copies = within(steps, intervals(trace.copies or []))
+    parts, given = {}, none()
+    for name, spans in {
+        "codec": codec,
+        "compute": compute,
+        "wait": intersect(communication, none() if waiting is None else waiting),
+        "exposed_transfer": communication,
+        "copies": copies,
+        "data_stall": within(steps, intervals(trace.data)),
+        "other_idle": steps,
+    }.items():
+        parts[name] = subtract(spans, given)
+        given = union(given, spans)
+    exposed = subtract(communication, compute)
+    return Partition(steps, compute, communication, exposed, copies, parts)
+
+
+def closed(spans: Intervals, gap_ns: int) -> Intervals:
+    """Return the tidy set with gaps of at most ``gap_ns`` closed."""
+    wider = spans + np.array([0, gap_ns])  # those that touch are one
+    return union(wider) - np.array([0, gap_ns]) if len(spans) and gap_ns else spans
+
+
+class Breakdown(RankTimes):
+    """One rank's step: seconds per step, means over the traced steps that were chosen.
 
     Attributes:
         step_s: The traced step.
@@ -50,33 +109,22 @@ class Breakdown:
         copies_s: Union of copies and fills of GPU memory, whatever else ran.
         copies_alone_s: The part of it during which nothing was computed or communicated.
         comm_beside_copies_s: The part of ``exposed_comm_s`` during which memory was copied.
+        parts: What shares out the step: activity of a part of the budget → seconds.
     """
 
-    rank: int
     num_steps: int
-    step_s: float
-    compute_s: float
-    busy_s: float
-    comm_s: float
-    exposed_comm_s: float
-    exposed_transfer_s: float
-    wait_s: float
-    codec_s: float
-    data_stall_s: float
-    other_idle_s: float
-    bubble_s: float = 0.0
-    encode_s: float = 0.0
-    decode_s: float = 0.0
-    copies_s: float = 0.0
-    copies_alone_s: float = 0.0
-    comm_beside_copies_s: float = 0.0
-    by_kind: tuple[OperationFigures, ...] = ()
-    by_bucket: tuple[OperationFigures, ...] = ()
+    encode_s: float
+    decode_s: float
+    parts: dict[str, float]
+    by_kind: tuple[OperationFigures, ...]
+    by_bucket: tuple[OperationFigures, ...]
 
     def with_bubble(self, bubble_s: float) -> Self:
         """Return the breakdown with this much of the wait called bubble, or as much as there is."""
         bubble_s = min(bubble_s, self.wait_s)
-        return replace(self, bubble_s=bubble_s, wait_s=self.wait_s - bubble_s)
+        moved = {"bubble": bubble_s, "wait": self.wait_s - bubble_s}
+        named = {f"{name}_s": seconds for name, seconds in moved.items()}
+        return self.model_copy(update={**named, "parts": self.parts | moved})
 
 
 def break_down(
@@ -85,52 +133,34 @@ def break_down(
     waiting: Intervals | None = None,
     chosen: Sequence[int] | None = None,
 ) -> Breakdown:
-    """Share out a rank's traced steps.
-
-    Args:
-        rank: Whose.
-        trace: Its trace, with at least one step.
-        waiting: When it waited for others inside operations; see `matching`. None: never.
-        chosen: Indices of the steps that count; None: all.
-    """
+    """Share out a rank's traced steps, at least one; see `partition` for the arguments."""
     indices = range(len(trace.steps)) if chosen is None else chosen
-    steps = union(intervals([trace.steps[i] for i in indices]))
-    num_steps = len(indices)
-    counted = frozenset(indices)
+    found, num_steps, counted = partition(trace, indices, waiting), len(indices), set(indices)
     operations = [op for op in trace.operations if op.step in counted]
-    compute = within(steps, union(intervals(trace.compute), intervals(trace.codec)))
-    codec = within(steps, intervals(trace.codec))
-    communication = within(steps, in_flight(trace, operations))
-    exposed = subtract(communication, compute)
-    wait = intersect(exposed, none() if waiting is None else waiting)
-    copies = within(steps, intervals(trace.copies or []))
-    busy = union(compute, communication, copies)
-    stall = subtract(within(steps, intervals(trace.data)), busy)
-    accounted = union(busy, stall)
 
     def per_step(spans: Intervals) -> float:
         return length_s(spans) / num_steps
 
+    parts = {name: per_step(spans) for name, spans in found.parts.items()} | {"bubble": 0.0}
+    seconds = {f"{name}_s": part for name, part in parts.items()} | {
+        "step_s": per_step(found.steps),
+        "compute_s": per_step(found.compute),
+        "busy_s": parts["compute"],
+        "comm_s": per_step(found.communication),
+        "exposed_comm_s": per_step(found.exposed),
+        "encode_s": per_step(within(found.steps, intervals(trace.encode))),
+        "decode_s": per_step(within(found.steps, intervals(trace.decode))),
+        "copies_s": per_step(found.copies),
+        "copies_alone_s": parts["copies"],
+        "comm_beside_copies_s": per_step(intersect(found.exposed, found.copies)),
+    }
     return Breakdown(
         rank=rank,
         num_steps=num_steps,
-        step_s=per_step(steps),
-        compute_s=per_step(compute),
-        busy_s=per_step(subtract(compute, codec)),
-        comm_s=per_step(communication),
-        exposed_comm_s=per_step(exposed),
-        exposed_transfer_s=per_step(subtract(exposed, wait)),
-        wait_s=per_step(wait),
-        codec_s=per_step(codec),
-        data_stall_s=per_step(stall),
-        other_idle_s=per_step(subtract(steps, accounted)),
-        encode_s=per_step(within(steps, intervals(trace.encode))),
-        decode_s=per_step(within(steps, intervals(trace.decode))),
-        copies_s=per_step(copies),
-        copies_alone_s=per_step(subtract(copies, union(compute, communication))),
-        comm_beside_copies_s=per_step(intersect(exposed, copies)),
-        by_kind=_figures(operations, num_steps, steps, compute, by_bucket=False),
-        by_bucket=_figures(operations, num_steps, steps, compute, by_bucket=True),
+        parts=parts,
+        by_kind=_figures(operations, num_steps, found, by_bucket=False),
+        by_bucket=_figures(operations, num_steps, found, by_bucket=True),
+        **seconds,
     )
 
 
@@ -164,15 +194,14 @@ def within(steps: Intervals, spans: Intervals) -> Intervals:
 def _figures(
     operations: Sequence[TracedOperation],
     num_steps: int,
-    steps: Intervals,
-    compute: Intervals,
+    found: Partition,
     by_bucket: bool,
 ) -> tuple[OperationFigures, ...]:
     groups: dict[tuple[str, int | None], list[TracedOperation]] = {}
     for op in operations:
         groups.setdefault((op.kind, op.ordinal if by_bucket else None), []).append(op)
     return tuple(
-        _one(kind, ordinal, alike, num_steps, steps, compute)
+        _one(kind, ordinal, alike, num_steps, found)
         for (kind, ordinal), alike in sorted(groups.items(), key=str)
     )
 
@@ -182,11 +211,10 @@ def _one(
     ordinal: int | None,
     operations: Sequence[TracedOperation],
     num_steps: int,
-    steps: Intervals,
-    compute: Intervals,
+    found: Partition,
 ) -> OperationFigures:
-    covered = within(steps, covered_by(operations))
-    exposed = subtract(covered, compute)
+    covered = within(found.steps, covered_by(operations))
+    exposed = subtract(covered, found.compute)
     sizes = [op.num_bytes for op in operations if op.num_bytes is not None]
     phases = [op.phase for op in operations]
     return OperationFigures(

@@ -12,8 +12,8 @@ import numpy as np
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.steps import steps_of
 from scalebench.records.trace import Trace
-from scalebench.trace.breakdown import in_flight
-from scalebench.trace.intervals import Intervals, clip, intersect, intervals, none, subtract, union
+from scalebench.trace.breakdown import closed, partition
+from scalebench.trace.intervals import Intervals, intersect
 from scalebench.trace.matching import shown_on_rank_0
 
 MOST_RANKS = 16
@@ -126,31 +126,13 @@ def _rank_step(
     rank: int, trace: Trace, step: int, begin_ns: int, waiting: Intervals | None
 ) -> RankStep:
     start, end = trace.steps[step]
-    whole = intervals([(start, end)])
     gap_ns = int((end - start) * VISIBLE)
+    found = partition(trace, [step], waiting, gap_ns)
     operations = [op for op in trace.operations if op.step == step]
-    codec = clip(intervals(trace.codec), start, end)
-    compute = closed(clip(union(intervals(trace.compute), codec), start, end), gap_ns)
-    communication = clip(in_flight(trace, operations), start, end)
-    exposed = subtract(communication, compute)
-    wait = intersect(exposed, none() if waiting is None else waiting)
-    copies = clip(intervals(trace.copies or []), start, end)
-    busy = union(compute, communication, copies)
-    stall = subtract(clip(intervals(trace.data), start, end), busy)
-    idle = subtract(whole, union(busy, stall))
-    found = {
-        "compute": subtract(compute, codec),
-        "codec": codec,
-        "wait": wait,
-        "exposed_transfer": subtract(exposed, wait),
-        "copies": subtract(copies, union(compute, communication)),
-        "data_stall": stall,
-        "other_idle": idle,
-        HIDDEN: intersect(communication, compute),
-    }
+    sets = found.parts | {HIDDEN: intersect(found.communication, found.compute)}
     return RankStep(
         rank=rank,
-        spans={kind: _seconds(closed(spans, gap_ns), begin_ns) for kind, spans in found.items()},
+        spans={k: _seconds(closed(sets[k], gap_ns), begin_ns) for k in (*ACTIVITIES, HIDDEN)},
         operations=tuple(
             ShownOperation(
                 op.kind,
@@ -162,12 +144,6 @@ def _rank_step(
             for op in sorted(operations, key=lambda op: op.start_ns)
         ),
     )
-
-
-def closed(spans: Intervals, gap_ns: int) -> Intervals:
-    """Return the tidy set with gaps of at most ``gap_ns`` closed."""
-    wider = spans + np.array([0, gap_ns])  # those that touch are one
-    return union(wider) - np.array([0, gap_ns]) if len(spans) else spans
 
 
 def _seconds(spans: Intervals, begin_ns: int) -> tuple[tuple[float, float], ...]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,8 +12,8 @@ from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.run import CellResult
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.spec import Grouped
-from scalebench.trace.breakdown import covered_by, within
-from scalebench.trace.intervals import intersect, intervals, length_s, none, subtract, union
+from scalebench.trace.breakdown import covered_by, partition, within
+from scalebench.trace.intervals import intersect, length_s, none, subtract
 
 _RANKS = re.compile(r"ranks (\d{1,9}(?:,\d{1,9})*)")
 NO_MESH = "the strategy does not say along which dimension of a mesh its operations go"
@@ -31,11 +30,16 @@ def axes_of_row(launches: Sequence[LaunchAttribution], rank: int) -> list[AxisFi
     names = dict.fromkeys(name for found in of_launches for name in found)
     predicted = predicted_wire_bytes(launches[0].result, rank)
     groups = groups_by_axis(launches[0].traces)
+    means = {name: [found[name] for found in of_launches if name in found] for name in names}
     return [
-        _mean(name, [found[name] for found in of_launches if name in found], predicted).model_copy(
-            update={"groups": groups.get(name)}
+        of_axis[0].model_copy(
+            update={
+                "predicted_wire_bytes": predicted.get(name),
+                "groups": groups.get(name),
+                **_mean(of_axis),
+            }
         )
-        for name in names
+        for name, of_axis in means.items()
     ]
 
 
@@ -81,36 +85,23 @@ def wire_bytes_by_axis(operations: Sequence[Operation]) -> dict[str, float]:
     return found
 
 
-@dataclass(frozen=True)
-class _Of:
-    """Operations of one launch along one dimension, per step."""
-
-    num_ranks: int
-    count: float
-    num_bytes: float | None
-    wire_bytes: float | None
-    total_s: float
-    exposed_s: float
-    wait_s: float | None
-
-
-def _of_launch(launch: LaunchAttribution, rank: int) -> dict[str, _Of]:
+def _of_launch(launch: LaunchAttribution, rank: int) -> dict[str, AxisFigures]:
+    """Return dimension → its figures in one launch, per step."""
     trace, chosen = launch.traces[rank], launch.typical_steps
-    steps = union(intervals([trace.steps[i] for i in chosen]))
     by_axis: dict[str, list[TracedOperation]] = {}
     between_ranks = launch.result.cell.world_size > 1
     for op in trace.operations:
         alone = between_ranks and op.group_size == 1
         if op.axis is not None and op.step in chosen and not alone:
             by_axis.setdefault(op.axis, []).append(op)
-    compute = within(steps, union(intervals(trace.compute), intervals(trace.codec)))
-    waiting = launch.waiting.get(rank, none())
+    step, waiting = partition(trace, chosen), launch.waiting.get(rank, none())
     found = {}
     for axis, operations in by_axis.items():
-        covered = within(steps, covered_by(operations))
-        exposed = subtract(covered, compute)
+        covered = within(step.steps, covered_by(operations))
+        exposed = subtract(covered, step.compute)
         wait_s = length_s(intersect(exposed, waiting)) / len(chosen)
-        found[axis] = _Of(
+        found[axis] = AxisFigures(
+            axis=axis,
             num_ranks=operations[0].group_size or launch.result.cell.world_size,
             count=len(operations) / len(chosen),
             num_bytes=_volume(operations, len(chosen), dict.fromkeys(WIRE_FACTORS, 1.0)),
@@ -135,15 +126,7 @@ def _volume(
     return sum(known) / num_steps if len(known) == len(sizes) else None
 
 
-def _mean(name: str, found: Sequence[_Of], predicted: Mapping[str, float]) -> AxisFigures:
-    def mean(field: str) -> float | None:
-        values = [getattr(one, field) for one in found]
-        return None if None in values else float(np.mean(values))
-
+def _mean(found: Sequence[AxisFigures]) -> dict[str, float | None]:
     fields = ("count", "num_bytes", "wire_bytes", "total_s", "exposed_s", "wait_s")
-    return AxisFigures(
-        axis=name,
-        num_ranks=found[0].num_ranks,
-        predicted_wire_bytes=predicted.get(name),
-        **{field: mean(field) for field in fields},
-    )
+    values = {field: [getattr(one, field) for one in found] for field in fields}
+    return {n: None if None in each else float(np.mean(each)) for n, each in values.items()}

@@ -156,7 +156,7 @@ def _of_launch(launch: LaunchAttribution) -> dict[str, float]:
     step_s = launch_step_s(launch.result)
     found: dict[str, list[float]] = {name: [] for name in TIMES}
     for rank, parts in launch.breakdowns.items():
-        codec_s = clean_parts(launch, rank, step_s).codec_s
+        codec_s = clean_parts(launch, rank, step_s)["codec"]
         marked = parts.encode_s + parts.decode_s
         encode_s = codec_s * parts.encode_s / marked if marked else 0.0
         of_rank = (encode_s, codec_s - encode_s, codec_s, parts.comm_s, parts.comm_s - parts.wait_s)

@@ -154,7 +154,7 @@ def _traced(launch: LaunchAttribution, read: Callable[..., float]) -> Floats:
 
 
 def _computing(launch: LaunchAttribution, rank: int, step: int) -> float:
-    return break_down(rank, launch.traces[rank], None, [step]).busy_s
+    return break_down(rank, launch.traces[rank], None, [step]).parts["compute"]
 
 
 def _lateness(launch: LaunchAttribution, rank: int, step: int) -> float:

@@ -18,6 +18,7 @@ class Part:
         meaning: One line for a key.
         gain: What it is called where it is negative and gives time back; empty: the same.
         held_by: Key of the part that holds it where it has no number of its own.
+        beyond: Whether only what is beyond the plain baseline's is lost.
     """
 
     key: str
@@ -25,11 +26,17 @@ class Part:
     meaning: str
     gain: str = ""
     held_by: str | None = None
+    beyond: bool = False
 
     @property
     def field(self) -> str:
         """Its name in ``budget`` and in ``estimates``: seconds per step."""
         return f"{self.key}_s"
+
+    @property
+    def activity(self) -> str:
+        """What a rank does meanwhile: a name in `scalebench.trace.breakdown.Partition`."""
+        return self.key.removesuffix("_inflation")
 
 
 PARTS = (
@@ -38,6 +45,7 @@ PARTS = (
         "slower computation",
         "The rank's share of the work takes longer than the same share did on one rank.",
         gain="faster computation",
+        beyond=True,
     ),
     Part("exposed_transfer", "transfer", "Data on the wire while the rank computes nothing."),
     Part(
@@ -53,12 +61,14 @@ PARTS = (
         "copies",
         "Copying or filling GPU memory while nothing else runs, longer than one rank did.",
         held_by="other_idle",
+        beyond=True,
     ),
-    Part("data_stall", "data", "Waiting for the next batch longer than one rank did."),
+    Part("data_stall", "data", "Waiting for the next batch longer than one rank did.", beyond=True),
     Part(
         "other_idle",
         "idle",
         "Nothing of these: the interpreter, the strategy's bookkeeping, the operating system.",
+        beyond=True,
     ),
     Part("residual", "unknown", "What the parts leave of the measured step."),
 )

@@ -9,10 +9,11 @@ from scalebench.analysis.attribution import attribute
 from scalebench.analysis.page_data import gather
 from scalebench.analysis.page_data.rank_steps import extremes, rank_grid, shrunk
 from scalebench.analysis.page_data.telemetry import device_series_of
-from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, closed, evenly, step_timeline
+from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, evenly, step_timeline
 from scalebench.analysis.summarise import summarise
 from scalebench.records.rank import Block
 from scalebench.records.telemetry import DeviceStates, DeviceTrack, NodeTrack
+from scalebench.trace.breakdown import closed
 from scalebench.trace.intervals import intervals, length
 from tests.builders.runs import make_cell, make_record, make_result, make_run, make_small_run
 from tests.builders.traced import (
