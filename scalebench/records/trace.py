@@ -58,6 +58,13 @@ class TracedAction(Record):
     end_ns: int = Field(gt=-LARGE, lt=LARGE)
 
 
+SETS = (
+    *("compute", "copies", "data", "codec", "encode", "decode"),
+    *("blocked", "blocked_sending", "experts"),
+)
+"""Sets of intervals that a trace holds. A name that is not worked out otherwise is a mark's."""
+
+
 class Trace(Record):
     """What one rank did in its traced steps, on its own clock.
 
@@ -111,8 +118,7 @@ class Trace(Record):
 
     @property
     def _sets(self) -> tuple[list[int], ...]:
-        ranked = (self.compute, self.data, self.codec, self.encode, self.decode)
-        return (*ranked, self.blocked, self.blocked_sending, self.experts, self.copies or [])
+        return tuple(getattr(self, name) or [] for name in SETS)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

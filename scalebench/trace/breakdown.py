@@ -31,6 +31,12 @@ from scalebench.trace.intervals import (
     union,
 )
 
+PRECEDENCE = ("codec", "compute", "wait", "exposed_transfer", "copies", "data_stall", "other_idle")
+"""What shares out a step: where several happen at once, the first of them has the moment.
+
+Most are worked out in `partition`; any other is the trace's own set of that name.
+"""
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -67,21 +73,23 @@ def partition(
     """
     steps = union(intervals([trace.steps[i] for i in chosen]))
     counted = frozenset(chosen)
-    codec = within(steps, intervals(trace.codec))
-    compute = closed(within(steps, union(intervals(trace.compute), codec)), gap_ns)
+    computed = union(intervals(trace.compute), intervals(trace.codec))
+    compute = closed(within(steps, computed), gap_ns)
     sent = [op for op in trace.operations if op.step in counted]
     communication = within(steps, in_flight(trace, sent))
     copies = within(steps, intervals(trace.copies or []))
-    parts, given = {}, none()
-    for name, spans in {
-        "codec": codec,
+    known = {
         "compute": compute,
         "wait": intersect(communication, none() if waiting is None else waiting),
         "exposed_transfer": communication,
         "copies": copies,
         "data_stall": within(steps, intervals(trace.data)),
         "other_idle": steps,
-    }.items():
+    }
+    parts, given = {}, none()
+    for name in PRECEDENCE:
+        found = known.get(name)
+        spans = within(steps, intervals(getattr(trace, name))) if found is None else found
         parts[name] = subtract(spans, given)
         given = union(given, spans)
     exposed = subtract(communication, compute)

@@ -12,7 +12,7 @@ import numpy as np
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.steps import steps_of
 from scalebench.records.trace import Trace
-from scalebench.trace.breakdown import closed, partition
+from scalebench.trace.breakdown import PRECEDENCE, closed, partition
 from scalebench.trace.intervals import Intervals, intersect
 from scalebench.trace.matching import shown_on_rank_0
 
@@ -20,9 +20,7 @@ MOST_RANKS = 16
 VISIBLE = 1 / 2000
 """Of the step: shorter gaps between spans of one kind are closed, nobody could see them."""
 
-ACTIVITIES = (
-    *("compute", "codec", "wait", "exposed_transfer", "copies", "data_stall", "other_idle"),
-)
+ACTIVITIES = ("compute", *(name for name in PRECEDENCE if name != "compute"))
 """What a rank does at any moment; they share out the step."""
 
 HIDDEN = "hidden_comm"

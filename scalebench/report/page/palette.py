@@ -9,7 +9,6 @@ of colour blindness (ΔE of CIE 1976 of at least 13; simulated as by Machado, Ol
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scalebench.records.rows.budget import PARTS
 from scalebench.records.summary import Row
 from scalebench.report.words.wording import CaseKey, case_key, is_baseline
 
@@ -24,17 +23,17 @@ PALE = 0.16
 PALER = 0.5
 """Opacity of what stands behind something else, such as an earlier run."""
 
-PART_COLORS = dict(
-    zip(
-        (part.key for part in PARTS),
-        (
-            *("#EE8866", "#77AADD", "#FFAABB", "#BBCC33", "#44BB99"),
-            *("#99DDFF", "#EEDD88", "#AAAA00"),
-            "#DDDDDD",
-        ),
-        strict=True,
-    )
-)
+PART_COLORS = {
+    "compute_inflation": "#EE8866",
+    "exposed_transfer": "#77AADD",
+    "wait": "#FFAABB",
+    "bubble": "#BBCC33",
+    "codec": "#44BB99",
+    "copies": "#99DDFF",
+    "data_stall": "#EEDD88",
+    "other_idle": "#AAAA00",
+    "residual": "#DDDDDD",
+}
 """Of the parts of a loss budget: Paul Tol's light scheme, made for areas and for every sight."""
 
 CATEGORY_COLORS = {

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
 from scalebench.records.paths import PERFETTO
+from scalebench.records.rows.budget import MEASURED
 from scalebench.report.page.charts import ChartKind, Choices, legend, view_mark, views
 from scalebench.report.page.figure_style import safe, style
 from scalebench.report.page.palette import PART_COLORS
@@ -17,20 +18,24 @@ ABOVE, BELOW = 0.44, 0.2
 """Heights of a rank's two bars, in lanes."""
 
 COMMUNICATION = "in_flight"
+MEANINGS = {
+    "codec": "It encodes or decodes gradients.",
+    "exposed_transfer": "Data on the wire while it computes nothing.",
+    "wait": "In a communication that others have not reached.",
+    "copies": "It copies or fills GPU memory, nothing else.",
+    "data_stall": "It waits for the next batch.",
+    "other_idle": "Nothing of these.",
+}
 KINDS = {
     "compute": ("computation", "#C3C9D0", "The rank computes."),
-    "codec": ("encoding", PART_COLORS["codec"], "It encodes or decodes gradients."),
-    "exposed_transfer": (
-        "transfer", PART_COLORS["exposed_transfer"],
-        "Data on the wire while it computes nothing.",
-    ),
-    "wait": ("waiting", PART_COLORS["wait"], "In a communication that others have not reached."),
-    "copies": ("copies", PART_COLORS["copies"], "It copies or fills GPU memory, nothing else."),
-    "data_stall": ("data", PART_COLORS["data_stall"], "It waits for the next batch."),
-    "other_idle": ("idle", PART_COLORS["other_idle"], "Nothing of these."),
+    **{
+        part.key: (part.name, PART_COLORS[part.key], MEANINGS.get(part.key, part.meaning))
+        for part in sorted(MEASURED, key=lambda part: part.key != "codec")  # its own work first
+        if part.key in ACTIVITIES
+    },
     COMMUNICATION: ("in flight", "#99A8B5", "Below each rank: its communication; hover for sizes."),
     HIDDEN: ("hidden", "#44708B", "The part during computation, which costs nothing."),
-}  # fmt: skip
+}
 """Kind → its name, colour and meaning."""
 
 

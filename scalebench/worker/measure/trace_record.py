@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scalebench.records.trace import Trace, TracedAction, TracedOperation
+from scalebench.records.trace import SETS, Trace, TracedAction, TracedOperation
 from scalebench.trace.causality import SILENT, Launches, launches_between, shows_no_gpu
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
@@ -14,19 +14,6 @@ from scalebench.trace.marks import STEP
 from scalebench.trace.timeline import Timeline
 from scalebench.worker.measure.tracing import Capture
 from scalebench.worker.strategies.pipelining.actions import traced_actions
-
-SETS = (
-    "compute",
-    "copies",
-    "data",
-    "codec",
-    "encode",
-    "decode",
-    "blocked",
-    "blocked_sending",
-    "experts",
-)
-"""Sets of intervals that a trace holds."""
 
 
 def trace_record(
