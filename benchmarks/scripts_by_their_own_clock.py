@@ -1,11 +1,16 @@
 """Scripts as people write them: steps under scalebench, and by their own clocks under torchrun.
 
 ``python -m benchmarks.scripts_by_their_own_clock [SCRIPT ...]``, of tests/integration/scripts, by
-default those that need torch alone; a minute each. Both run on two ranks at the same time, in turns
-of half a second, as in `framework_script_vs_case`. What evaluates or saves is longer than usual
-steps and in no median. Target: the 95 % interval of the difference lies within ± 3 %.
+default those that need torch alone; a minute each: what watching a script costs its steps. Both run
+on two ranks at the same time, in turns of half a second: the processes of one are stopped while the
+other has the machine. So what the machine does affects both alike, and only steps that lie inside a
+turn count. Neighbouring turns are compared. What evaluates or saves is longer than usual steps and
+in no median. Target: the 95 % interval of the difference lies within ± 3 %.
+
+That the clocks of a script and of scalebench agree in one process is a test of test_scripts.py.
 """
 
+import gzip
 import json
 import os
 import re
@@ -13,11 +18,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
-from benchmarks.framework_script_vs_case import WARM_UP, neighbours, send, steps_of, take_turns
+import psutil
+
 from benchmarks.paired import paired_difference
 from benchmarks.verdict import print_section
 
@@ -25,8 +34,99 @@ SCRIPTS = Path("tests/integration/scripts").resolve()
 DEFAULT = ("nanogpt", "mingpt", "imagenet", "fsdp2", "tensor_parallel")
 STEPS = {"nanogpt_like": "100", "fsdp2_like": "100"}
 LARGEST = 0.03
+TURN_S = 0.5
+FEWEST_STEPS = 3
+"""In a turn, for it to count."""
+WARM_UP = 20
+"""First steps of a launch, which do not count."""
 MEASURE = ("-m", "scalebench", "run", "--gpus", "2", "--quick", "--no-trace", "--no-report")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """When one of both had the machine, on the clock that steps are timed with."""
+
+    way: str
+    start_ns: int
+    end_ns: int
+
+
+def send(run: "subprocess.Popen[str]", what: signal.Signals) -> None:
+    """Send a signal to a run and all that it has started."""
+    try:
+        top = psutil.Process(run.pid)
+        family = [top, *top.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        try:
+            process.send_signal(what)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def take_turns(
+    runs: dict[str, "subprocess.Popen[str]"], until: Callable[[Iterable[bool]], bool] = any
+) -> list[Turn]:
+    """Give the machine to one after the other; return who had it when.
+
+    Args:
+        runs: Way → its process.
+        until: Goes on while this of who still runs: any of them, or all.
+    """
+    turns: list[Turn] = []
+    for run in runs.values():
+        send(run, signal.SIGSTOP)
+    while until(run.poll() is None for run in runs.values()):
+        for way, run in runs.items():
+            if run.poll() is not None:
+                continue
+            send(run, signal.SIGCONT)
+            start_ns = time.monotonic_ns()
+            time.sleep(TURN_S)
+            end_ns = time.monotonic_ns()
+            send(run, signal.SIGSTOP)
+            turns.append(Turn(way, start_ns, end_ns))
+    return turns
+
+
+def steps_of(file: Path) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each step of rank 0 after the first ones, ns."""
+    rank = json.loads(gzip.decompress(file.read_bytes()))["ranks"][0]
+    for block in rank["blocks"]:
+        end_ns = block["start_ns"]
+        for number in range(block["first"], block["first"] + block["count"]):
+            start_ns, end_ns = end_ns, end_ns + round(1e9 * rank["step_s"][number])
+            if number >= WARM_UP:
+                yield start_ns, end_ns
+
+
+def neighbours(
+    turns: Sequence[Turn], steps: dict[str, list[tuple[int, int]]]
+) -> list[tuple[float, float]]:
+    """Return the median steps of both in neighbouring turns, seconds, by name backwards.
+
+    A pair is two turns that follow each other, and no turn is in two pairs.
+    """
+    found: list[tuple[float, float]] = []
+    waiting: tuple[str, float] | None = None
+    for turn in turns:
+        inside = [
+            (end - start) / 1e9
+            for start, end in steps[turn.way]
+            if turn.start_ns <= start and end <= turn.end_ns
+        ]
+        if len(inside) < FEWEST_STEPS:
+            waiting = None
+        elif waiting is None or waiting[0] == turn.way:
+            waiting = turn.way, median(inside)
+        else:
+            pair = dict([waiting, (turn.way, median(inside))])
+            first, second = sorted(pair, reverse=True)
+            found.append((pair[first], pair[second]))
+            waiting = None
+    return found
 
 
 def start(folder: Path, way: str, command: list[str]) -> "subprocess.Popen[str]":

@@ -183,7 +183,7 @@ def test_deepspeed_sends_in_every_microbatch_where_it_divides_gradients(run: Pat
 def test_a_users_script_and_a_case_that_do_the_same_are_measured_alike(
     run: Path, script_run: Path
 ) -> None:
-    """The exact comparison of the step times is a benchmark: framework_script_vs_case."""
+    """Their steps are of one order; how much longer one is depends on the machine."""
     case = row_of(run, same_deepspeed.CASE, 2)
     script = row_of(script_run, "script", 2)
     assert script["wrappers"][0]["kind"] == "DeepSpeedEngine"

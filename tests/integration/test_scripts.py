@@ -463,6 +463,8 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
         for rank in record(project / "run", suite, n)["ranks"]:
             ends = printed(project / "run", suite, n, rank["rank"], "ENDS")
             assert len(rank["step_s"]) == len(ends) > 10
+            own_s = (ends[-1] - ends[5]) / 1e9  # not of the first steps, which are in no window
+            assert sum(rank["step_s"][6:]) == pytest.approx(own_s, rel=0.01)
             assert rank["samples_per_step"] == (samples and pytest.approx(samples))
             divided = n if scaling == "strong" and microbatches > 1 else 1
             facts = rank["facts"]
