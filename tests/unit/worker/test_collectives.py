@@ -1,28 +1,19 @@
 """Schedules of the all-reduces: sums, laws, deadlock and shapes, without a process."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalebench.worker.collectives import ALL_REDUCES
-from scalebench.worker.collectives.double_tree import two_trees
 from scalebench.worker.collectives.execute import make_plan
-from scalebench.worker.collectives.halving_doubling import windows
-from scalebench.worker.collectives.hierarchical import ranks_by_host
 from scalebench.worker.collectives.schedule import (
     Piece,
     Receive,
     Send,
-    bounds,
-    num_segments,
-    side_by_side,
 )
-from scalebench.worker.collectives.tree import binary_tree, binomial_tree
 from tests.builders.simulated_ranks import Deadlock, run_eagerly, run_in_lockstep
-from tests.collective_variants import VARIANTS, Variant
+from tests.collective_variants import VARIANTS
 from tests.examples import examples
 
 NUM_RANKS = st.integers(1, 13)
@@ -49,24 +40,6 @@ def random_floats(num_ranks: int, length: int) -> list[np.ndarray]:
 
 def num_sent(schedule) -> int:
     return sum(m.piece.length for step in schedule for m in step if isinstance(m, Send))
-
-
-@given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 40))
-def test_parts_cover_a_piece_in_order_without_a_gap(start, length, num_parts):
-    parts = [bounds(Piece(start, start + length), num_parts, part) for part in range(num_parts)]
-    assert parts[0].start == start
-    assert parts[-1].stop == start + length
-    assert all(a.stop == b.start for a, b in pairwise(parts))
-    lengths = [part.length for part in parts]
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] - lengths[-1] <= 1
-
-
-@given(st.integers(0, 1000), st.integers(1, 100))
-def test_segments_are_as_few_as_the_limit_allows(length, segment):
-    count = num_segments(length, segment)
-    assert bounds(Piece(0, length), count, 0).length <= segment
-    assert count == 1 or bounds(Piece(0, length), count - 1, 0).length > segment
 
 
 @every_variant
@@ -152,81 +125,6 @@ def test_the_number_of_turns_is_that_of_the_textbook(num_ranks):
     assert steps("gather-broadcast") == 2 * (num_ranks - 1)
 
 
-@given(st.integers(1, 200), st.sampled_from([binary_tree, binomial_tree]))
-def test_trees_reach_every_rank(num_ranks, make_tree):
-    expect_tree(make_tree(num_ranks))
-
-
-def expect_tree(tree) -> None:
-    """One root, one parent for each other rank, and every way up ends at the root."""
-    ranks = set(range(len(tree.parents)))
-    (root,) = (rank for rank in ranks if tree.parents[rank] is None)
-    reached, below = {root}, [root]
-    while below:
-        below = [child for rank in below for child in tree.children[rank]]
-        assert reached.isdisjoint(below)
-        reached.update(below)
-    assert reached == ranks
-    for rank in ranks - {root}:
-        assert tree.heights[rank] < tree.heights[tree.parents[rank]]
-
-
-@given(st.integers(2, 300))
-def test_a_leaf_of_one_tree_is_an_inner_rank_of_the_other(num_ranks):
-    first, second = two_trees(num_ranks)
-    for tree in (first, second):
-        expect_tree(tree)
-        assert max(map(len, tree.children)) <= 2
-        assert max(tree.heights) == (num_ranks - 1).bit_length()
-    for rank in range(num_ranks):
-        assert first.children[rank] or second.children[rank], rank
-
-
-@given(st.integers(0, 6), st.integers(0, 500))
-def test_halving_shares_the_vector_out(log, length):
-    core = 2**log
-    last = sorted(windows(rank, core, length)[-1] for rank in range(core))
-    assert last[0].start == 0
-    assert last[-1].stop == length
-    assert all(a.stop == b.start for a, b in pairwise(last))
-    for rank in range(core):
-        mine = windows(rank, core, length)
-        for turn in range(log):
-            peer = windows(rank ^ 1 << turn, core, length)
-            assert peer[turn] == mine[turn]
-            assert {*range(*mine[turn])} == {*range(*mine[turn + 1])} ^ {*range(*peer[turn + 1])}
-
-
-def test_hosts_keep_the_order_in_which_they_appear():
-    assert ranks_by_host(["b", "a", "b", "c", "a"]) == [[0, 2], [1, 4], [3]]
-
-
-def test_a_step_waits_for_what_it_sends_on_and_for_nothing_else():
-    a, b = Piece(0, 4), Piece(4, 8)
-    plan = make_plan(
-        [
-            (Receive(1, a, add=True), Receive(1, b, add=False)),
-            (Send(2, Piece(8, 9)),),
-            (Send(2, Piece(3, 4)),),
-            (Send(2, b), Send(3, Piece(9, 9))),
-        ],
-        window=100,
-    )
-    assert [post.num_finished for post in plan.posts] == [0, 0, 1, 2]
-    assert [len(post.messages) for post in plan.posts] == [2, 1, 1, 1]
-    assert (plan.num_slots, plan.slot_length) == (1, 4)
-
-
-def test_no_more_is_under_way_than_the_window_lets_in():
-    pieces = [Piece(4 * i, 4 * i + 4) for i in range(5)]
-    plan = make_plan([(Receive(1, piece, add=i < 4),) for i, piece in enumerate(pieces)], 12)
-    assert [post.num_finished for post in plan.posts] == [0, 0, 0, 1, 2]
-    assert plan.num_slots == 3
-    alone = make_plan([(Receive(1, piece, add=True),) for piece in pieces], 1)
-    assert [post.num_finished for post in alone.posts] == [0, 1, 2, 3, 4]
-    assert alone.num_slots == 1
-
-
 def test_ring_keeps_segments_in_flight():
     """The second turn does not wait for the whole first one: that is what pipelining means."""
     (steps, *_) = VARIANTS["ring"].schedules(num_ranks=2, length=80, segment=10)
@@ -247,33 +145,6 @@ def test_a_server_hands_out_nothing_before_it_has_everything_unless_told_to_over
     assert finished_before_first_send("parameter-server, last rank, overlap", 2) == 2
 
 
-def broken(variant: Variant, num_ranks: int, change):
-    schedules = variant.schedules(num_ranks, 12, 100)
-    return [
-        [tuple(change(rank, number, m) for m in step) for number, step in enumerate(schedule)]
-        for rank, schedule in enumerate(schedules)
-    ]
-
-
-def test_these_tests_see_a_wrong_chunk():
-    def shift(rank, number, message):
-        if isinstance(message, Receive) and (rank, number) == (1, 0):
-            return Receive(message.peer, Piece(0, message.piece.length), message.add)
-        return message
-
-    def not_added(rank, number, message):
-        if isinstance(message, Receive) and (rank, number) == (1, 0):
-            return Receive(message.peer, message.piece, add=False)
-        return message
-
-    with pytest.raises(AssertionError):
-        run_in_lockstep(broken(VARIANTS["ring"], 3, shift), own_marks(3, 12))
-    vectors = own_marks(3, 12)
-    run_in_lockstep(broken(VARIANTS["ring"], 3, not_added), vectors)
-    with pytest.raises(AssertionError):
-        expect_each_once(vectors)
-
-
 def test_these_tests_see_a_deadlock():
     first_send_then_receive = [
         [(Send(1 - rank, Piece(0, 1)),), (Receive(1 - rank, Piece(0, 1), add=True),)]
@@ -283,27 +154,6 @@ def test_these_tests_see_a_deadlock():
         run_in_lockstep(first_send_then_receive, own_marks(2, 1))
     with pytest.raises(Deadlock):
         run_eagerly([make_plan([(Receive(0, Piece(0, 1), True),)], 1)], own_marks(1, 1), 0, 0.5)
-
-
-def test_these_tests_see_what_is_overwritten_too_early():
-    """Rank 0 sends an element and takes another's in its place, not dependent on the first."""
-    piece = Piece(0, 1)
-    schedules = (
-        [(Send(1, piece),), (Receive(2, piece, add=False),)],
-        [(Receive(0, piece, add=False),)],
-        [(Send(0, piece),)],
-    )
-    seen = set()
-    for seed in range(20):
-        vectors = own_marks(3, 1)
-        run_eagerly([make_plan(schedule, 1) for schedule in schedules], vectors, seed, eager=0.9)
-        seen.add(int(vectors[1][0].argmax()))
-    assert seen == {0, 2}
-
-
-def test_schedules_run_side_by_side():
-    first, second = Send(1, Piece(0, 1)), Send(2, Piece(1, 2))
-    assert list(side_by_side([(first,)], [(second,), (second,)])) == [(first, second), (second,)]
 
 
 def test_the_table_names_every_algorithm_once():

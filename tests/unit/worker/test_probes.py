@@ -4,11 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from scalebench.spec.probes import Sweep, Transfer
 from scalebench.worker import probes
-from scalebench.worker.collectives import operations
 from scalebench.worker.collectives.operations import Operation
 from scalebench.worker.probes import sweep, timed, timed_on_device
 
@@ -115,40 +113,3 @@ def test_a_gpus_sweep_has_timings_and_no_single_operations(monkeypatch, kind, nu
     assert found.time_s == pytest.approx([expected_s] * 3)
     assert len(found.each_s) == num_single
     assert device.asked.count("synchronise") == (3 if kind == "cuda" else 0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "called"), [("cuda", "all_gather_into_tensor"), ("cpu", "all_gather")]
-)
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_gpu_gathers_into_one_tensor(monkeypatch, kind, called, in_place):
-    calls = []
-    for name in ("all_gather_into_tensor", "all_gather"):
-        monkeypatch.setattr(
-            dist, name, lambda *given, name=name, group: calls.append((name, given))
-        )
-    buffers = operations._Buffers(1, 2, 8, torch.float32, torch.device("cpu"), (0, 0))
-    of_kind = SimpleNamespace(**{n: getattr(buffers, n) for n in ("rank", "world_size", "whole")})
-    for name in ("of", "slot", "total", "blank"):
-        setattr(of_kind, name, getattr(buffers, name))
-    of_kind.device, of_kind.group = torch.device(kind), None
-    transfer = Transfer(operation="all_gather", size_bytes=32, in_place=in_place)
-    run, output, expected = operations._all_gather(of_kind, transfer)
-    run()
-    ((name, (given, mine)),) = calls
-    assert name == called
-    assert given is output if kind == "cuda" else len(given) == 2
-    assert len(mine) == 4 and len(output) == len(expected) == 8
-    assert (mine.data_ptr() == output[4:].data_ptr()) is in_place
-
-
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_scatter_has_one_tensor_everywhere(monkeypatch, in_place):
-    calls = []
-    monkeypatch.setattr(dist, "reduce_scatter_tensor", lambda *given, group: calls.append(given))
-    buffers = operations._Buffers(1, 2, 8, torch.float32, torch.device("cpu"), (0, 0))
-    transfer = Transfer(operation="reduce_scatter", size_bytes=32, in_place=in_place)
-    run, output, _ = operations._reduce_scatter(buffers, transfer)
-    run()
-    ((given, whole),) = calls
-    assert given is output and len(whole) == 8

@@ -60,31 +60,6 @@ def test_a_rank_uses_its_processor_time_and_waits_for_the_rest(
     assert processor.turns == ["waited", "computed"] * 50
 
 
-def test_what_a_piece_takes_too_much_is_missing_in_the_next_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    work, processor = worker(monkeypatch, busy=0.001, share=0.2)
-    for _ in range(20):
-        work.repeat(0.02)  # a tenth of a piece each
-    assert processor.used_s == pytest.approx(2 * PIECE_S)
-
-
-def test_a_rank_that_is_always_busy_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, processor = worker(monkeypatch, busy=0.2, share=0.2)
-    work.repeat(0.5)
-    assert processor.now_s == pytest.approx(0.5, abs=PIECE_S / 0.2)
-    assert work.waiting == 0.0
-
-
-@pytest.mark.parametrize(("took_s", "waiting"), [(1.25, 0.25), (0.9, 0.6), (2.0, 0.0)])
-def test_waiting_makes_up_for_what_the_processor_gives(
-    monkeypatch: pytest.MonkeyPatch, took_s: float, waiting: float
-) -> None:
-    work, _ = worker(monkeypatch, busy=0.1, share=0.2)
-    work.adapt(1.0, took_s)
-    assert work.waiting == pytest.approx(waiting)
-
-
 MESSAGE_S = 0.3
 LAB = {"link_bit_per_s": (100_000_000,)}
 
@@ -202,18 +177,6 @@ def test_two_messages_are_on_the_way_at_once(link: ThreadPoolExecutor) -> None:
         ("wait", 0),
         ("wait", 1),
         ("compute", 0.5),
-    ]
-
-
-def test_what_came_is_waited_for_before_the_next_is_sent(link: ThreadPoolExecutor) -> None:
-    log = done(link, message(0.0, 0.25), message(0.25, 0.5), message(0.5, 0.5))
-    assert [one for one in log if one[0] != "compute"] == [
-        ("begin", 0),
-        ("wait", 0),
-        ("begin", 1),
-        ("wait", 1),
-        ("begin", 2),
-        ("wait", 2),
     ]
 
 

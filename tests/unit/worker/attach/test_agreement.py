@@ -85,10 +85,3 @@ def test_a_schedule_of_somebody_else_is_not_followed(connect):
     Agreement(0, 2, connect, 20.0, "guessed").send(SCHEDULE)
     until(lambda: not second.is_stuck)
     assert second.received is None
-
-
-def test_one_rank_has_nobody_to_agree_with():
-    alone = Agreement(0, 1, None, 1.0)
-    alone.send(SCHEDULE)
-    alone.close()
-    assert alone.received == SCHEDULE and not alone.is_stuck

@@ -178,11 +178,6 @@ def test_the_end_of_an_epoch_is_no_beginning_of_a_step(counted):
     assert counted.take().began >= before
 
 
-def test_without_a_loader_nothing_is_known():
-    fed = Batches(HostClock()).take()
-    assert (fed.began, fed.samples, fed.batches) == (None, 0, 0)
-
-
 def test_what_a_prefetcher_reads_without_gradients_feeds_the_training(counted):
     next(iter(loader(32, 16)))  # a look at the data
     loaders = loader(32, 4), loader(30, 10)

@@ -13,22 +13,6 @@ def steps(events: list[str | int]) -> list[int]:
     return [e for e in events if (calls.backward() if e == "b" else calls.matters(int(e)))]
 
 
-def test_a_call_after_a_backward_pass_is_a_step():
-    assert steps(["b", 1, "b", 1]) == [1, 1]
-
-
-def test_microbatches_are_one_step():
-    assert steps(["b", "b", "b", "b", 1, "b", "b", "b", "b", 1]) == [1, 1]
-
-
-def test_inner_and_outer_optimizers_are_one_step():
-    assert steps(["b", 1, 2, "b", 1, 2]) == [1, 1]
-
-
-def test_an_optimizer_for_each_parameter_is_one_step():
-    assert steps(["b", 1, 2, 3, 4, "b", 1, 2, 3, 4]) == [1, 1]
-
-
 def test_a_call_without_a_backward_pass_is_no_step():
     assert steps([1, "b", 1, 1, 1]) == [1]
 
@@ -61,15 +45,6 @@ def test_an_outer_optimizer_every_few_steps_makes_no_longer_step(every, with_out
         seen += sum(map(calls.matters, [1] if step % every else with_outer))
     assert seen == 4 * every + FEWEST_CALLS
     assert calls.period() == 1
-
-
-def test_optimizers_that_take_turns_are_not_joined():
-    calls = OptimizerCalls()
-    for optimizer in [DISCRIMINATOR, GENERATOR, GENERATOR + 5] * FEWEST_CALLS:
-        calls.backward()
-        calls.matters(optimizer)
-        calls.matters(optimizer)
-    assert calls.period() == 3
 
 
 def test_a_script_may_begin_in_another_way():

@@ -58,11 +58,6 @@ def test_an_unsteady_warm_up_is_given_up_after_its_limits():
     assert not found.steady and 20 < found.first_clean <= 25
 
 
-def test_an_exact_number_of_steps_is_kept():
-    found, _ = decided([1.0] + [0.1, 0.11] * 8, plan(steps=7))
-    assert found.clean_end - found.first_clean == 8  # the first of a block counts for nothing
-
-
 @pytest.mark.parametrize(
     ("pattern", "cycle"),
     [([0.002] * 3 + [0.156], 4), ([0.11] + [0.009] * 15, 16), ([0.011] * 63 + [0.5], 64)],
@@ -103,13 +98,3 @@ def test_rounds_hold_one_block_of_each_kind_without_a_break():
     assert [block.first for block in found.blocks] == borders[:-1]
     assert found.end == borders[-1]
     assert len(found.blocks) <= len(KINDS) * PLAN["max_rounds"]
-
-
-def test_without_traces_there_are_no_rounds():
-    found, _ = decided([1.0] + [0.01, 0.011] * 60, plan(trace=False))
-    assert not found.blocks and found.end >= found.clean_end
-
-
-def test_a_schedule_survives_its_journey():
-    found, _ = decided([1.0] + [0.01, 0.011] * 60, period=2)
-    assert Schedule.from_json(found.to_json()) == found

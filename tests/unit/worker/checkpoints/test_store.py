@@ -37,12 +37,6 @@ def store(tmp_path):
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def test_there_is_none_before_the_first_is_complete(store):
-    assert store.newest().checkpoint is None
-    store.begin(3)
-    assert store.newest().checkpoint is None
-
-
 def test_the_newest_is_the_one_with_most_steps(store):
     for step in (5, 100_000_000, 20):
         save(store, step)
@@ -135,12 +129,6 @@ def test_only_the_newest_is_kept_and_nothing_that_was_not_finished(store):
     store.begin(4)
     store.keep_newest()
     assert [path.name for path in store.root.iterdir()] == ["step-00000003"]
-
-
-def test_without_a_complete_one_nothing_is_removed(store):
-    store.begin(4)
-    store.keep_newest()
-    assert len(list(store.root.iterdir())) == 1
 
 
 def _save_for_ever(store, first):

@@ -36,11 +36,6 @@ def gradient_deviation(given, reference):
     return furthest(deviations(given, reference), FP32_TOLERANCE)
 
 
-def test_equal_gradients_do_not_deviate():
-    assert gradient_deviation(REFERENCE, REFERENCE).value == 0
-    assert furthest({}, FP32_TOLERANCE) == Deviation(0.0, None, FP32_TOLERANCE)
-
-
 @pytest.mark.parametrize(
     ("found", "rounding", "where", "allowed"),
     [
@@ -58,28 +53,11 @@ def test_bfloat16_allows_a_parameter_what_it_moves_its_gradient_by(found, roundi
     assert (worst.where, worst.allowed) == (where, pytest.approx(allowed))
 
 
-def test_the_largest_relative_difference_of_a_parameter_counts():
-    given = gradients(a=[3.0, 4.5], b=[0.6, 12.0])  # 0.5 of 5 and 0.6 of 12
-    found = gradient_deviation(given, REFERENCE)
-    assert found.value == pytest.approx(0.1)
-    assert found.where == "a"
-
-
 def test_a_parameter_of_almost_no_gradient_is_held_against_a_thousandth_of_the_whole():
     reference = gradients(a=[1000.0], b=[1e-6])
     found = gradient_deviation(gradients(a=[1000.0], b=[2e-6]), reference)
     assert found.value == pytest.approx(1e-6)  # 1e-6 / (1e-3 · 1000), and not 1
     assert found.where == "b"
-
-
-def test_gradients_that_should_all_be_zero_deviate_by_what_they_are():
-    reference = gradients(a=[0.0, 0.0])
-    assert gradient_deviation(reference, reference).value == 0
-    assert gradient_deviation(gradients(a=[3.0, 4.0]), reference).value == pytest.approx(5)
-
-
-def test_a_missing_all_reduce_is_seen():
-    assert gradient_deviation(gradients(a=[6.0, 8.0], b=[0.0, 24.0]), REFERENCE).value == 1.0
 
 
 @pytest.mark.parametrize("where", ["a", "b"])
@@ -96,13 +74,6 @@ def test_a_reference_that_is_not_finite_verifies_nothing(where):
     reference = {**REFERENCE, where: torch.tensor([NAN, 1.0])}
     assert not gradient_deviation(REFERENCE, reference).value <= FP32_TOLERANCE
     assert not gradient_deviation(reference, reference).value <= FP32_TOLERANCE
-
-
-def test_gradients_too_large_to_square_in_float32_are_compared_all_the_same():
-    reference = gradients(a=[1e30, 2e30])
-    assert gradient_deviation(gradients(a=[1e30, 2.2e30]), reference).value == pytest.approx(
-        0.2 / math.sqrt(5), rel=1e-5
-    )
 
 
 FLOATS = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4)
@@ -137,11 +108,6 @@ def test_a_loss_that_is_not_finite_deviates_at_whatever_step_it_stands(position,
     found = loss_deviation(spoilt, spoilt if side == "both" else losses)
     assert not found.value <= 1e300
     assert found.where == f"step {position}"
-
-
-def test_series_of_unequal_length_cannot_be_compared():
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        loss_deviation([1.0], [1.0, 2.0])
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

@@ -1,7 +1,6 @@
 """What memory is made of: sizes worked out by hand, on an allocator told and on the real one."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from scalebench.worker.inspection.allocations import (
 from scalebench.worker.inspection.memory import (
     MemoryWatch,
     owned_storages,
-    read_tree,
     watch_memory,
 )
 
@@ -29,7 +27,6 @@ WIDTH, BATCH = 256, 64
 LAYER_BYTES = 4 * (WIDTH * WIDTH + WIDTH)
 PARAMETER_BYTES = 3 * LAYER_BYTES
 """Three linear layers with bias, float32."""
-HIDDEN_BYTES = 4 * BATCH * WIDTH
 SMALL = 2_000
 """Bytes of scalars (losses, step counters, indices), generously; a layer has 263,168."""
 
@@ -70,24 +67,6 @@ def test_each_category_is_what_its_owner_held_at_the_peak():
     }
 
 
-def test_an_address_handed_out_again_is_another_allocation():
-    events = [
-        event(11, 0xA, 50),
-        event(12, 0xA, -50),
-        event(13, 0xA, 20),  # the same place, now a gradient
-    ]
-    interval = Interval(10, 20, {0xA: Storage(20, "gradients")}, "activations")
-    found = composition_at_peak(events, [interval])
-    assert (found.allocated_bytes, found.activations_bytes, found.gradients_bytes) == (50, 50, 0)
-
-
-def test_what_was_allocated_before_counts_if_it_is_owned():
-    owned = {0xA: Storage(100, "parameters")}
-    events = [event(5, 0xF, -999), event(11, 0xB, 8)]  # 0xF: of others, freed in between
-    found = composition_at_peak(events, [Interval(10, 20, owned, "activations")] * 1)
-    assert (found.allocated_bytes, found.parameters_bytes) == (108, 100)
-
-
 def test_the_peak_lies_where_training_is_not_between_and_not_where_data_are_made():
     events = [
         event(1, 0xA, 500),  # scratch of making the data
@@ -106,126 +85,6 @@ def test_the_peak_lies_where_training_is_not_between_and_not_where_data_are_made
         ],
     )
     assert (found.allocated_bytes, found.data_bytes, found.activations_bytes) == (16, 10, 6)
-
-
-def test_what_a_wrapper_keeps_is_communication_and_what_building_takes_is_no_activation():
-    events = [
-        event(1, 0xA, 70),  # the wrapper's buffer
-        event(2, 0xB, 200),  # scratch of wrapping: the peak
-        event(3, 0xB, -200),
-        event(11, 0xC, 5),
-    ]
-    found = composition_at_peak(
-        events,
-        [
-            Interval(0, 5, {}, "communication", "build"),
-            Interval(10, 20, {}, "communication"),
-        ],
-    )
-    assert (found.allocated_bytes, found.communication_bytes) == (270, 70)
-    # 0xC outlives the step without an owner: the wrapper's, too
-    assert (found.activations_bytes, found.activations_peak_bytes) == (200, 0)
-
-
-def test_a_free_that_was_not_seen_shows_when_the_address_is_handed_out_again():
-    events = [event(11, 0xA, 50), event(12, 0xA, 20)]
-    found = composition_at_peak(events, [Interval(10, 20, {}, "activations")])
-    assert found.allocated_bytes == 50
-
-
-def test_what_was_owned_and_is_no_longer_was_given_up_unseen():
-    events = [event(11, 0xA, 50), event(21, 0xB, 60)]
-    found = composition_at_peak(
-        events,
-        [
-            Interval(10, 15, {0xA: Storage(50, "gradients")}, "communication"),
-            Interval(20, 25, {0xB: Storage(60, "gradients")}, "communication"),
-        ],
-    )
-    assert (found.allocated_bytes, found.gradients_bytes) == (60, 60)
-
-
-def test_what_building_leaves_and_nobody_ever_owns_is_gone_when_steps_begin():
-    events = [event(1, 0xA, 70), event(2, 0xB, 40), event(11, 0xC, 80)]
-    later = {0xB: Storage(40, "gradients")}  # a bucket: views into it are the gradients
-    found = composition_at_peak(
-        events,
-        [
-            Interval(0, 5, {}, "communication", "build"),
-            Interval(10, 20, later | {0xC: Storage(80, "optimizer")}, "communication"),
-        ],
-    )
-    assert (found.allocated_bytes, found.communication_bytes) == (120, 0)
-    assert (found.gradients_bytes, found.optimizer_bytes) == (40, 80)
-
-
-@pytest.mark.parametrize(("keeps_built", "expected"), [(False, 80), (True, 150)])
-def test_what_building_leaves_stays_where_the_training_says_so(keeps_built, expected):
-    events = [event(1, 0xA, 70), event(11, 0xC, 80)]
-    intervals = [
-        Interval(0, 5, {}, "communication", "build", keeps_built=keeps_built),
-        Interval(10, 20, {0xC: Storage(80, "optimizer")}, "communication"),
-    ]
-    found = composition_at_peak(events, intervals)
-    assert found.allocated_bytes == expected
-
-
-def test_where_nobody_keeps_anything_what_is_left_was_freed_unseen():
-    events = [event(11, 0xA, 50), event(12, 0xB, 9), event(21, 0xC, 45)]
-    owned = {0xB: Storage(9, "gradients")}
-
-    def found(kept):
-        intervals = [
-            Interval(10, 15, owned, "communication", kept=kept),
-            Interval(20, 25, owned, "communication", kept=kept),
-        ]
-        return composition_at_peak(events, intervals)
-
-    assert by_category(found(kept=False)) == dict.fromkeys(CATEGORIES, 0) | {
-        "gradients": 9,
-        "activations": 50,
-    }
-    assert found(kept=True).communication_bytes == 95
-
-
-class Recorded(SimpleNamespace):
-    """An event of the profiler's tree."""
-
-    def __init__(self, name, start, end, *children):
-        super().__init__(
-            name=name, start_time_ns=start, end_time_ns=end, children=list(children), tag=None
-        )
-
-
-class Allocated(Recorded):
-    """The allocator's event."""
-
-    def __init__(self, at, address, size):
-        super().__init__("[memory]", at, at)
-        self.tag = torch._C._profiler._EventType.Allocation
-        self.extra_fields = SimpleNamespace(ptr=address, alloc_size=size, device=CPU)
-
-
-def test_gloos_scratch_is_freed_with_the_operation_whether_seen_or_not():
-    tree = [
-        Recorded(
-            "gloo:all_gather",
-            10,
-            20,
-            Allocated(11, 0xA, 50),  # its free is not recorded
-            Recorded("aten::empty", 12, 13, Allocated(12, 0xB, 30)),
-            Allocated(14, 0xB, -30),
-        ),
-        Allocated(15, 0xC, 70),  # the training's
-    ]
-    events, _ = read_tree(tree, CPU)
-    assert events == [
-        event(11, 0xA, 50),
-        event(12, 0xB, 30),
-        event(14, 0xB, -30),
-        event(15, 0xC, 70),
-        event(20, 0xA, -50),
-    ]
 
 
 # --- the real allocator
@@ -295,13 +154,6 @@ def test_a_large_batch_peaks_before_there_are_gradients():
     assert memory.activations_peak_bytes == memory.activations_bytes
 
 
-def test_scratch_of_an_optimizer_is_not_its_state():
-    """Adam's foreach form allocates a copy of a state while it steps: that is the peak."""
-    memory = watched("foreach adam", batch=1)
-    assert memory.activations_bytes >= PARAMETER_BYTES
-    assert memory.optimizer_bytes == pytest.approx(2 * PARAMETER_BYTES, abs=SMALL)
-
-
 @pytest.mark.parametrize("view", [True, False])
 def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communication(
     view, process_group
@@ -316,26 +168,6 @@ def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communicat
     assert parts["optimizer"] == pytest.approx(2 * PARAMETER_BYTES, abs=SMALL)
     buckets = 0 if view else PARAMETER_BYTES
     assert parts["communication"] == pytest.approx(buckets, abs=SMALL)
-
-
-def test_data_stay_apart():
-    with watch_memory(CPU) as watch:
-        with watch.stretch("data", "data"):
-            samples = torch.randn(1000, WIDTH)
-            watch.module = perceptron()
-        with watch.stretch("activations"):
-            watch.module(samples[:1]).sum().backward()
-    assert watch.memory.data_bytes == 4 * 1000 * WIDTH
-    assert watch.memory.parameters_bytes == PARAMETER_BYTES
-
-
-def test_a_model_built_before_is_counted():
-    module = perceptron()
-    with watch_memory(CPU) as watch:
-        watch.module = module
-        with watch.stretch("activations"):
-            module(torch.randn(1, WIDTH)).sum().backward()
-    assert watch.memory.parameters_bytes == PARAMETER_BYTES
 
 
 def test_nothing_is_known_of_a_block_that_failed():
@@ -387,18 +219,6 @@ def test_of_a_distributed_tensor_the_local_part_counts(process_group):
         found[storage.category] += storage.bytes
     assert found["parameters"] == found["gradients"] == LAYER_BYTES
     assert found["optimizer"] == pytest.approx(2 * LAYER_BYTES, abs=SMALL)
-
-
-def test_what_has_no_storage_of_its_own_is_left_out():
-    module = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.LazyLinear(3))
-    module[0](torch.tensor([1])).sum().backward()
-    assert module[0].weight.grad.is_sparse
-    owned = owned_storages(module, None, CPU)
-    assert [storage.bytes for storage in owned.values()] == [4 * 10 * 4]
-
-
-def test_only_the_device_in_question_counts():
-    assert owned_storages(nn.Linear(4, 4), None, torch.device("meta")) == {}
 
 
 @pytest.mark.gpu

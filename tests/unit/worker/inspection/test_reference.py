@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from scalebench.spec import Ddp, Fsdp, Pipeline, Plain
+from scalebench.spec import Ddp, Fsdp, Plain
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Workload
 from scalebench.worker.inspection import reference, verify
 from scalebench.worker.inspection.deviation import (
-    BF16_TOLERANCE,
     Deviation,
     deviations,
     total_norm,
@@ -30,7 +29,6 @@ pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 NUM_STEPS = 3
-CONTEXT_7B = PRESETS["gpt-7b"].context
 
 
 class Rank0(RankContext):
@@ -91,18 +89,6 @@ def test_pieces_make_the_gradient_and_the_losses_of_the_whole_batch(strategy, ra
     assert max(deviations(in_pieces.gradients, whole.gradients).values()) < 1e-5
     assert in_pieces.losses == pytest.approx(whole.losses, rel=1e-4)
     assert in_pieces.flops == whole.flops
-
-
-def test_single_samples_are_tried_two_at_a_time():
-    found = reference_run([], rank_0(2, rank_batch=1))
-    assert isinstance(found, Reference) and found.in_pieces
-
-
-def test_the_pieces_of_a_pipeline_are_its_microbatches():
-    context = rank_0(2, Pipeline(schedule="gpipe", microbatches=4), 4)
-    found = reference_run([], context)
-    assert isinstance(found, Reference)
-    assert [len(inputs) for inputs, _ in found.first_pieces] == [1] * 4
 
 
 @contextmanager
@@ -197,37 +183,6 @@ def test_flops_follow_from_the_shapes_where_nothing_could_be_computed(workload):
     assert flops_of(NoReference("too large"), rank_1) is None
 
 
-def test_flops_of_the_largest_model_take_no_memory():
-    context = rank_0(2, workload=PRESETS["gpt-7b"], rank_batch=1)
-    found = flops_of(NoReference("too large"), context)
-    assert found is not None
-    assert found.total == pytest.approx(6 * PRESETS["gpt-7b"].num_parameters * CONTEXT_7B, rel=0.2)
-
-
-def test_memory_that_only_the_whole_batch_lacks_is_said(monkeypatch):
-    monkeypatch.setattr(Reference, "_may_be_done_in_pieces", lambda *_: False)
-    once = PlainTraining.forward_backward
-
-    def fails(self, batch):
-        if len(batch[0]) > 16:
-            raise torch.OutOfMemoryError("planted")
-        return once(self, batch)
-
-    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
-    found = reference_run([], rank_0(2))
-    assert isinstance(found, NoReference)
-    assert "the whole global batch at once" in found.reason
-
-
-def test_any_other_error_of_the_reference_is_raised(monkeypatch):
-    def fails(self, batch):
-        raise ValueError("planted")
-
-    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
-    with pytest.raises(ValueError, match="planted"):
-        reference_run([], rank_0(2))
-
-
 def compiled_to_something_else(monkeypatch):
     """Have compiled modules return other numbers than eager ones; no compiler is needed."""
     compiled = nn.Module.compile
@@ -294,20 +249,6 @@ def test_rounding_that_hides_every_error_verifies_nothing():
     worst = found.furthest(dict.fromkeys(found.gradients, 1.1))
     verdict = judge(worst, Deviation(0.0), found, found.allowed)
     assert verdict.status == "unverified" and "bfloat16 alone" in (verdict.reason or "")
-
-
-def test_a_model_that_runs_in_bfloat16_only_is_held_to_the_common_tolerance(monkeypatch):
-    once = PlainTraining.forward_backward
-
-    def fails(self, batch):
-        if not self.strategy.autocast:
-            raise RuntimeError("only for bfloat16")
-        return once(self, batch)
-
-    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
-    found = reference_run([], rank_0(2, Ddp(autocast=True), 8))
-    assert isinstance(found, Reference)
-    assert (found.rounding, found.allowed) == ({}, BF16_TOLERANCE)
 
 
 def test_flops_follow_from_the_shapes_where_the_eager_pass_does_not_fit(monkeypatch):

@@ -10,7 +10,6 @@ from scalebench.spec import Case, Plain, StepPlan, Suite
 from scalebench.worker.measure import loop
 from scalebench.worker.measure.loop import (
     FEWEST_STEPS_OF_TURN,
-    energy_steps_still_wanted,
     steps_of_turns,
 )
 from tests.builders.loops import Fake, level, run_loop
@@ -64,26 +63,9 @@ def test_a_run_that_is_to_be_short_has_none_and_says_why(request_):
     assert fake.now - START_S < 2.0
 
 
-def test_what_energy_still_wants_is_the_rest_of_its_window():
-    plan = StepPlan(energy_s=2.2)
-    assert energy_steps_still_wanted(0.0, plan, 0.1) == 22
-    assert energy_steps_still_wanted(2.15, plan, 0.1) == 1
-    assert energy_steps_still_wanted(2.2, plan, 0.1) == 0
-    assert energy_steps_still_wanted(9.0, plan, 0.1) == 0
-    assert energy_steps_still_wanted(0.0, StepPlan(), 0.1) == 0
-
-
 def test_where_launches_take_turns_the_first_turn_is_long_enough_for_energy():
     plan = StepPlan(window_s=1.0, turn_s=0.25, min_steps=20)
     assert steps_of_turns(plan, 0.01) == [25, 25, 25, 25]
     assert steps_of_turns(plan.model_copy(update={"energy_s": 2.2}), 0.01) == [220, 25, 25, 25]
     assert steps_of_turns(plan.model_copy(update={"min_steps": 400}), 0.01) == [100] * 4
     assert steps_of_turns(plan, 1.0) == [max(FEWEST_STEPS_OF_TURN, 5)] * 4
-
-
-def test_steps_that_are_asked_for_are_divided_over_the_turns():
-    plan = StepPlan(window_s=1.0, turn_s=0.25, energy_s=2.2, steps=4 * FEWEST_STEPS_OF_TURN + 2)
-    counts = steps_of_turns(plan, 0.01)
-    assert len(counts) == 4 and sum(counts) == plan.steps and max(counts) - min(counts) <= 1
-    few = plan.model_copy(update={"steps": FEWEST_STEPS_OF_TURN + 1})
-    assert steps_of_turns(few, 0.01) == [FEWEST_STEPS_OF_TURN + 1]

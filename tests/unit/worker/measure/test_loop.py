@@ -1,21 +1,12 @@
 """The measured loop on a time of its own: when it is warm, what is clean, when it has enough."""
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scalebench.records.rank import Block
 from scalebench.spec import StepPlan
-from scalebench.worker.measure import loop
 from scalebench.worker.measure.loop import (
     FIRST_WARMUP_BLOCK,
     WARMUP_BLOCK,
-    clean_from,
-    steps_still_wanted,
 )
-from scalebench.worker.portable import steady_start
 from tests.builders.loops import Fake, level, run_loop
 from tests.builders.runs import make_cell
 
@@ -30,11 +21,6 @@ def measured(duration, settling_steps=0, world_size=1, **plan):
 
 def blocks(seen):
     return [(block.phase, block.count) for block in seen.blocks]
-
-
-def noise(i):
-    """A thousandth of something that looks like noise."""
-    return 1e-3 * math.sin(12.9898 * i * i)
 
 
 def check_consistent(seen, fake):
@@ -62,12 +48,6 @@ def test_a_run_that_is_steady_from_the_first_step_counts_them_all_but_the_first_
     check_consistent(seen, fake)
 
 
-def test_an_exact_number_of_steps_counts_nothing_of_the_warm_up():
-    seen, fake = measured(level(0.01), steps=5)
-    assert blocks(seen) == [("warmup", 10), ("clean", 6)]
-    check_consistent(seen, fake)
-
-
 @pytest.mark.parametrize("settling_steps", [2, 9, 14])
 def test_steps_in_which_a_strategy_still_settles_are_never_clean(settling_steps):
     """However steady they are: PowerSGD's first steps are as even as its later ones."""
@@ -75,12 +55,6 @@ def test_steps_in_which_a_strategy_still_settles_are_never_clean(settling_steps)
     check_consistent(seen, fake)
     clean = [block for block in seen.blocks if block.phase == "clean"]
     assert min(block.first for block in clean) == settling_steps
-
-
-def test_the_first_step_of_a_block_is_not_clean():
-    seen, _ = measured(lambda i: 7.0 if i in (0, 10) else level(0.01)(i), window_s=1.0)
-    assert seen.step_s[10] == pytest.approx(7.0)
-    assert max(seen.clean_s()) < 0.02
 
 
 @pytest.mark.parametrize("num_slow", [3, 4, 5, 6, 7])
@@ -93,16 +67,6 @@ def test_warm_up_goes_on_until_the_transient_lies_in_the_first_half(num_slow):
     assert seen.steady is True
     assert max(seen.clean_s()) < 0.02
     check_consistent(seen, fake)
-
-
-def test_warm_up_ends_at_the_very_first_block_after_which_the_series_is_steady():
-    seen, _ = measured(lambda i: 0.01 * (1 + 9 * math.exp(-i / 6)) * (1 + noise(i)), window_s=0.5)
-    asked = range(FIRST_WARMUP_BLOCK, len(seen.pace_s) + 1, WARMUP_BLOCK)
-    told = next(n for n in asked if steady_start(seen.pace_s[:n]) is not None)
-    assert told > FIRST_WARMUP_BLOCK + 2 * WARMUP_BLOCK
-    assert told in {block.first + block.count for block in seen.blocks}
-    last_warmup = [block for block in seen.blocks if block.phase == "warmup"][-1]
-    assert last_warmup.first + last_warmup.count == steady_start(seen.pace_s[:told])
 
 
 def drifting(i):
@@ -153,61 +117,7 @@ def test_the_window_is_filled_and_not_much_overrun(step_s):
     check_consistent(seen, fake)
 
 
-def test_a_window_shorter_than_the_fewest_steps_has_the_fewest_steps():
-    seen, _ = measured(level(2.0), window_s=1.0, min_steps=12)
-    assert len(seen.clean_s()) == 12
-    assert blocks(seen) == [("clean", 10), ("clean", 4)]
-
-
 def test_steps_that_become_faster_are_followed_by_another_block():
     seen, fake = measured(lambda i: level(0.1 if i < 12 else 0.01)(i), window_s=2.0, min_steps=2)
     assert sum(seen.clean_s()) >= 1.8
     check_consistent(seen, fake)
-
-
-def test_what_is_left_of_the_window_at_the_speed_so_far():
-    plan = StepPlan(window_s=2.0, min_steps=2)
-    assert steps_still_wanted([0.125] * 5, plan, 0.125) == 11
-    assert steps_still_wanted([0.125] * 14, plan, 0.125) == 2
-    assert steps_still_wanted([0.125] * 15, plan, 0.125) == 0  # the rest is not worth a block
-    assert steps_still_wanted([0.125] * 30, plan, 0.125) == 0
-
-
-def test_steps_from_the_steady_one_on_are_clean_and_a_block_is_cut_where_it_lies():
-    two = [Block(phase="warmup", first=0, count=10), Block(phase="warmup", first=10, count=5)]
-    cut = [(b.phase, b.first, b.count) for b in clean_from(3, two)]
-    assert cut == [("warmup", 0, 3), ("clean", 3, 7), ("clean", 10, 5)]
-    cut = [(b.phase, b.first, b.count) for b in clean_from(10, two)]
-    assert cut == [("warmup", 0, 10), ("clean", 10, 5)]
-    assert [b.phase for b in clean_from(0, two)] == ["clean", "clean"]
-
-
-def test_the_processor_time_of_a_block_that_is_cut_goes_with_its_steps():
-    whole = Block(phase="warmup", first=0, count=10, cpu_s=2.0)
-    assert [b.cpu_s for b in clean_from(3, [whole])] == pytest.approx([0.6, 1.4])
-    assert [b.cpu_s for b in clean_from(0, [whole])] == [2.0]
-    assert [b.cpu_s for b in clean_from(3, [whole.model_copy(update={"cpu_s": None})])] == [
-        None
-    ] * 2
-
-
-def test_every_block_tells_its_processor_time(monkeypatch):
-    noted = iter([1.0, 1.25, 10.0, 10.5])  # before and after each block
-    monkeypatch.setattr(loop.time, "process_time", lambda: next(noted))
-    seen, _ = measured(level(0.1), steps=4, max_warmup_steps=2)
-    assert [block.cpu_s for block in seen.blocks] == [0.25, 0.5]
-
-
-@given(
-    st.lists(st.floats(1e-4, 10), max_size=40),
-    st.floats(0.01, 100),
-    st.integers(2, 30),
-)
-def test_more_steps_never_make_the_plan_want_more_than_its_limits(clean, window, fewest):
-    plan = StepPlan(window_s=window, min_steps=fewest)
-    step_s = 0.37
-    wanted = steps_still_wanted(clean, plan, step_s)
-    missing = max(0, fewest - len(clean))
-    assert wanted >= missing
-    if wanted > missing:
-        assert wanted * step_s <= window - sum(clean) + step_s

@@ -13,7 +13,6 @@ from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.race import (
     RaceRun,
-    evaluating,
     gradient_norms,
     held_out_of,
     trained_seconds,
@@ -91,13 +90,6 @@ def test_the_first_step_of_a_launch_counts_as_a_usual_one():
     assert trained_seconds([9.0], is_first=True) == 9.0
 
 
-def test_evaluation_leaves_the_module_as_it_was():
-    module = torch.nn.Dropout()
-    with evaluating(module):
-        assert not module.training and not torch.is_grad_enabled()
-    assert module.training and torch.is_grad_enabled()
-
-
 @pytest.mark.parametrize("evaluation", [None, [], [1, 2, 3]])
 def test_samples_that_ranks_cannot_divide_are_refused(evaluation):
     workload = Workload(
@@ -120,12 +112,6 @@ def test_held_out_batches_of_different_sizes_are_refused(sizes, told):
     workload = Workload(torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), evaluation=batches)
     with pytest.raises(UsageError, match=re.escape(told)):
         held_out_of(workload, 2, 2)
-
-
-def test_equal_held_out_batches_are_taken_as_they_are():
-    batches = [torch.zeros(8, 2), torch.ones(8, 2)]
-    workload = Workload(torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), evaluation=batches)
-    assert held_out_of(workload, 2, 2) == batches
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "cnn-8", "mlp-tiny"])

@@ -6,12 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.records.rank import Block
 from scalebench.spec import Fsdp, StepPlan
-from scalebench.worker.measure import tracing
 from scalebench.worker.measure.loop import Loop, Measurement
 from scalebench.worker.measure.rounds import Rounds, logged_exposed_s
 from scalebench.worker.process.context import RankContext
@@ -50,12 +47,6 @@ def test_a_bare_block_knows_its_first_step_and_the_mean_of_the_others():
     loop.run_block("bare", 5, Rounds(loop).bare_steps)
     assert loop.seen.step_s == [5, 2.5, 2.5, 2.5, 2.5]
     assert len(loop.seen.loss) == 5
-
-
-def test_a_marked_block_knows_every_step():
-    loop = make_loop()
-    loop.run_block("paired", 4)
-    assert loop.seen.step_s == [5, 1, 2, 3]
 
 
 def test_every_kind_of_block_is_in_every_round_and_all_ranks_wait_before_each():
@@ -111,15 +102,6 @@ def test_steps_that_would_not_end_within_the_limit_are_not_looked_into():
     assert [block.phase for block in loop.seen.blocks] == ["clean"]
 
 
-def test_only_a_strategy_that_can_keeps_its_steps_to_itself():
-    training, marker = Training.__new__(Training), object()
-    training.device = torch.device("cpu")
-    training.module = torch.nn.Linear(1, 1)
-    assert training.without_synchronisation() is None
-    training.module = SimpleNamespace(no_sync=lambda: marker)
-    assert training.without_synchronisation() is marker
-
-
 def test_ddps_own_logger_counts_nanoseconds():
     module = DistributedDataParallel.__new__(DistributedDataParallel)
     logged = {
@@ -131,21 +113,3 @@ def test_ddps_own_logger_counts_nanoseconds():
     logged["avg_backward_comm_time"] = 0
     assert logged_exposed_s(SimpleNamespace(module=module)) is None
     assert logged_exposed_s(SimpleNamespace(module=torch.nn.Linear(1, 1))) is None
-
-
-def test_with_one_group_beside_the_control_group_operations_are_its():
-    def names(*given):
-        return SimpleNamespace(pg_names=dict(enumerate(given)))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist.distributed_c10d, "_world", names("default", "control"))
-        assert tracing.only_group(4) == {"default": 4}
-        patch.setattr(dist.distributed_c10d, "_world", names("default", "control", "another"))
-        assert tracing.only_group(4) == {}
-
-
-def test_blocks_know_when_they_ran():
-    loop = make_loop()
-    loop.run_block("clean", 3)
-    (block,) = loop.seen.blocks
-    assert isinstance(block, Block) and 0 < block.start_ns <= block.end_ns

@@ -10,7 +10,7 @@ from scalebench.records.secret import Forged
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.process.store_queue import SealedStore
-from scalebench.worker.script.places import Place, compare_clocks, group_of, meet, told_by_rank_0
+from scalebench.worker.script.places import Place, compare_clocks, meet, told_by_rank_0
 from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_cell
 
@@ -62,11 +62,6 @@ def test_clocks_of_other_machines_are_compared_over_the_store():
     assert [one.method for one in found] == ["shared clock", "shared clock", "ping-pong"]
     assert found[0].offset_ns == found[1].offset_ns == 0
     assert abs(found[2].offset_ns - OFFSET_NS) <= found[2].bound_ns
-
-
-@pytest.mark.parametrize("rank", range(3))
-def test_the_machine_of_a_rank_has_a_number(rank):
-    assert group_of(PLACES, rank) == [(0, 2, 2), (0, 2, 2), (1, 2, 1)][rank]
 
 
 def test_all_ranks_meet():

@@ -10,7 +10,6 @@ from scalebench.worker.script.record import (
     blocks_for,
     gaps_of,
     rank_fields,
-    steps_of_calls,
 )
 from tests.builders.runs import make_cell
 
@@ -27,19 +26,6 @@ SCHEDULE = {
 def told(num_steps: int, schedule=SCHEDULE, first_clean=None):
     found = blocks_for(schedule, first_clean, num_steps)
     return [(block.phase, block.first, block.count) for block in found]
-
-
-def test_a_step_is_the_sum_of_its_calls():
-    assert steps_of_calls([0.1, 0.2, 0.3, 0.4, 0.5], 2) == pytest.approx([0.3, 0.7])
-
-
-def test_bare_steps_are_given_their_mean():
-    assert steps_of_calls([0.1, None, None, 0.6], 1) == pytest.approx([0.1, 0.2, 0.2, 0.2])
-
-
-def test_steps_whose_end_is_not_known_are_left_out():
-    assert steps_of_calls([0.1, 0.2, None, None], 1) == pytest.approx([0.1, 0.2])
-    assert steps_of_calls([None, None], 1) == []
 
 
 def raw(outside_s, gaps=(), others=None, period=1):
@@ -87,11 +73,6 @@ def test_a_script_that_ended_early_has_what_it_did():
     assert told(8) == [("warmup", 0, 3), ("clean", 3, 5)]
     assert told(8, schedule=None) == [("warmup", 0, 4), ("clean", 4, 4)]
     assert told(8, schedule=None, first_clean=2) == [("warmup", 0, 2), ("clean", 2, 6)]
-
-
-def test_what_ranks_tell_one_another_survives_its_journey():
-    seen = RankSeen(num_steps=3, schedule=SCHEDULE, first_clean=None, clock="boot")
-    assert RankSeen.model_validate_json(seen.model_dump_json()) == seen
 
 
 DDP = [{"kind": "DistributedDataParallel"}]

@@ -39,12 +39,6 @@ def test_chunks_cover_every_parameter_once_and_are_never_too_large(sizes, larges
     assert {chunk.server for chunk in chunks} <= set(range(servers))
 
 
-def test_each_server_has_about_as_much():
-    chunks = cut([1000, 10, 1000], 100, 2)
-    loads = [sum(c.stop - c.start for c in chunks if c.server == s) for s in range(2)]
-    assert abs(loads[0] - loads[1]) <= 100
-
-
 def sent(by_need, sizes, largest, sends_between):
     """Return the parameters of the chunks in the order of sending, in a backward pass.
 
@@ -67,22 +61,10 @@ def sent(by_need, sizes, largest, sends_between):
     return [chunks[number].parameters[0] for number in order], waiting.num_overtakes
 
 
-def test_plain_order_sends_whole_tensors_as_the_backward_pass_makes_them():
-    assert sent(False, [2, 4, 4], None, sends_between=0) == ([2, 1, 0], 0)
-
-
 def test_by_need_the_first_layers_go_first_and_a_large_tensor_is_interrupted():
     """Between two gradients the link takes one chunk: two of the last layer's four are left."""
     assert sent(True, [2, 4, 4], 2, sends_between=0) == ([0, 1, 1, 2, 2], 3)
     assert sent(True, [2, 4, 8], 2, sends_between=1) == ([2, 1, 0, 1, 2, 2, 2], 3)
-
-
-def test_without_chunks_a_large_tensor_is_not_interrupted():
-    assert sent(True, [2, 4, 8], None, sends_between=1) == ([2, 1, 0], 0)
-
-
-def test_a_fast_link_sends_as_the_backward_pass_goes():
-    assert sent(True, [2, 4, 8], 2, sends_between=9) == ([2, 2, 2, 2, 1, 1, 0], 0)
 
 
 def test_need_is_the_order_in_which_layers_came_in_the_forward_pass():
@@ -97,13 +79,6 @@ def test_every_server_has_whole_layers_and_at_least_one(sizes, data):
     shapes = [torch.Size((size,)) for size in sizes]
     found = [layers_within(torch.zeros(c.stop - c.start), c.start, shapes) for c in chunks]
     assert [len(layer) for part in found for layer in part] == sizes
-
-
-def test_servers_have_equal_parts_or_the_layers_next_to_these():
-    parts = [(c.start, c.stop, c.parameters) for c in one_each([10, 10], 3)]
-    assert parts == [(0, 6, (0,)), (6, 13, (0, 1)), (13, 20, (1,))]
-    assert [c.stop for c in one_each([10] * 6, 3, OPTIMIZER)] == [20, 40, 60]
-    assert [c.stop for c in one_each([100, 1, 1], 3, OPTIMIZER)] == [100, 101, 102]
 
 
 def test_more_servers_than_layers_are_refused_with_the_remedy():

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,12 +39,6 @@ def test_the_state_of_an_optimizer_is_as_large_as_the_cost_model_says(kind):
     tensors = [t for t in optimizer.state[parameter].values() if isinstance(t, torch.Tensor)]
     assert sum(t.numel() for t in tensors if t.numel() == 1000) == STATES[kind] * 1000
     assert sum(t.numel() for t in tensors if t.numel() != 1000) <= 2  # counters
-
-
-def test_one_group_with_momentum_is_enough():
-    groups = [{"params": [torch.nn.Parameter(torch.ones(1))]} for _ in range(2)]
-    groups[1]["momentum"] = 0.5
-    assert optimizer_kind(torch.optim.SGD(groups, lr=0.1)) == "SGD with momentum"
 
 
 @pytest.mark.parametrize("checkpointing", [True, "selective"])
@@ -90,14 +83,6 @@ def test_blocks_to_recompute_have_to_be_named():
         prepare_module(workload, Plain(checkpointing="selective"), torch.device("cpu"))
 
 
-def test_tf32_is_a_matter_of_cuda(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
-    products = SimpleNamespace(allow_tf32=True, fp32_precision="tf32")
-    monkeypatch.setattr(torch.backends.cuda, "matmul", products)
-    assert tf32_in_force(torch.device("cuda"))["matmul_tf32"] is True
-    assert set(tf32_in_force(torch.device("cpu")).values()) == {False}
-
-
 @pytest.mark.parametrize(("override", "used"), [(None, True), ("0", False)])
 def test_nvidias_variable_wins_over_torchs_switches(monkeypatch, override, used):
     monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
@@ -136,8 +121,3 @@ for switch in {list(SWITCHES)!r}:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     found = [tuple(line.split()) for line in done.stdout.splitlines()]
     assert found == [(str(a), str(b)) for a, b in SWITCHES.values()], done.stderr
-
-
-def test_a_device_without_tf32_does_not_use_it(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
-    assert set(tf32_in_force(torch.device("cuda")).values()) == {False}

@@ -4,13 +4,11 @@ import itertools
 from collections import Counter
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from scalebench.worker.strategies.mesh import ring as partial_attention
 from scalebench.worker.strategies.mesh.ring import (
     Merging,
     Partial,
@@ -129,43 +127,6 @@ def test_blocks_in_zigzag_order_are_causal_attention_and_its_gradients(seed, ran
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-class FlashOnCuda:
-    """In place of torch's operators: those of CUDA, carried out by those of the CPU."""
-
-    def __init__(self) -> None:
-        self.real: Any = torch.ops.aten
-
-    def _scaled_dot_product_flash_attention(
-        self, q: Any, k: Any, v: Any, dropout: float, causal: bool
-    ) -> tuple[Any, ...]:
-        found = self.real._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal)
-        return *found, None, None, q.shape[2], k.shape[2], "seed", "offset", "mask"
-
-    def _scaled_dot_product_flash_attention_backward(self, *given: Any) -> tuple[Any, ...]:
-        gradient, q, k, v, output, log_sum_exp, first_q, first_k, *rest = given
-        max_q, max_k, dropout, causal, seed, offset = rest
-        assert (first_q, first_k, seed, offset) == (None, None, "seed", "offset")
-        assert (max_q, max_k) == (q.shape[2], k.shape[2])
-        of_cpu = self.real._scaled_dot_product_flash_attention_for_cpu_backward
-        found: tuple[Any, ...] = of_cpu(gradient, q, k, v, output, log_sum_exp, dropout, causal)
-        return found
-
-
-def test_on_a_gpu_its_own_operators_get_what_they_ask_for(monkeypatch):
-    stand_in = FlashOnCuda()
-    monkeypatch.setattr(partial_attention, "aten", stand_in)
-    monkeypatch.setattr(partial_attention, "is_on_gpu", lambda tensor: True)
-    q, k, v = (drawn(i, 1, 2, 6, 4).requires_grad_() for i in range(3))
-    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    wanted = torch.autograd.grad(whole.sum(), (q, k, v))
-    q, k, v = (one.detach() for one in (q, k, v))
-    part = attend(q, k, v, causal=True)
-    torch.testing.assert_close(part.output, whole)
-    found = attend_backward(torch.ones_like(whole), q, k, v, part, causal=True)
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 def test_the_operators_of_a_gpu_are_called_as_torch_declares_them():
     """A new signature in torch has to be noticed where there is no GPU."""
     forward = torch.ops.aten._scaled_dot_product_flash_attention.default._schema
@@ -180,12 +141,3 @@ def test_the_operators_of_a_gpu_are_called_as_torch_declares_them():
     told = [one.name for one in forward.returns]
     assert told[:6] == ["output", "logsumexp", "cum_seq_q", "cum_seq_k", "max_q", "max_k"]
     assert len(told) == 9
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_attention_is_that_of_torch(causal):
-    q, k, v = (drawn(i, 1, 2, 6, 4) for i in range(3))
-    part = attend(q, k, v, causal)
-    torch.testing.assert_close(
-        part.output, F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    )

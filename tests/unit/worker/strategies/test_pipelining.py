@@ -1,24 +1,20 @@
 """What pipelines are made of, without ranks: layout, stand-ins for the loss, costs, marks."""
 
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
 
-from scalebench.costmodel.pipelines.schedule import Action
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Pipeline, Suite
-from scalebench.spec.presets import PRESETS, GptShape, MlpShape, PacedShape
+from scalebench.spec.presets import PRESETS, GptShape, MlpShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.pipelining.actions import action_of, mark_of, marked
 from scalebench.worker.strategies.pipelining.costs import count_layers, time_layers
-from scalebench.worker.strategies.pipelining.layout import places
 from scalebench.worker.strategies.pipelining.loss import inputs_of, loss_of
-from scalebench.worker.strategies.pipelining.stages import cut, release
+from scalebench.worker.strategies.pipelining.stages import cut
 from scalebench.worker.workloads import build_workload
 
 CPU = torch.device("cpu")
@@ -50,22 +46,6 @@ def test_a_loss_that_cannot_be_taken_apart_is_refused() -> None:
         inputs_of(lambda module, batch: module(x=batch), torch.ones(2))
     with pytest.raises(Unsupported, match="does not call the module"):
         inputs_of(lambda module, batch: batch.sum(), torch.ones(2))
-
-
-def test_stages_go_round_or_there_and_back() -> None:
-    assert places(3, 2, v_shaped=False) == [0, 1, 2, 0, 1, 2]
-    assert places(3, 2, v_shaped=True) == [0, 1, 2, 2, 1, 0]
-
-
-def test_layers_cost_their_flops_or_else_their_parameters() -> None:
-    *layers, last = count_layers(Pipeline(microbatches=2), built(TINY), CPU).costs
-    first, *blocks = layers
-    tokens = 2 * 8
-    assert first == 0
-    assert last == 2 * tokens * 16 * 256
-    assert len(set(blocks)) == 1 and blocks[0] > 2 * tokens * 12 * 16**2
-    paced = PacedShape(name="p", stages=3, stage_parameters=7, sample_s=1e-6, batch_size=4)
-    assert count_layers(Pipeline(microbatches=2), built(paced), CPU).costs == (7.0,) * 3
 
 
 def test_what_layers_keep_is_what_autograd_keeps() -> None:
@@ -132,40 +112,6 @@ def test_what_cannot_be_cut_is_refused_with_the_reason() -> None:
     nameless = Workload(nn.Linear(2, 2), [], lambda module, batch: module(batch))
     with pytest.raises(Unsupported, match=r"names its layers: Workload\(layers"):
         cut(Pipeline(), nameless, 2, CPU)
-
-
-def test_what_belongs_to_others_loses_its_memory_and_keeps_its_shape() -> None:
-    workload = built(TINY)
-    kept = {id(p) for p in workload.layers[-1].parameters()}
-    release(workload.module, kept)
-    by_device = {name: p.device.type for name, p in workload.module.named_parameters()}
-    assert {name for name, device in by_device.items() if device == "cpu"} == {
-        *("tokens.weight", "norm.weight", "norm.bias"),
-    }
-    assert sum(p.numel() for p in workload.module.parameters()) == TINY.num_parameters
-
-
-def test_marks_are_read_as_they_are_written_and_taken_off_again() -> None:
-    action = Action(3, "I", 12)
-    assert action_of(mark_of(action)) == action
-    assert action_of("scalebench.step") is None
-    calls = []
-
-    class Stage(SimpleNamespace):
-        stage_index = 0
-
-        def forward_one_chunk(self, microbatch, *_):
-            calls.append(microbatch)
-
-        backward_one_chunk = backward_weight_one_chunk = forward_one_chunk
-
-    stage = Stage()
-    with torch.profiler.profile() as profiler, marked([stage]):
-        stage.forward_one_chunk(5, ())
-        Stage.backward_one_chunk(stage, 6)
-    names = {event.name for event in profiler.events()}
-    assert mark_of(Action(0, "F", 5)) in names
-    assert calls == [5, 6] and not vars(stage)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
-from scalebench.worker.workloads.batches import concatenate, map_tensors, split, to_device
+from scalebench.worker.workloads.batches import concatenate, map_tensors, split
 from scalebench.worker.workloads.feed import endless
 from tests.examples import examples
 
@@ -73,43 +73,10 @@ def test_parts_are_equal_consecutive_samples():
     assert [len(piece["x"]) for piece in pieces] == [2, 2, 2]
 
 
-def test_one_part_is_the_batch_itself():
-    batch = [samples(3)]
-    assert split(batch, 1)[0] is batch
-
-
 @pytest.mark.parametrize(("num_samples", "parts"), [(10, 4), (6, 4), (2, 4), (5, 2)])
 def test_a_batch_that_cannot_be_cut_into_equal_parts_is_refused(num_samples, parts):
     with pytest.raises((ValueError, UsageError), match=str(parts)):
         split(samples(num_samples), parts)
-
-
-def test_a_named_tuple_stays_one():
-    moved = to_device(Pair(samples(2), [samples(2), "kept"]), CPU)
-    assert isinstance(moved, Pair)
-    assert moved.targets[1] == "kept"
-
-
-def test_dictionaries_keep_their_keys_and_order():
-    batch = OrderedDict(b=samples(2), a=samples(2))
-    assert list(split(batch, 2)[1]) == ["b", "a"]
-
-
-def test_the_structure_of_all_batches_has_to_be_one():
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        concatenate([[samples(1), samples(1)], [samples(1)]])
-
-
-def test_a_batch_that_is_there_already_is_not_copied():
-    batch = (samples(2), {"y": samples(2)})
-    moved = to_device(batch, CPU)
-    assert moved[0] is batch[0]
-    assert moved[1]["y"] is batch[1]["y"]
-
-
-def test_a_feed_never_ends_and_begins_again_in_order():
-    feed = endless([samples(2), samples(2) + 1], CPU, 2)
-    assert [float(next(feed)[0, 0]) for _ in range(5)] == [0, 1, 0, 1, 0]
 
 
 def test_a_feed_that_ignores_the_batch_size_is_refused():

@@ -64,26 +64,12 @@ def test_defaults_are_those_of_the_dataloader():
 # --- plan
 
 
-def test_every_cell_of_a_case_has_its_loader_and_the_same_id():
-    fed = [c for c in plan_of(FED).cells if c.case == "fed"]
-    bare = [c for c in plan_of(FED.model_copy(update={"loader": None})).cells if c.case == "fed"]
-    assert {cell.loader for cell in fed} == {WITH_WORKERS}
-    assert {cell.loader for cell in bare} == {None}
-    assert [cell.id for cell in fed] == [cell.id for cell in bare]
-
-
 def test_the_baseline_is_resident_unless_a_plain_case_has_the_same_loader():
     assert baseline_cases(plan_of(FED)) == [("plain", None)]
     other = Case(name="plain-inline", strategy=Plain(), loader=INLINE, optional=True)
     assert baseline_cases(plan_of(other, FED)) == [("plain", None)]
     same = Case(name="plain-fed", strategy=Plain(), loader=WITH_WORKERS, optional=True)
     assert baseline_cases(plan_of(same, FED)) == [("plain-fed", WITH_WORKERS)]
-
-
-def test_a_resident_case_is_never_measured_against_a_loaded_one():
-    same = Case(name="plain-fed", strategy=Plain(), loader=WITH_WORKERS, optional=True)
-    resident = Case(name="ddp", strategy=Ddp())
-    assert baseline_cases(plan_of(same, resident)) == [("plain", None)]
 
 
 def test_a_workload_of_ones_own_brings_its_own_loader():
