@@ -1,18 +1,13 @@
 """The loss budget: closes exactly, and names the part that was lost."""
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalebench.analysis.attribution import LaunchAttribution, attribute, why_not
-from scalebench.analysis.rows.attribution import disagreements
-from scalebench.analysis.steps import middle_half, midmean, paired_over_bare, steps_of
+from scalebench.analysis.attribution import why_not
 from scalebench.analysis.summarise import summarise
 from scalebench.records.rows.budget import PARTS
 from scalebench.records.trace import ClockAlignment
-from scalebench.spec import Fsdp
-from scalebench.stats import Estimate, estimate_signed
 from tests.builders.runs import make_inspection, make_result, make_run
 from tests.builders.traced import (
     flat,
@@ -105,13 +100,6 @@ def test_copies_are_a_part_of_their_own():
     assert [rank.comm_beside_copies_s for rank in budget.ranks] == pytest.approx([0.003, 0.0])
 
 
-def test_on_cpu_there_are_no_copies():
-    row = row_of(plain(), pair())
-    assert row.budget.copies_s == 0 and row.budget.points["copies"] == 0
-    assert row.copies_s is None and row.comm_beside_copies_s is None
-    assert row.unavailable["copies_s"] == "on CPU copying is part of the computation"
-
-
 def test_a_gpus_trace_of_version_0_1_has_no_number_for_copies():
     """What such a trace leaves of a step is idle time, as before; its budget closes."""
     row = row_of(with_copies(plain(), None), with_copies(pair(), None))
@@ -120,14 +108,6 @@ def test_a_gpus_trace_of_version_0_1_has_no_number_for_copies():
     assert row.budget.closes is True
     assert row.copies_s is None and "version 0.1" in row.unavailable["comm_beside_copies_s"]
     assert [rank.copies_alone_s for rank in row.budget.ranks] == [None, None]
-    check_closed(row.budget)
-
-
-def test_copies_that_only_one_side_knows_stay_in_idle_time():
-    row = row_of(with_copies(plain(), None), with_copies(pair(), (60, 63), (75, 80)))
-    assert row.budget.copies_s is None
-    assert row.budget.other_idle_s == pytest.approx(0.010 - 0.005)
-    assert row.copies_s.value == pytest.approx(0.008)
     check_closed(row.budget)
 
 
@@ -161,13 +141,6 @@ def test_on_a_gpu_what_tracing_costs_is_taken_off_the_gaps():
     check_closed(budget)
 
 
-def test_twice_the_work_of_a_rank_is_compute_inflation():
-    row = row_of(plain(), pair(clean=125, compute=(90, 90), starts=(95, 115), end=120))
-    assert row.budget.compute_inflation_s == pytest.approx(0.045)
-    assert row.budget.wait_s == pytest.approx(0.020)
-    check_closed(row.budget)
-
-
 def test_parts_that_do_not_add_up_leave_a_residual_and_a_stamp():
     """The loop's clock saw traced steps of 80 ms; the profiler lost 20 ms of each of them."""
     records = []
@@ -196,20 +169,6 @@ def test_where_wait_cannot_be_told_there_is_none_and_all_of_it_is_exposed():
     assert row.budget.exposed_transfer_s == pytest.approx(0.025)
     assert "jumped" in row.budget.not_apart
     check_closed(row.budget)
-
-
-def test_a_wait_is_wrong_by_no_more_than_the_two_least_certain_clocks():
-    bounds_us = (20, 5, 40, 10)
-    records = [
-        make_traced_record(
-            rank,
-            make_trace(compute=[(0, 50)]),
-            clock=ClockAlignment(method="ping-pong", at_ns=0, offset_ns=0, bound_ns=1000 * us),
-        )
-        for rank, us in enumerate(bounds_us)
-    ]
-    found = LaunchAttribution(make_traced_result(*records))
-    assert found.clock_bound_s == pytest.approx(60e-6)
 
 
 def test_ranks_with_different_operations_are_told_with_the_first_of_them():
@@ -263,46 +222,6 @@ def test_estimates_of_exposed_communication_side_by_side():
     assert found.disagree is None  # one launch has no intervals
 
 
-def test_why_there_is_no_estimate_by_difference_is_told():
-    result = pair()
-    cell = result.cell.model_copy(update={"strategy": Fsdp()})
-    found = row_of(plain(), result.model_copy(update={"cell": cell})).exposed_comm_estimates
-    assert found.differential is None
-    assert "gathered in every step" in found.unavailable["differential"]
-    assert row_of(plain(), pair(local=60.0)).exposed_comm_estimates.unavailable == {}
-
-
-def test_disagreement_is_intervals_that_do_not_meet():
-    def between(low, high):
-        return Estimate(value=(low + high) / 2, low=low, high=high, n=3)
-
-    apart = {"trace": between(1, 2), "differential": between(3, 4), "ddp_logger": between(2, 3)}
-    assert disagreements(apart) == [["trace", "differential"]]
-    assert disagreements({"trace": between(1, 2)}) is None
-
-
-def test_ranks_that_jitter_are_no_probe_effect():
-    """Each rank needs 100 ms a step in both kinds of block; in turns one is early, one late."""
-    steps = [(0, 90), (90, 200), (200, 290), (290, 400)]
-    first = make_traced_record(0, make_trace(compute=[(0, 1)], steps=steps))
-    paired = next(block for block in first.blocks if block.phase == "paired")
-
-    def with_steps(record, milliseconds):
-        step_s = list(record.step_s)
-        counted = slice(paired.first + 1, paired.first + paired.count)
-        step_s[counted] = [ms / 1e3 for ms in milliseconds]
-        return record.model_copy(update={"step_s": step_s})
-
-    ranks = [
-        with_steps(first, [90, 110, 90, 110]),
-        with_steps(first.model_copy(update={"rank": 1}), [110, 90, 110, 90]),
-    ]
-    assert paired_over_bare(ranks) == pytest.approx([1.0])
-    slower = [with_steps(rank, [102, 102, 102, 102]) for rank in ranks]
-    assert paired_over_bare(slower) == pytest.approx([1.02])
-    assert paired_over_bare([slower[0], ranks[1]]) == pytest.approx([1.01])
-
-
 def test_a_probe_effect_that_cannot_be_chance_is_stamped():
     def launches(bare):
         return [
@@ -317,13 +236,6 @@ def test_a_probe_effect_that_cannot_be_chance_is_stamped():
     assert [s.partition(":")[0] for s in certain.stamps] == ["probe effect"]
     doubtful = row_of(plain(), *launches([70.0, 80.0, 90.0]))
     assert doubtful.stamps == []
-
-
-def test_the_probe_effect_is_the_mean_over_the_ranks_of_what_each_measured_of_itself():
-    """Rank 0 takes 70 ms without a clock at each step and 80 with; rank 1 takes 80 either way."""
-    unlike = pair().model_copy(update={"ranks": [pair(bare=70).ranks[0], pair(bare=80).ranks[1]]})
-    assert paired_over_bare(unlike.ranks) == pytest.approx([(80 / 70 + 1) / 2])
-    assert row_of(plain(), unlike).probe_effect.value == pytest.approx((80 / 70 - 1) / 2, rel=0.01)
 
 
 def test_bytes_by_the_law_of_the_ring():
@@ -345,29 +257,6 @@ def test_bytes_by_the_law_of_the_ring():
     assert row.wire_bytes is None and "size" in row.unavailable["wire_bytes"]
 
 
-def test_the_typical_step_is_not_the_one_in_which_the_machine_was_elsewhere():
-    steps = [(0, 100), (100, 200), (200, 1200), (1200, 1300)]
-    trace = make_trace(compute=[(0, 50), (100, 150), (200, 250), (1200, 1250)], steps=steps)
-    found = attribute(make_traced_result(make_traced_record(0, trace), case="plain"))
-    assert 2 not in found.typical_steps
-    assert found.breakdowns[0].step_s == pytest.approx(0.1)
-
-
-def test_the_first_step_of_a_block_never_counts():
-    record = plain().ranks[0]
-    assert 5.0 not in steps_of([record], "paired")
-    assert paired_over_bare([record]) == pytest.approx([1.0])
-    assert steps_of([record], "local").size == 0
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=30))
-def test_midmean_lies_within_the_middle_half(values):
-    ordered = np.sort(values)
-    kept = middle_half(ordered)
-    assert kept.size >= len(values) / 2
-    assert kept.min() - 1e-12 <= midmean(ordered) <= kept.max() + 1e-12
-
-
 shares = st.floats(0.05, 0.95)
 
 
@@ -387,25 +276,6 @@ def test_whatever_was_measured_the_budget_closes(compute, begin, late, end, over
     budget = row_of(plain(traced=107.0), found).budget
     check_closed(budget)
     assert budget.measured_s == pytest.approx(clean / 1e3)
-
-
-def test_one_launch_that_cannot_tell_wait_from_transfer_decides_for_all():
-    def launch(repeat, stepped):
-        result = pair()
-        clock = ClockAlignment(
-            method="ping-pong", at_ns=0, offset_ns=0, bound_ns=0, stepped=stepped
-        )
-        ranks = [rank.model_copy(update={"clock": clock}) for rank in result.ranks]
-        cell = result.cell.model_copy(update={"repeat": repeat})
-        return result.model_copy(update={"cell": cell, "ranks": ranks})
-
-    base = [plain().model_copy(update={"cell": plain().cell.model_copy(update={"repeat": i})})
-            for i in range(2)]  # fmt: skip
-    row = row_of(*base, launch(0, None), launch(1, "by 20 ms"))
-    assert row.budget.wait_s is None
-    assert row.budget.exposed_transfer_s == pytest.approx(0.025)
-    assert row.budget.residual_s == pytest.approx(0.0, abs=1e-12)
-    check_closed(row.budget)
 
 
 def test_weak_scaling_has_the_whole_step_as_its_ideal():
@@ -430,86 +300,6 @@ def with_trace(result, **changes):
     return result.model_copy(update={"ranks": ranks})
 
 
-def test_a_data_stall_is_what_it_is_beyond_the_baselines():
-    base = with_trace(plain(), data=flat([(90, 98)]))
-    row = with_trace(pair(), data=flat([(0, 0.5), (76, 79)]))
-    budget = row_of(base, row).budget
-    assert budget.data_stall_s == pytest.approx(0.003 - 0.5 * 0.008)
-    check_closed(budget)
-
-
-def test_tracing_does_not_make_batches_come_later():
-    traced = with_trace(pair(traced=88.0, compute=(53, 53), starts=(58, 78), end=83),
-                        data=flat([(84, 86)]))  # fmt: skip
-    budget = row_of(plain(), traced).budget
-    assert budget.data_stall_s == pytest.approx(0.002)
-    check_closed(budget)
-
-
-def test_clean_steps_that_were_slower_than_traced_ones_give_nothing_back():
-    """Noise: the clean steps next to the traced ones took 20 % longer than they."""
-    row = row_of(plain(), pair(paired=96))
-    assert row.trace_overhead.value == pytest.approx(80 / 96 - 1)
-    assert row.budget.wait_s == pytest.approx(0.020)
-    assert row.budget.other_idle_s == pytest.approx(0.005)
-    check_closed(row.budget)
-
-
-def test_tracing_is_never_taken_for_most_of_what_the_host_does():
-    """Traced steps twice as long as clean ones beside them: more than the profiler can cost."""
-    row = row_of(plain(), pair(paired=40, starts=(45, 45), end=75))
-    budget = row.budget
-    host_s = budget.compute_inflation_s + 0.5 * 0.090 + budget.other_idle_s + 0.5 * 0.010
-    assert host_s == pytest.approx(0.080 * 25 / (80 - 25))
-    assert budget.closes is False
-    assert budget.drift == pytest.approx(-0.5)
-    check_closed(budget)
-
-
-def test_steps_unlike_those_of_the_clean_window_explain_nothing():
-    slower = pair(clean=80, traced=400, paired=390, compute=(200, 200), starts=(210, 300), end=390)
-    row = row_of(plain(), slower)
-    assert row.budget.closes is False
-    assert row.budget.drift == pytest.approx(390 / 80 - 1)
-    assert "budget open" in row.stamps
-
-
-def test_intervals_of_parts_hold_what_launches_differ_in():
-    def launches(make, steps):
-        return [
-            (result := make(clean=step)).model_copy(
-                update={"cell": result.cell.model_copy(update={"repeat": i})}
-            )
-            for i, step in enumerate(steps)
-        ]
-
-    def alike(clean):
-        return pair(
-            clean=clean,
-            compute=(0.5 * clean,) * 2,
-            starts=(0.6 * clean, 0.8 * clean),
-            end=0.9 * clean,
-        )
-
-    row = row_of(*launches(lambda clean: plain(clean, compute=0.9 * clean), (80, 100, 120)),
-                 *launches(alike, (60, 80, 100)))  # fmt: skip
-    wait = row.budget.estimates["wait_s"]
-    own = [0.2 * step / 1e3 for step in (60, 80, 100)]
-    assert wait.high - wait.low == pytest.approx(2 * estimate_signed(own).half_width)
-    check_closed(row.budget)
-
-
-def test_a_round_without_its_baseline_does_not_count():
-    def at(result, repeat):
-        cell = result.cell.model_copy(update={"repeat": repeat})
-        return result.model_copy(update={"cell": cell})
-
-    row = row_of(at(plain(), 0), at(plain(), 1),
-                 at(pair(), 0), at(pair(), 1), at(pair(clean=160.0), 2))  # fmt: skip
-    assert row.budget.measured_s == pytest.approx(0.080)
-    assert row.efficiency.value + sum(row.budget.points.values()) == pytest.approx(1.0)
-
-
 def in_rounds(*makers):
     """One launch each of plain and DDP for every round: (plain, DDP)."""
     return [
@@ -532,13 +322,6 @@ def test_a_round_that_was_traced_while_the_machine_was_busy_is_left_out():
     assert row.budget.points == pytest.approx(quiet.budget.points)
     assert abs(row.budget.drift) < 0.25
     check_closed(row.budget)
-
-
-def test_a_disturbed_baseline_spoils_its_round_alone():
-    trace = make_trace(compute=[(0, 360)], steps=[(0, 400)])
-    slow = make_traced_result(make_traced_record(0, trace, 100.0, paired=390), case="plain")
-    row = row_of(*in_rounds((plain(), pair()), (slow, pair()), (plain(), pair())))
-    assert (row.budget.rounds_left_out, row.budget.closes) == (1, True)
 
 
 @pytest.mark.parametrize("steady", [0, 1])
@@ -613,22 +396,3 @@ def test_how_far_clocks_may_be_wrong_is_the_sum_of_two_ranks_bounds():
     ]
     row = row_of(plain(), result.model_copy(update={"ranks": ranks}))
     assert row.budget.clock_bound_s == pytest.approx(70e-6)
-
-
-def test_ranks_that_are_late_by_turns_cost_the_job_nothing():
-    steps = ((0, 100), (100, 180), (180, 280), (280, 360))
-    other = ((0, 80), (80, 180), (180, 260), (260, 360))
-    records = [
-        make_traced_record(rank, make_trace([make_operation(10, 20)], steps=spans), 100)
-        for rank, spans in enumerate((steps, other))
-    ]
-    found = attribute(make_traced_result(*records))
-    slowest = np.array([record.step_s for record in records]).max(axis=0)
-    assert slowest[-3:].mean() > 1.05 * found.own_traced_step_s(0)
-    assert found.skew(0) + found.skew(1) == pytest.approx(0, abs=1e-9)
-
-
-def test_what_a_rank_hands_over_in_an_all_gather_is_its_part():
-    gather = make_operation(50, 75, kind="all_gather", num_bytes=1000)
-    row = row_of(plain(), with_trace(pair(), operations=[gather]))
-    assert (row.payload_bytes, row.wire_bytes) == (500, 500)

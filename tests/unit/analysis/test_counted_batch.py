@@ -58,11 +58,6 @@ def test_the_backend_is_the_one_that_rank_0_found():
     assert with_counted_batch(result).cell.backend == "gloo"
 
 
-def test_another_strategy_has_the_batch_that_was_planned():
-    result = counting(16.0, 16.0, strategy=Ddp(), backend="nccl")
-    assert with_counted_batch(result) == result
-
-
 @pytest.mark.parametrize(
     ("result", "known"),
     [
@@ -76,12 +71,6 @@ def test_another_strategy_has_the_batch_that_was_planned():
 )
 def test_samples_are_known_where_they_were_counted_or_given(result, known):
     assert knows_samples(result.cell, result) is known
-
-
-def test_a_script_that_was_not_measured_has_no_batch_but_one_that_it_was_given():
-    assert not knows_samples(counting().cell, None)
-    assert knows_samples(counting(workload=TAKES_BATCH).cell, None)
-    assert knows_samples(make_cell("ddp", 2), None)
 
 
 def grows(**by_size):
@@ -126,12 +115,6 @@ def test_samples_that_ranks_of_a_tensor_group_all_load_count_once(facts, samples
     result = counting(*[16.0] * 4, facts=facts)
     assert with_counted_batch(result).cell.global_batch == samples
     assert work_of_step(result) == samples
-
-
-def test_what_is_counted_at_one_size_alone_is_no_ratio():
-    growth = grows(n1=32.0, n2=None)
-    assert growth.scaling == "unknown"
-    assert "known at N=1 and not at N=2" in growth.why_unknown
 
 
 def seen(elements=None, backwards=1.0, **facts):

@@ -4,7 +4,6 @@ import pynvml
 import pytest
 
 from scalebench.analysis.energy import energy_per_sample
-from scalebench.analysis.windows import clean_windows
 from scalebench.records.telemetry import DeviceStates
 from tests.builders.runs import make_cell, make_result
 from tests.builders.watched import A, B, make_twin, sample, watched
@@ -30,11 +29,6 @@ def test_the_energy_of_a_known_constant_power_is_exact():
     assert (energy.source, energy.reason) == ("counter", None)
 
 
-def test_a_window_between_two_readings_takes_its_share():
-    energy = energy_per_sample(watched_twin(windows_s=[(1.03, 4.58)]))
-    assert energy.j_per_sample == pytest.approx(750 * 3.55 / SAMPLES, rel=1e-9)
-
-
 def test_only_the_devices_that_were_used_count():
     energy = energy_per_sample(watched_twin(uuids=[B]))
     assert energy.j_per_sample == pytest.approx(450 * 4.0 / SAMPLES, rel=1e-9)
@@ -43,21 +37,6 @@ def test_only_the_devices_that_were_used_count():
 def test_two_ranks_on_one_device_do_not_count_it_twice():
     energy = energy_per_sample(watched_twin(uuids=[B, B]))
     assert energy.j_per_sample == pytest.approx(450 * 4.0 / SAMPLES, rel=1e-9)
-
-
-def test_blocks_in_close_succession_are_one_window_and_short_ones_apart_are_left_out():
-    result = watched_twin(windows_s=[(1.0, 2.0), (2.05, 3.2), (4.0, 5.0)])
-    assert [(round(w.length_s, 6), w.num_steps) for w in clean_windows(result)] == [
-        (2.2, 20),
-        (1.0, 10),
-    ]
-    energy = energy_per_sample(result)
-    assert energy.j_per_sample == pytest.approx(750 * 2.2 / (2 * SAMPLES), rel=1e-9)
-
-
-def test_two_long_windows_are_added():
-    energy = energy_per_sample(watched_twin(windows_s=[(0.5, 2.5), (3.0, 6.0)]))
-    assert energy.j_per_sample == pytest.approx(750 * 5.0 / (2 * SAMPLES), rel=1e-9)
 
 
 def test_warm_up_does_not_count():
@@ -71,29 +50,12 @@ def test_warm_up_does_not_count():
     assert energy.j_per_sample == pytest.approx(750 * 3.0 / SAMPLES, rel=1e-9)
 
 
-def test_ranks_that_begin_and_end_apart_are_covered_together():
-    result = watched_twin(windows_s=[(1.0, 4.0)])
-    late = result.ranks[1].blocks[0]
-    late = late.model_copy(update={"end_ns": late.end_ns + 500_000_000})
-    ranks = [result.ranks[0], result.ranks[1].model_copy(update={"blocks": [late]})]
-    energy = energy_per_sample(result.model_copy(update={"ranks": ranks}))
-    assert energy.j_per_sample == pytest.approx(750 * 3.5 / SAMPLES, rel=1e-9)
-
-
 def test_without_a_counter_power_is_integrated_and_that_is_said():
     twin = make_twin()
     twin.fail("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     energy = energy_per_sample(watched_twin(twin))
     assert energy.j_per_sample == pytest.approx(750 * 4.0 / SAMPLES, rel=1e-9)
     assert energy.source == "power"
-
-
-def test_power_that_rises_is_integrated_as_it_rises():
-    result = watched_twin(uuids=[A])
-    rising = [100.0 + 10.0 * i for i in range(71)]  # 100 W/s
-    result = with_states(result, energy_j=[], power_w=rising)
-    energy = energy_per_sample(result)
-    assert energy.j_per_sample == pytest.approx((200 + 600) / 2 * 4.0 / SAMPLES, rel=1e-9)
 
 
 def test_a_counter_that_was_reset_is_not_believed():
@@ -103,15 +65,6 @@ def test_a_counter_that_was_reset_is_not_believed():
     energy = energy_per_sample(result)
     assert energy.source == "power"
     assert energy.j_per_sample == pytest.approx(300 * 4.0 / SAMPLES, rel=1e-9)
-
-
-def test_a_reset_before_the_window_does_no_harm():
-    result = watched_twin(uuids=[A], windows_s=[(3.0, 6.0)])
-    counter = result.node.devices[0].states.energy_j
-    result = with_states(result, energy_j=[*counter[:10], *[30.0 * i for i in range(61)]])
-    energy = energy_per_sample(result)
-    assert energy.source == "counter"
-    assert energy.j_per_sample == pytest.approx(300 * 3.0 / SAMPLES, rel=1e-9)
 
 
 def test_a_counter_that_hardly_moves_cannot_tell():

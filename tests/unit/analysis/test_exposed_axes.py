@@ -58,12 +58,6 @@ def test_each_dimension_has_its_transfer_and_its_wait():
     assert found["data"] == close(0.004, 0.0)
 
 
-def test_what_computation_hides_belongs_to_nobody():
-    found = along(TENSOR, DATA, compute=(0, 62))
-    assert found["tensor"] == close(0.0, 0.0)
-    assert found["data"] == close(0.002, 0.0)
-
-
 def test_two_dimensions_in_flight_at_once_have_equal_parts():
     """From 50 to 56 both transfer: 3 ms each; the second goes on alone for 4 ms."""
     found = along(("tensor", "all_reduce", (50, 50), 56), ("data", "all_gather", (50, 50), 60))
@@ -78,20 +72,10 @@ def test_a_wait_belongs_to_the_operation_that_somebody_is_late_to():
     assert found["data"] == close(0.005, 0.0)
 
 
-def test_operations_of_no_dimension_are_counted_as_such():
-    found = along(TENSOR, (None, "all_reduce", (60, 60), 64))
-    assert found[None] == close(0.004, 0.0)
-
-
 def test_messages_between_stages_count_while_they_block():
     """The annotation lasts for 20 ms; the rank stood still for 3 of them."""
     found = along(DATA, ("pipeline", "send", (40, 40), 60), blocked=flat([(41, 44)]))
     assert found == {"data": close(0.004, 0.0), "pipeline": close(0.003, 0.0)}
-
-
-def test_standing_still_without_a_message_to_show_for_it_belongs_to_no_dimension():
-    found = along(DATA, blocked=flat([(41, 44)]))
-    assert found == {"data": close(0.004, 0.0), None: close(0.003, 0.0)}
 
 
 def test_the_parts_sum_to_those_of_the_breakdown():
@@ -141,31 +125,3 @@ def test_where_waits_are_not_known_all_of_it_is_transfer():
     assert (tensor.exposed_transfer_s, tensor.wait_s) == (pytest.approx(0.016), None)
     assert data.exposed_transfer_s == pytest.approx(0.010)
     assert budget.exposed_transfer_s == pytest.approx(0.026)
-
-
-def test_without_a_mesh_there_is_no_such_list():
-    assert budget_of(plain(), pair((None, "all_reduce", (60, 60), 64))).by_axis is None
-
-
-def test_only_typical_steps_count_and_what_is_exposed_in_them_is_their_mean():
-    """Of four steps of 80, 100, 90 and 300 ms those of 90 and 100; 8 and 4 ms are exposed.
-
-    In the step of 100 ms two of the eight are spent encoding.
-    """
-    steps = ((0, 80), (80, 180), (180, 270), (270, 570))
-    spans = ((10, 30), (100, 108), (190, 194), (300, 500))
-    records = [
-        make_traced_record(
-            rank,
-            make_trace(
-                [make_operation(a, b, i, axis="data") for i, (a, b) in enumerate(spans)],
-                steps=steps,
-                codec=flat([(106, 108)]),
-            ),
-        )
-        for rank in range(2)
-    ]
-    result = make_traced_result(*records, case="mesh", strategy=Mesh(tensor=2))
-    (found,) = exposed_by_axis(LaunchAttribution(result), 0).values()
-    assert (found.transfer_s, found.wait_s) == close((6 + 4) / 2e3, 0.0)
-    assert found.total_s == pytest.approx(0.005)

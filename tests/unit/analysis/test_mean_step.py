@@ -100,14 +100,6 @@ def test_what_the_machine_does_to_a_stretch_of_equal_steps_is_trimmed():
     assert step_s.mean() > 1.04 * level
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 9])
-def test_few_steps_have_their_plain_mean(num_steps):
-    step_s = np.arange(1.0, num_steps + 1)
-    found = mean_of_steps(step_s)
-    assert (found.seconds, found.period) == (step_s.mean(), 1)
-    assert (found.variance > 0) == (num_steps > 1)
-
-
 def test_noise_has_no_period():
     random = np.random.default_rng(3)
     for n in (40, 400):

@@ -12,7 +12,6 @@ from benchmarks.block_coverage import Kind, draw_round, look, truth
 from scalebench.analysis.paired_blocks import (
     Block,
     levels_of_round,
-    own_variances,
     trimmed_mean,
     variances_in_turns,
 )
@@ -85,53 +84,11 @@ def test_a_slower_row_has_a_smaller_ratio_by_as_much(seed, slower, key):
             assert between(after, other) == pytest.approx(between(before, other))
 
 
-def test_two_rows_have_the_trimmed_mean_of_their_cycles():
-    table = [[0.1, 0.2, 0.3, 0.4, 9.0], [0.0, 0.0, 0.0, 0.0, 0.0]]
-    levels = levels_of_round(in_turns(table))
-    mean, variance = trimmed_mean(np.array(table[0]))
-    assert between(levels, DDP) == pytest.approx(mean) == pytest.approx(0.3)
-    assert levels[BASE][1] == levels[DDP][1] == pytest.approx(variance / 2)
-
-
-def test_the_trimmed_mean_and_its_variance_by_hand():
-    # A quarter of 8 on either side: 3, 4, 5, 6 are left; 3 and 6 thrice when moved.
-    mean, variance = trimmed_mean(np.array([99.0, 4.0, 1.0, 6.0, 3.0, -50.0, 5.0, 7.0]))
-    assert mean == 4.5
-    assert variance == pytest.approx(np.var([3, 3, 3, 4, 5, 6, 6, 6], ddof=1) / (0.25 * 8))
-    assert trimmed_mean(np.array([1.0, 2.0, 6.0])) == pytest.approx((3, 7 / 3))
-    assert trimmed_mean(np.array([2.0])) == (2, 0)
-
-
-@given(st.lists(logs, min_size=1, max_size=40), logs, st.floats(0.1, 10))
-def test_the_trimmed_mean_moves_and_grows_with_its_values(values, by, factor):
-    x = np.array(values)
-    mean, variance = trimmed_mean(x)
-    assert x.min() - 1e-9 <= mean <= x.max() + 1e-9 and variance >= 0
-    moved = trimmed_mean(x + by)
-    assert moved == pytest.approx((mean + by, variance), rel=1e-6, abs=1e-9)
-    assert trimmed_mean(-factor * x) == pytest.approx(
-        (-factor * mean, factor**2 * variance), rel=1e-6, abs=1e-9
-    )
-
-
 def test_the_variance_of_a_trimmed_mean_is_what_it_varies_by():
     drawn = np.random.default_rng(3).standard_t(3, (4000, 12))
     means, variances = np.transpose([trimmed_mean(one) for one in drawn])
     assert variances.mean() == pytest.approx(means.var(), rel=0.12)
     assert means.var() < 0.7 * drawn.mean(axis=1).var()
-
-
-@given(st.lists(st.floats(1, 9), min_size=3, max_size=9))
-def test_rows_variances_are_found_from_those_of_differences(own):
-    sums = np.add.outer(own, own) * (1 - np.eye(len(own)))
-    assert own_variances(sums) == pytest.approx(own)
-
-
-def test_no_row_is_taken_to_know_itself_perfectly():
-    assert own_variances(np.array([[0, 4, 4], [4, 0, 12], [4, 12, 0.0]])) == pytest.approx(
-        [1 / 3, 6, 6]
-    )
-    assert own_variances(np.zeros((1, 1))) == pytest.approx([0])
 
 
 def test_a_block_that_is_missing_leaves_the_others_in_their_cycles():
@@ -142,38 +99,12 @@ def test_a_block_that_is_missing_leaves_the_others_in_their_cycles():
     assert [between(levels, key) for key in KEYS] == pytest.approx([0, 0.5, -0.25, -1])
 
 
-def test_a_row_that_shares_no_cycle_with_another_is_left_out_of_the_round():
-    blocks = {
-        BASE: [Block(start, start + 9, 1.0) for start in (0, 10, 20)],  # three cycles
-        DDP: [Block(1, 9, 1.0)],
-        DDP_2: [Block(25, 29, 1.0)],
-    }
-    assert levels_of_round(blocks).keys() == {BASE, DDP_2}
-    blocks[DDP].append(Block(27, 29, 1.0))
-    assert levels_of_round(blocks).keys() == {BASE, DDP, DDP_2}
-
-
 @pytest.mark.parametrize(
     "bad", [Block(10, 10, 1.0), Block(10, 9, 1.0), Block(0, 9, 0.0), Block(0, 9, math.nan)]
 )
 def test_a_block_that_cannot_be_is_refused(bad):
     with pytest.raises(ValueError, match="has to end after its start"):
         variances_in_turns({BASE: {0: [Block(0, 9, 1.0)]}, DDP: {0: [bad]}})
-
-
-def test_what_blocks_know_of_a_launch_is_the_mean_over_the_rounds():
-    rounds = [in_turns(noisy(seed, spread=0.01 * (1 + seed)), seed) for seed in range(3)]
-    known = variances_in_turns({key: dict(enumerate(one[key] for one in rounds)) for key in KEYS})
-    for key in KEYS:
-        each = [levels_of_round(one)[key][1] for one in rounds]
-        assert known[key] == pytest.approx(np.mean(each)) and known[key] > 0
-
-
-def test_a_row_without_blocks_is_not_known():
-    blocks = in_turns(noisy(1, num_rows=3))
-    known = variances_in_turns({**{key: {0: found} for key, found in blocks.items()}, KEYS[3]: {}})
-    assert known.keys() == set(KEYS[:3])
-    assert variances_in_turns({}) == {}
 
 
 @pytest.mark.parametrize("noise", ["bursty", "episodes"])

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.budget import loss_budget, waits_most
-from scalebench.analysis.pipeline_shape import pipeline_shape_of
+from scalebench.analysis.budget import loss_budget
 from scalebench.analysis.pipeline_trace import PipelineTrace
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.fields import Unavailable
@@ -17,12 +16,8 @@ from scalebench.analysis.rows.pipeline import pipeline_figures
 from scalebench.costmodel.pipelines.dry_run import Timeline, dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.records.trace import ClockAlignment, Trace, TracedAction
-from scalebench.report.page import schedule_figure
-from scalebench.report.tables import pipelines
-from scalebench.session.selftest.pipelines import found_in
 from scalebench.spec import Pipeline, Plain
 from tests.builders.runs import make_cell, make_result
-from tests.builders.summaries import make_row
 from tests.builders.traced import make_operation, make_traced_record
 
 MS = 1_000_000
@@ -143,56 +138,6 @@ def test_clocks_that_differ_are_put_right(origin_ms: int) -> None:
         assert apart.waiting(rank).tolist() == together.waiting(rank).tolist()
 
 
-def test_the_idle_ratio_is_of_the_steps_alone() -> None:
-    """Each rank works for 24 of a step's 30 ms, which begins 10 ms after the trace."""
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4))
-    later = [(10 * MS, 40 * MS)]
-    traces = {r: trace_of(timeline, r).model_copy(update={"steps": later}) for r in (0, 1)}
-    found = PipelineTrace(strategy, (0, 1), traces, {}, (0,))
-    assert found.idle_ratio == pytest.approx(6 / 30)
-
-
-@pytest.mark.parametrize("slow", [0, 1])
-def test_the_rank_with_the_larger_bubble_waits_most(slow: int) -> None:
-    times = {**equal_times(2, 2, 4), ("F", slow): 6.0, ("B", slow): 12.0}
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), times)
-    assert timeline.idle_s(1 - slow) > timeline.idle_s(slow)
-    launch = launch_of(timeline, Pipeline(schedule="gpipe", microbatches=4))
-    assert waits_most([launch]) == 1 - slow
-
-
-def test_the_shape_at_one_rank_is_that_of_a_clean_step() -> None:
-    """Traced, a step takes 38 ms: eight times 1 ms and a pass of 2 or 4, then 6 ms. Clean: 19."""
-    actions, reached = [], 0
-    for kind, length in [("F", 2)] * 4 + [("B", 4)] * 4:
-        begin, end = reached + 1, reached + 1 + length
-        actions.append(
-            TracedAction(
-                stage=0, kind=kind, microbatch=len(actions) % 4, step=0,
-                start_ns=begin * MS, end_ns=end * MS,
-            )
-        )  # fmt: skip
-        reached = end
-    trace = Trace(origin_ns=0, steps=[(0, 38 * MS)], actions=actions)
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    layers = {"costs": [1.0, 1.0], "output_bytes": [8, 8], "tied": []}
-    record = make_traced_record(0, trace, clean=19, facts={"layers": layers})
-    cell = make_cell("gpipe", 1, strategy=strategy)
-    found = pipeline_shape_of(strategy, [LaunchAttribution(make_result(cell, ranks=[record]))])
-    assert found.passes_s == pytest.approx({"F": 1e-3, "B": 2e-3})
-    assert (found.between_s, found.after_s) == pytest.approx((0.5e-3, 3e-3))
-
-
-def test_a_step_that_was_not_traced_whole_has_no_bubble() -> None:
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2))
-    whole = trace_of(timeline, 1)
-    cut = whole.model_copy(update={"actions": whole.actions[:-1]})
-    found = PipelineTrace(strategy, (0, 1), {0: trace_of(timeline, 0), 1: cut}, {}, (0,))
-    assert found.schedule is None and found.timeline is None and found.bubble_s(0) == 0
-
-
 def test_a_slow_stage_is_bubble_to_the_others_and_an_odd_slow_pass_is_wait() -> None:
     strategy = Pipeline(schedule="gpipe", microbatches=4)
     slow = {**equal_times(2, 2, 4), ("F", 1): 6.0, ("B", 1): 12.0}
@@ -257,64 +202,3 @@ def test_a_row_says_what_each_stage_takes() -> None:
         "backward_weight_s": pytest.approx(5e-3),
     }
     assert told.bubble_law is None and told.bubble_equal_stages > 0
-
-
-def test_the_page_lists_bubbles_and_stages_of_pipelines_alone() -> None:
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4))
-    told = pipeline_figures([pipeline_of(timeline, strategy)])
-    bubbles, stages = pipelines.tables([make_row(pipeline=told), make_row()])
-    assert bubbles.lines == (
-        ("ddp-25mb", "2", "gpipe", "2 × 1, 4", "20.0 %", "20.0 %", "20.0 %", "20.0 %", "4, 4"),
-    )
-    assert stages.lines[1][2:6] == ("1", "rank 1", "2.00 ms", "4.00 ms")
-    assert pipelines.tables([make_row()]) == ()
-
-
-def test_the_page_draws_what_was_done_over_what_was_planned() -> None:
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    late = delayed(dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4)), 5.0)
-    told = pipeline_figures([pipeline_of(late, strategy)])
-    last = told.actions[7]
-    assert (last.rank, last.kind, last.microbatch) == (0, "B", 3)
-    assert last.start_s - last.planned_start_s == pytest.approx(5e-3)
-    rows = [make_row(pipeline=told), make_row(world_size=1, pipeline=told), make_row("ddp")]
-    figure = schedule_figure.schedule_figure(rows, {})
-    assert figure is not None
-    forward, backward = figure.data
-    assert len(forward.x) == len(backward.x) == 2 * 2 * 4  # ranks, planned and measured
-    assert max(b + x for b, x in zip(backward.base, backward.x, strict=True)) == pytest.approx(35)
-    assert len(schedule_figure.tabulate(rows)) == 16
-    assert schedule_figure.schedule_figure([make_row()], {}) is None
-
-
-def test_passes_are_timed_from_the_first_of_them() -> None:
-    """The step was traced 7 ms before the first pass began, and the clocks' zero lies 3 s back."""
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4))
-    later = replace(
-        timeline,
-        start_s=tuple(tuple(t + 7 for t in row) for row in timeline.start_s),
-        end_s=tuple(tuple(t + 7 for t in row) for row in timeline.end_s),
-    )
-    traces = {rank: trace_of(later, rank, shift_ms=3000) for rank in (0, 1)}
-    told = pipeline_figures([PipelineTrace(strategy, (0, 1), traces, {}, (0,))]).actions
-    assert min(action.start_s for action in told) == 0.0
-    for action in told:
-        planned = (action.planned_start_s, action.planned_end_s)
-        assert (action.start_s, action.end_s) == pytest.approx(planned, abs=1e-9)
-
-
-def test_the_self_test_takes_the_worse_of_two_bubbles_and_shows_the_overhead() -> None:
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    schedule = plan_schedule("gpipe", 2, 4)
-    found = found_in(launch_of(dry_run(schedule, equal_times(2, 10, 20)), strategy), 2, 4)
-    assert (found.law, found.dry_run) == (0.2, pytest.approx(0.2))
-    assert found.overhead_s == pytest.approx(0, abs=1e-9)
-    # Here no step follows in which rank 1 would wait for its end, nor rank 0 for anything later.
-    assert found.waited < found.law and found.error == found.waited - found.law
-    slow = {**equal_times(2, 10, 20), ("B", 1): 40.0}
-    late = found_in(launch_of(dry_run(schedule, slow), strategy), 2, 4)
-    assert late.error == pytest.approx(late.dry_run - late.law) and late.error > 0.03
-    costly = dry_run(schedule, equal_times(2, 10, 20), overhead_s=1.0)
-    assert found_in(launch_of(costly, strategy), 2, 4).overhead_s == pytest.approx(1e-3)

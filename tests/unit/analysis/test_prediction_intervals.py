@@ -13,7 +13,6 @@ from scalebench.analysis.prediction_intervals import (
     half_width,
     typical_error,
     variance_at_one_rank,
-    variance_of_link,
 )
 from scalebench.stats import Variance
 
@@ -54,33 +53,3 @@ def test_one_other_row_is_one_degree_of_freedom():
     assert half_width(NOTHING, [row(0.01)]) == pytest.approx(0.01 * math.tan(0.45 * math.pi))
     assert half_width(NOTHING, []) is None
     assert typical_error([]) is None
-
-
-def test_what_the_other_rows_errors_hold_is_not_counted_twice():
-    others = [row(0.01, 0.01, 4), row(-0.02, 0.01, 4)]
-    alike = half_width(variance_at_one_rank(0.01, 4), others)
-    assert alike == half_width(NOTHING, others)
-
-
-def test_launches_that_scatter_far_more_than_the_others_count():
-    others = [row(0.01, 0.01, 4), row(-0.02, 0.01, 4)]
-    far = half_width(variance_at_one_rank(0.1, 4), others)
-    assert far > 0.1 > half_width(NOTHING, others)
-
-
-def test_a_link_without_freedom_does_not_count_and_few_degrees_are_not_many():
-    assert variance_of_link(1.0, 1.0, None).value == 0
-    few, many = variance_of_link(1.0, 2.0, 1), variance_of_link(1.0, 2.0, None)
-    assert few.value < many.value / 40, "a t of 12.7 where the normal distribution has 1.96"
-
-
-def test_the_variance_of_a_link_is_that_of_its_interval():
-    """Four percent at the upper end of 95 %: the normal 1.96 times the standard error, t's 4.30."""
-    many, few = variance_of_link(2.0, 2.08, None), variance_of_link(2.0, 2.08, 2)
-    assert many.value == pytest.approx((math.log(1.04) / 1.959964) ** 2) and math.isinf(many.dof)
-    assert few.value == pytest.approx((math.log(1.04) / 4.302653) ** 2) and few.dof == 2
-
-
-def test_the_model_s_own_error_is_counted_for_every_doubling():
-    once, twice = (half_width(NOTHING, [row(0.01)], doublings) for doublings in (1, 2))
-    assert twice == pytest.approx(2 * once)

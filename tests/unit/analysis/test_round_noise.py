@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coverage import Kind, simulate
-from scalebench.analysis.round_noise import RoundNoise, half_width_of_two, launch_variances
+from scalebench.analysis.round_noise import RoundNoise, launch_variances
 from scalebench.analysis.summarise import summarise
-from scalebench.stats import Variance, estimate_over_launches
+from scalebench.stats import estimate_over_launches
 from tests.builders.runs import make_cell, make_result, make_run
 
 pytestmark = pytest.mark.slow
@@ -53,22 +53,6 @@ def test_what_a_round_does_to_all_rows_is_no_noise(seed, drift):
         assert one.dof == pytest.approx(drifting[row].dof)
 
 
-def test_equal_rows_lend_each_other_their_degrees_of_freedom():
-    found = variances(drawn(3)).values()
-    assert all(one.dof > 2 for one in found)
-    typical = np.mean([one.value for one in found]) ** 0.5
-    assert typical == pytest.approx(0.01, rel=0.35)
-
-
-def test_a_row_whose_steps_scatter_more_is_not_taken_for_the_others():
-    spreads = [0.002] * 4 + [0.02] * 3
-    logs = np.random.default_rng(1).standard_normal((7, 5)) * np.array(spreads)[:, None]
-    rows = {key(row): dict(enumerate(one)) for row, one in enumerate(logs.tolist())}
-    found = launch_variances(rows, {key(row): s**2 for row, s in enumerate(spreads)})
-    for row, spread in enumerate(spreads):
-        assert found[key(row)].value ** 0.5 == pytest.approx(spread, rel=0.6)
-
-
 def test_a_launch_that_is_missing_is_no_problem():
     rows = [dict(enumerate(row)) for row in drawn(5)]
     del rows[2][1], rows[4][0], rows[6][0], rows[6][1]  # the last has one launch left
@@ -82,20 +66,6 @@ def test_a_launch_that_is_missing_is_no_problem():
     assert suite.ratio(key(6), key(9)) is None
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        [[0.1, 0.2, 0.3]],
-        [[0.1, 0.2, 0.3], [0.2, 0.1, 0.3]],
-        [[0.1], [0.2], [0.3], [0.4]],
-        [[0.5, 0.5, 0.5]] * 4,
-    ],
-)
-def test_nothing_is_lent_where_nothing_is_typical(rows):
-    assert variances(rows) == {}
-
-
 def test_without_the_others_the_rounds_own_ratios_have_to_do():
     own, base = {0: math.log(0.5), 1: math.log(0.6)}, {0: math.log(1.0), 1: math.log(1.1)}
     expected = estimate_over_launches([1.0 / 0.5 * 1.5, 1.1 / 0.6 * 1.5])
@@ -103,15 +73,6 @@ def test_without_the_others_the_rounds_own_ratios_have_to_do():
     assert (found.value, found.low, found.high, found.n) == pytest.approx(
         (expected.value, expected.low, expected.high, 2)
     )
-
-
-def test_the_width_by_hand():
-    rows = {key(0): {0: 1.0, 1: 1.0}, key(1): {0: 0.0, 1: 0.2}}
-    suite = RoundNoise(rows, {key(0): Variance(1e-4, 10.0), key(1): Variance(3e-4, 10.0)})
-    found = suite.ratio(key(1), key(0))
-    # t of 10 degrees of freedom (Satterthwaite would say 16, of the same rows) times √(4e-4 / 2).
-    assert width(found) == pytest.approx(2 * 2.228139 * math.sqrt(2e-4), rel=1e-5)
-    assert found.value == pytest.approx(math.exp(0.9)) and found.n == 2
 
 
 def test_a_summary_s_efficiencies_rest_on_all_rows_and_the_baseline_is_exactly_one():
@@ -190,95 +151,12 @@ def test_a_round_that_slows_one_number_of_ranks_widens_its_ratios_to_those_of_th
     assert width(found) < 1
 
 
-def test_the_width_between_two_numbers_of_ranks_by_hand():
-    rows = {
-        key(0): {0: 1.0, 1: 1.0, 2: 1.0},
-        key(1): {0: 1.01, 1: 1.01, 2: 1.01},
-        key(2, 2): {0: 0.50, 1: 0.51, 2: 0.52},
-        key(3, 2): {0: 0.60, 1: 0.67, 2: 0.68},
-        key(4, 2): {0: 9.0, 1: 0.0},  # not launched in the last round: not in the means
-    }
-    variances = {
-        key(0): Variance(1e-4, 8.0),
-        key(1): Variance(1e-4, 8.0),
-        key(2, 2): Variance(1e-4, 8.0),
-        key(3, 2): Variance(3e-4, 8.0),
-        key(4, 2): Variance(1e-9, 8.0),
-    }
-    found = RoundNoise(rows, variances).ratio(key(2, 2), key(0))
-    # Means at two ranks, weighted 3 to 1: 0.525, 0.55, 0.56; of one rank they do not vary.
-    between = Variance(float(np.var([0.525, 0.55, 0.56], ddof=1)), 2.0)
-    around = Variance(1e-4 / 4 + 1e-4 / 2, 8.0)
-    assert width(found) == pytest.approx(2 * half_width_of_two(between, around) / math.sqrt(3))
-    assert found.value == pytest.approx(math.exp(1.0 - 0.51)) and found.n == 3
-
-
-def test_rows_at_one_size_may_know_themselves_a_thousand_times_better_than_others():
-    """Two rows at two ranks were disturbed within their steps: the third has all the weight."""
-    spreads = np.array([0.003] * 4 + [0.2, 0.2, 0.003])
-    logs = np.random.default_rng(1).standard_normal((7, 3)) * 0.003
-    keys = [key(row, size) for row, size in enumerate((1, 1, 1, 1, 2, 2, 2))]
-    rows = {one: dict(enumerate(row)) for one, row in zip(keys, logs.tolist(), strict=True)}
-    suite = RoundNoise.of(rows, dict(zip(keys, (spreads**2).tolist(), strict=True)))
-    for one, spread in zip(keys, spreads, strict=True):
-        assert suite.variances[one].value ** 0.5 < 3 * spread
-
-
-def test_who_knows_less_than_the_rounds_do_is_not_asked():
-    rows = {key(row): dict(enumerate(one)) for row, one in enumerate(drawn(1, 2, 4))}
-    own = RoundNoise(rows, {}).ratio(key(1), key(0))
-    for dof, asked in ((2.5, False), (3.0 - 1e-9, True), (9.0, True)):
-        known = {key(0): Variance(1.0, dof), key(1): Variance(1.0, 9.0)}
-        assert (RoundNoise(rows, known).ratio(key(1), key(0)) != own) is asked
-
-
 @pytest.mark.parametrize("row", [1, 4, 5])
 def test_more_confidence_is_a_wider_interval(row):
     keys, suite = noise(drawn(2, num_rows=6), SIZES)
     widths = [width(suite.ratio(keys[row], keys[0], confidence=c)) for c in (0.5, 0.9, 0.95, 0.97)]
     assert widths == sorted(set(widths))
     assert widths[2] == width(suite.ratio(keys[row], keys[0]))
-
-
-def test_rows_alone_at_their_numbers_of_ranks_know_their_own_ratios_only():
-    sizes = (1, 1, 2, 4)
-    keys, suite = noise(drawn(4, num_rows=4), sizes)
-    lone = RoundNoise(suite.rows, {})
-    assert suite.variances.keys() == set(keys)
-    found, own = suite.ratio(keys[3], keys[2]), lone.ratio(keys[3], keys[2])
-    assert (found.low, found.high) == pytest.approx((own.low, own.high))
-    assert suite.ratio(keys[3], keys[0]) != lone.ratio(keys[3], keys[0])
-    found, own = suite.ratio(keys[1], keys[0]), lone.ratio(keys[1], keys[0])
-    assert (found.low, found.high) == pytest.approx(
-        (own.low, own.high)
-    )  # of two rows, all there is
-    keys, suite = noise(drawn(4, num_rows=4), (1, 2, 4, 8))
-    assert suite.variances == {}
-
-
-def test_a_sum_of_two_variances_of_which_few_observations_tell_one():
-    nothing = Variance(0.0, 9.0)
-    assert half_width_of_two(Variance(4.0, 2.0), nothing) == pytest.approx(2 * 4.302653)
-    assert half_width_of_two(Variance(0.0, 2.0), Variance(4.0, 9.0)) == pytest.approx(2 * 2.262157)
-    assert half_width_of_two(Variance(0.0, 2.0), nothing) == 0
-    # √(1 + 3) times: Satterthwaite, 16/(1/2 + 9/9) = 10.67 degrees of freedom, 2.209504;
-    # Cochran & Cox (1·4.302653 + 3·2.262157)/4 = 2.772281; a quarter of the way.
-    found = half_width_of_two(Variance(1.0, 2.0), Variance(3.0, 9.0))
-    assert found == pytest.approx(2 * (0.75 * 2.209504 + 0.25 * 2.772281), rel=1e-4)
-
-
-@given(
-    st.floats(1e-6, 1e3), st.sampled_from([1.0, 2.0, 4.0]), st.floats(1e-6, 1e3), st.floats(4, 99)
-)
-def test_it_lies_between_the_two_and_grows_with_the_first(few, dof, many, many_dof):
-    parts = Variance(few, dof), Variance(many, many_dof)
-    found = half_width_of_two(*parts)
-    root = math.sqrt(few + many)
-    assert root * 1.959 < found < root * 12.71
-    assert found > half_width_of_two(Variance(0.0, dof), parts[1]) or many_dof < 2 * dof
-    assert half_width_of_two(Variance(few * 9, dof), Variance(many * 9, many_dof)) == pytest.approx(
-        3 * found
-    )
 
 
 @pytest.mark.parametrize(("num_launches", "effect", "narrower"), [(2, 0.01, 0.5), (3, 0.03, 0.8)])
@@ -294,9 +172,3 @@ def test_intervals_hold_where_a_round_slows_two_ranks_alone(sizes):
     kind = Kind("white", 3, [0.01] * len(sizes), sizes, {2: 0.03})
     found = simulate(kind, runs=200)
     assert 0.93 < found.apart < 0.98
-
-
-def test_a_ratio_beyond_every_float_is_none():
-    (large, small), found = noise([[600.0] * 3, [-600.0] * 3], [1, 2])
-    assert found.ratio(small, large) is None
-    assert found.ratio(large, small).value == 0.0

@@ -111,13 +111,6 @@ def test_where_nothing_tells_the_scaling_there_is_no_ratio_and_it_is_asked_for()
     assert "efficiency unknown: give --scaling or --samples-per-step" in table
 
 
-def test_batches_that_vary_count_with_their_exact_mean():
-    found, _ = rows(result(1, 0.1, samples_per_step=22.3), result(2, 0.1, samples_per_step=22.3))
-    assert (found[1].global_batch, found[2].global_batch) == (22, 45)
-    assert found[1].throughput.value == pytest.approx(223.0)
-    assert found[2].efficiency.value == pytest.approx(1.0)
-
-
 def test_time_outside_of_the_steps_is_told_by_step():
     gaps = [StepGap(step=0, seconds=9.0), StepGap(step=3, seconds=0.5), StepGap(step=4, seconds=2)]
     found, summary = rows(result(1, 0.1), result(2, 0.125, gaps=gaps))
@@ -263,15 +256,3 @@ def test_rows_of_other_strategies_have_no_time_outside():
 def test_from_which_rank_a_scripts_broadcasts_come(kinds, root):
     found = {"wrappers": [{"kind": kind} for kind in kinds]}
     assert LaunchAttribution(result(2, 0.1, facts=found)).broadcast_root == root
-
-
-def test_a_single_sample_is_a_batch():
-    found, _ = rows(result(1, 0.1, samples_per_step=1.0))
-    assert found[1].throughput.value == pytest.approx(1 / 0.1)
-    assert "samples not counted" not in found[1].stamps
-
-
-def test_a_checkpoint_that_took_half_of_a_gap_names_it():
-    half = StepGap(step=2, seconds=2.0, evaluation_s=0.5, checkpoint_s=0.75)
-    found, _ = rows(result(1, 0.1), result(2, 0.125, gaps=[half]))
-    assert [gap.kind for gap in found[2].outside_step.largest] == ["checkpoint"]

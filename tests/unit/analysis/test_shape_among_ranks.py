@@ -9,7 +9,6 @@ import pytest
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.projection.project import project
 from scalebench.analysis.rows.launches import grouped
-from scalebench.analysis.rows.prediction import FIELDS, predict_row
 from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.shape_among_ranks import shape_among_ranks
@@ -79,25 +78,6 @@ def test_time_that_only_communicates_is_taken_out():
     assert (found.batch_s, found.num_samples) == (pytest.approx(0.06), 32)
 
 
-def test_a_traced_step_is_as_long_as_a_clean_one():
-    found = shape(FAST, SLOW, clean=50)
-    assert found.computing_s == pytest.approx(0.035)
-    assert found.requests[1].ready_s == pytest.approx(0.03)
-
-
-def test_what_the_computation_hides_is_needed_later():
-    """It asks at 30 and 50 ms in backward, without waiting; the second ends after it, at 90."""
-    operations = [
-        sent("all_reduce", 30, 45, "backward"),
-        sent("all_reduce", 50, 90, "backward", ordinal=1),
-    ]
-    trace = make_trace(operations, [(0, 80), (90, 100)])
-    found = shape(trace, trace)
-    assert found.computing_s == pytest.approx(0.09)
-    assert [r.ready_s for r in found.requests] == pytest.approx([0.03, 0.05])
-    assert [r.needed_s for r in found.requests] == pytest.approx([0.05, 0.08])
-
-
 @pytest.mark.parametrize(
     ("trace", "facts", "why"),
     [
@@ -124,16 +104,6 @@ def test_a_step_that_does_not_tell_other_sizes_says_why(trace, facts, why):
         traces = [make_trace([sent("barrier", 1, 2, "forward", num_bytes=None)])] * 2
     with pytest.raises(NoShape, match=why):
         shape(*traces, facts=facts)
-
-
-def test_fsdp_has_a_layout_and_is_not_divided_by_hand():
-    facts = {"wrappers": [{"kind": "FSDPModule"}, {"kind": "DTensor"}]}
-    assert shape(FAST, SLOW, facts=facts).requests
-
-
-def test_no_launch_no_shape():
-    with pytest.raises(NoShape, match="several ranks"):
-        shape_among_ranks([])
 
 
 def the_profile(*world_sizes):
@@ -217,11 +187,3 @@ def test_the_base_is_one_rank_where_it_sends_what_several_send(tmp_path):
     assert base_of(tmp_path, alone(), launched(4, FOUR), two) == 2
     assert base_of(tmp_path, alone()) == 1
     assert base_of(tmp_path, two) == 2
-
-
-def test_a_row_below_the_base_or_of_it_has_no_prediction(tmp_path):
-    table = grouped(make_run(tmp_path, alone(), launched(2, [FAST, SLOW])))
-    for row in table.values():
-        found = predict_row(row, prediction_base(row, table), "no link", 0.1)
-        assert set(found) == set(FIELDS)
-        assert "no link" not in str(found["prediction"])

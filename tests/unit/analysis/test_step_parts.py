@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import attribute
-from scalebench.analysis.step_parts import clean_parts, off_gaps, off_work
+from scalebench.analysis.step_parts import clean_parts
 from tests.builders.traced import (
     flat,
     make_operation,
@@ -69,12 +69,6 @@ def test_on_cpu_the_host_s_work_is_the_computation():
     assert found["exposed_transfer"] == ms(TRANSFER)
 
 
-def test_gaps_that_tracing_makes_several_times_as_long():
-    """A step bound by launches: 80 of 90 ms of gaps are the profiler's."""
-    found = parts_of((4, 2, 1, 3), (30, 20, 10, 30))
-    assert (found["compute"], found["other_idle"]) == (ms(45), ms(10))
-
-
 def test_after_the_gaps_comes_the_wait_for_the_batch():
     """Making the batch takes the traced host 12 instead of 6 ms; its 4 ms of gaps are new."""
     found = parts_of((0, 0, 0, 0), (1, 1, 1, 1), clean_stall=6, traced_stall=12)
@@ -83,43 +77,12 @@ def test_after_the_gaps_comes_the_wait_for_the_batch():
     assert (found["compute"], found["exposed_transfer"]) == (ms(45), ms(TRANSFER))
 
 
-def test_the_wait_for_the_batch_stays_while_there_are_gaps():
-    found = parts_of((4, 2, 1, 3), (8, 5, 3, 6), clean_stall=6, traced_stall=6)
-    assert (found["other_idle"], found["data_stall"]) == (ms(10), ms(6))
-    assert found["compute"] == ms(45)
-
-
 def test_what_no_idle_time_explains_comes_off_the_kernels():
     """Clean steps of 42 ms next to traced ones of 45 ms of kernels, 2 of gaps and 5 of transfer."""
     found, _ = launch((0, 0, 0, -8), (0, 1, 1, 0))
     parts = clean_parts(found, 0, 0.042)
     assert parts["other_idle"] == ms(0)
     assert (parts["compute"], parts["exposed_transfer"]) == (ms(45 - 8), ms(TRANSFER))
-
-
-def test_of_the_kernels_at_most_half_is_taken_for_tracing():
-    """Clean steps a sixth of the traced ones: the machine was another; all parts are scaled."""
-    found, _ = launch((0, 0, 0, -40), (0, 1, 1, 0))
-    parts = clean_parts(found, 0, 0.010)
-    assert sum(parts.values()) == ms(10)
-    assert parts["compute"] / parts["exposed_transfer"] == pytest.approx(22.5 / TRANSFER)
-
-
-def test_the_bubble_of_a_pipeline_comes_after_the_other_idle_time_and_before_the_kernels():
-    traced = dict(
-        compute=0.045, exposed_transfer=0.005, wait=0.004, codec=0.0, data_stall=0.002,
-        other_idle=0.003, bubble=0.006, copies=0.007,
-    )  # fmt: skip
-    within, removed_s = off_gaps(traced, 0.009)
-    assert (within["other_idle"], within["data_stall"], within["bubble"]) == (0, 0, ms(2))
-    assert (within["compute"], removed_s) == (0.045, ms(9))
-    beyond, removed_s = off_gaps(traced, 0.014)
-    assert (beyond["bubble"], beyond["compute"], removed_s) == (0, ms(42), ms(14))
-    kept = (beyond["exposed_transfer"], beyond["wait"], beyond["copies"])
-    assert kept == (0.005, 0.004, 0.007)
-    on_cpu, removed_s = off_work(traced, 0.009)
-    assert (on_cpu["compute"], on_cpu["bubble"]) == (ms(45 * 45 / 54), ms(6 * 45 / 54))
-    assert (on_cpu["data_stall"], removed_s) == (0.002, ms(9))
 
 
 gaps = st.lists(st.floats(0.0, 20.0), min_size=4, max_size=4)

@@ -6,21 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.steps import (
-    busy_part,
     clean_pace,
-    clean_steps,
     launch_step_s,
     launch_throughput,
     mean_losses,
-    slowest_rank_steps,
     steps_of,
     steps_of_block,
 )
 from scalebench.records.rank import Block
 from scalebench.spec import LocalSgd, ParameterServer
 from tests.builders.runs import (
-    FIRST_OF_BLOCK_S,
-    WARMUP_S,
     make_cell,
     make_record,
     make_result,
@@ -36,31 +31,6 @@ def test_a_step_is_over_when_the_latest_rank_is():
     assert clean_pace(result) == pytest.approx([0.3, 0.2, 0.2])
     assert launch_step_s(result) == pytest.approx(0.7 / 3)
     assert launch_throughput(result) == pytest.approx(TWO.global_batch * 3 / 0.7)
-
-
-def test_the_distribution_is_that_of_the_slowest_rank_of_each_step():
-    ranks = [make_record(0, [0.1, 0.4, 0.2]), make_record(1, [0.3, 0.2, 0.2])]
-    result = make_result(TWO, ranks=ranks)
-    assert clean_steps(result) == [0.3, 0.4, 0.2]
-    assert slowest_rank_steps(result) == [WARMUP_S, FIRST_OF_BLOCK_S, 0.3, 0.4, 0.2]
-
-
-def test_how_busy_a_rank_is_comes_from_its_clean_steps_or_from_those_on_a_part_of_the_batch():
-    blocks = [
-        Block(phase="warmup", first=0, count=1, cpu_s=9.0),
-        Block(phase="clean", first=1, count=3, cpu_s=0.8),
-        Block(phase="part", first=4, count=2, num_samples=8, cpu_s=0.15),
-    ]
-    rank = make_record(0, step_s=[9, 3.0, 0.5, 0.5, 0.3, 0.2], blocks=blocks)
-    assert busy_part([rank], 16) == pytest.approx(0.2)
-    assert busy_part([rank], 8) == pytest.approx(0.3)
-    slower = rank.model_copy(update={"step_s": [9, 7.0, 0.5, 0.5, 0.3, 0.2]})
-    assert busy_part([rank, slower], 16) == pytest.approx(1.6 / 12)
-
-
-def test_how_busy_a_rank_is_is_not_known_where_no_block_tells():
-    assert busy_part([make_record(0)], 16) is None
-    assert busy_part([], 16) is None
 
 
 def test_blocks_start_anew_and_their_first_steps_count_for_nothing():

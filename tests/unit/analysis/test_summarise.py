@@ -1,4 +1,3 @@
-import json
 import math
 
 import pytest
@@ -11,13 +10,12 @@ from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.outcome import skipped_result
 from scalebench.records.rank import Memory, Verification
 from scalebench.records.summary import Row, Summary
-from scalebench.spec import Ddp, Loader, Plain
+from scalebench.spec import Loader, Plain
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.units import bytes_
 from tests.builders.runs import (
     make_cell,
     make_failed,
-    make_info,
     make_inspection,
     make_record,
     make_result,
@@ -101,18 +99,6 @@ def test_a_drift_from_round_to_round_cancels_in_the_ratios_but_not_in_the_times(
     assert row.step_s.half_width / row.step_s.value > 0.5  # what unpaired ratios would inherit
 
 
-def test_a_round_in_which_one_side_failed_does_not_count():
-    results = drifting((1.0, 1.5, 2.0))
-    results[0] = make_failed(at(PLAIN, 0))  # the baseline of round 0
-    results[3] = make_failed(at(TWO, 1))  # the row itself in round 1
-    rows = rows_of(results)
-    row = rows["ddp", 2]
-    assert row.efficiency.n == 1
-    assert row.efficiency.value == pytest.approx(0.8)
-    assert row.step_s.n == 2
-    assert rows["plain", 1].step_s.n == 2
-
-
 def test_a_failed_launch_marks_its_row_and_says_what_the_numbers_are_of():
     results = drifting((1.0, 1.0, 1.0))
     results[3] = make_failed(at(TWO, 1), "rank 1: it broke")
@@ -158,32 +144,6 @@ def test_out_of_memory_stands_beside_what_was_predicted():
     assert row.reason == f"rank 1: out of memory; predicted for a rank: {predicted}"
 
 
-def test_memory_starts_from_the_strategy_alone_where_the_plain_model_keeps_other_activations():
-    strategy = Ddp(checkpointing=True)
-    one, two = (make_cell("ddp-ckpt", n, strategy=strategy) for n in (1, 2))
-    memory = Memory(
-        allocated_bytes=9_000_000, activations_bytes=100_000, activations_peak_bytes=400_000,
-        gradients_bytes=1_684_000, data_bytes=1000,
-    )  # fmt: skip
-
-    def inspected(cell):
-        found = make_inspection(cell)
-        ranks = [rank.model_copy(update={"memory": memory}) for rank in found.ranks]
-        return found.model_copy(update={"ranks": ranks})
-
-    def measured(cell):
-        facts = {"facts": {"optimizer": "AdamW"}}
-        ranks = [rank.model_copy(update=facts) for rank in make_result(cell).ranks]
-        return make_result(cell, ranks=ranks)
-
-    cells = (PLAIN, one, two)
-    rows = rows_of([made for cell in cells for made in (inspected(cell), measured(cell))])
-    assert rows["ddp-ckpt", 1].predicted_memory_bytes is None
-    assert "checkpointing" in rows["ddp-ckpt", 1].unavailable["predicted_memory_bytes"]
-    state = 16 * 421_000
-    assert rows["ddp-ckpt", 2].predicted_memory_bytes == state + 400_000 // 2 + 1000
-
-
 def test_without_a_plain_baseline_there_is_no_efficiency_and_it_says_why():
     rows = rows_of([make_result(ONE, 0.5), make_result(TWO, 0.25)])
     row = rows["ddp", 2]
@@ -216,21 +176,6 @@ def test_a_baseline_that_did_other_work_is_no_baseline(changes):
     assert row.efficiency is None
 
 
-def test_each_dtype_is_held_against_its_own_baseline():
-    half = make_cell("ddp-bf16", 2, strategy=Ddp(autocast=True, checkpointing=True))
-    plain_half = make_cell("plain-bf16", 1, strategy=Plain(autocast=True))
-    rows = rows_of(
-        [
-            make_result(PLAIN, 0.4),
-            make_result(plain_half, 0.2),
-            make_result(TWO, 0.25),
-            make_result(half, 0.25),
-        ]
-    )
-    assert rows["ddp", 2].efficiency.value == pytest.approx(0.8)
-    assert rows["ddp-bf16", 2].efficiency.value == pytest.approx(0.4)
-
-
 def test_skipped_and_unfinished_rows_are_rows_with_a_reason():
     never = make_cell("ddp", 8, skip_reason="8 ranks need 8 GPUs")
     plan = [PLAIN, TWO, never]
@@ -242,44 +187,11 @@ def test_skipped_and_unfinished_rows_are_rows_with_a_reason():
     assert failed_rows(rows.values()) == []
 
 
-def test_only_failed_and_oom_rows_fail_a_run():
-    results = [make_result(PLAIN), make_failed(ONE), make_failed(TWO, status="oom")]
-    rows = rows_of(results)
-    assert [row.status for row in failed_rows(list(rows.values()))] == ["failed", "oom"]
-
-
 def test_a_failed_inspection_fails_the_row():
     inspection = make_inspection(TWO, status="failed", reason="gradients deviate by 0.1")
     unmeasured = skipped_result(TWO, "not measured: gradients deviate by 0.1", "now")
     row = rows_of([make_result(PLAIN), inspection, unmeasured])["ddp", 2]
     assert (row.status, row.reason) == ("failed", "gradients deviate by 0.1")
-
-
-def test_memory_is_the_largest_over_ranks_and_launches():
-    def ranks(*rss):
-        return [make_record(r, memory=Memory(rss_bytes=b)) for r, b in enumerate(rss)]
-
-    results = [
-        make_inspection(TWO, allocated_bytes=1000),  # rank 1: 1001
-        make_result(at(TWO, 0), ranks=ranks(5, 9)),
-        make_result(at(TWO, 1), ranks=ranks(7, 6)),
-    ]
-    row = rows_of(results)["ddp", 2]
-    assert row.peak_memory_bytes == 1001
-    assert row.memory["allocated_bytes"] == 1001
-    assert row.memory["reserved_bytes"] is None
-    assert row.memory["device_bytes"] is None
-    assert row.memory["rss_bytes"] == 9
-
-
-def test_categories_of_memory_are_those_of_the_fullest_rank():
-    def peak(allocated, parameters):
-        return Memory(allocated_bytes=allocated, parameters_bytes=parameters)
-
-    ranks = [make_record(r, memory=m) for r, m in enumerate((peak(10, 7), peak(12, 3)))]
-    row = rows_of([make_inspection(TWO, ranks=ranks), make_result(TWO)])["ddp", 2]
-    assert row.memory["parameters_bytes"] == 3
-    assert row.peak_memory_bytes == 12
 
 
 def test_the_loader_of_a_case_decides_its_baseline():
@@ -294,30 +206,12 @@ def test_the_loader_of_a_case_decides_its_baseline():
     assert rows_of(both)["ddp", 2].speedup.value == pytest.approx(1.0)
 
 
-def test_losses_are_those_of_the_global_batch():
-    ranks = [make_record(0, loss=[4.0, 3.0, 2.0]), make_record(1, loss=[6.0, 5.0, 1.0])]
-    row = rows_of([make_result(TWO, ranks=ranks)])["ddp", 2]
-    assert (row.loss_first, row.loss_last, row.loss_last_steps) == (5.0, 1.5, 3)
-
-
-def test_launch_time_is_estimated_over_the_launches():
-    results = [make_result(at(TWO, i), launch_s=s) for i, s in enumerate((0.2, 0.8))]
-    assert rows_of(results)["ddp", 2].launch_s.value == pytest.approx(0.4)
-
-
 def test_a_row_that_took_turns_says_why_it_has_no_launch_time():
     ids = [PLAIN.id, TWO.id]
     results = [make_result(cell, launch_s=None, shared_with=ids) for cell in (PLAIN, TWO)]
     row = rows_of(results)["ddp", 2]
     assert row.launch_s is None
     assert "--isolated" in row.unavailable["launch_s"]
-
-
-def test_correctness_is_what_the_inspection_found():
-    row = rows_of(make_small_run())["ddp", 2]
-    assert row.correctness.status == "verified"
-    assert row.correctness.gradient_deviation == 2e-7
-    assert rows_of(make_small_run())["plain", 1].correctness.status == "reference"
 
 
 def test_correctness_that_rank_0_never_told_is_not_claimed():
@@ -362,15 +256,6 @@ def test_what_the_reader_has_to_know_about_the_whole_run_is_kept():
     assert old.damage == summary.damage  # version 0.1
     assert summary.environment == run.info.environment
     assert (summary.run_id, summary.created) == (run.info.run_id, run.info.created)
-
-
-def test_a_run_of_which_nothing_was_done_has_every_row():
-    summary = summarise(make_run([], [PLAIN, ONE, TWO], status="interrupted"))
-    assert [row.status for row in summary.rows] == ["skipped"] * 3
-
-
-def test_an_empty_plan_has_no_rows():
-    assert summarise(make_run([], [])).rows == []
 
 
 NOT_MEASUREMENTS = {"reason", "backend"}
@@ -424,21 +309,6 @@ def test_whatever_fails_every_row_is_there_and_every_null_has_a_reason(fates, ha
     assert Summary.model_validate_json(summary.model_dump_json()) == summary
 
 
-def test_what_this_version_does_not_measure_is_said_and_not_left_out():
-    row = rows_of(make_small_run())["ddp", 2]
-    check_every_null_has_its_reason(row)
-    assert row.unavailable["predicted_step_s"] == "no link was calibrated in this run"
-    assert row.unavailable["exposed_comm_s"] == "no launch of this row was traced"
-
-
-def test_the_summary_survives_json():
-    summary = summarise(make_run(make_small_run()))
-    text = summary.model_dump_json()
-    assert Summary.model_validate_json(text) == summary
-    assert "NaN" not in text
-    assert json.loads(text)["format"] == "scalebench.summary/1"
-
-
 @given(
     st.lists(st.floats(min_value=1e-6, max_value=100), min_size=3, max_size=3),
     st.lists(st.floats(min_value=1e-6, max_value=100), min_size=3, max_size=3),
@@ -453,12 +323,6 @@ def test_speedup_is_efficiency_times_n_and_the_ratio_of_the_throughputs(base, wr
     assert two.throughput.value == pytest.approx(32 / two.step_s.value)
     assert two.efficiency.low <= two.efficiency.value <= two.efficiency.high
     assert math.isclose(plain.efficiency.value, 1.0)
-
-
-def test_the_rows_of_the_summary_are_in_the_order_of_the_plan():
-    summary = summarise(make_run(make_small_run()))
-    planned = list(dict.fromkeys(c.row_key for c in make_info(PLANNED).plan))
-    assert [(row.suite, row.case, row.world_size) for row in summary.rows] == planned
 
 
 def test_rows_of_virtual_hosts_say_link_and_share_and_what_cannot_hold():

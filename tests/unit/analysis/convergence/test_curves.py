@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.convergence.projected import arrival, loss_after, loss_at_time
+from scalebench.analysis.convergence.projected import arrival
 from scalebench.records.race import RacePoint
 
 
@@ -39,35 +39,9 @@ def test_the_last_evaluation_alone_confirms_nothing():
     assert arrival(course(5.0, 2.0), target=2.5) is None
 
 
-def test_what_starts_below_the_target_is_there_at_once():
-    found = arrival(course(2.0, 1.9), target=2.5)
-    assert (found.samples, found.trained_s) == (0, 0)
-
-
 def test_a_loss_that_is_not_finite_is_above_every_target():
     assert arrival(course(5.0, None, 2.0, 2.0), target=2.5).samples == 200
     assert arrival(course(5.0, 2.0, None, 2.0), target=2.5) is None
-
-
-def test_losses_at_a_time_and_after_samples():
-    points = course(5.0, 4.0, None, 2.0)
-    assert loss_at_time(points, 0.0) == pytest.approx(5.0)
-    assert loss_at_time(points, -0.1) is None
-    assert loss_at_time(points, 1.0) == pytest.approx(4.5)
-    assert loss_at_time(points, 2.0) == pytest.approx(4.0)
-    assert loss_at_time(points, 5.0) is None
-    assert loss_at_time(points, 7.0) is None
-    assert loss_after(points, 300) == 2.0
-    assert loss_after(points, 250) is None
-
-
-def test_bytes_are_counted_along_the_same_line_where_they_are_counted():
-    points = [
-        point.model_copy(update={"sent_bytes": 10.0 * i})
-        for i, point in enumerate(course(5.0, 4.0, 3.0, 2.0, 1.9))
-    ]
-    assert arrival(points, target=2.25).sent_bytes == pytest.approx(27.5)
-    assert arrival(course(5.0, 4.0, 3.0, 2.0, 1.9), target=2.25).sent_bytes is None
 
 
 @given(losses=st.lists(st.floats(0.1, 10), min_size=2, max_size=12), target=st.floats(0.1, 10))

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scalebench.analysis.convergence.noise_scale import (
     gradient_variance,
     noise_scale,
-    samples_ratio,
     squared_gradient,
 )
 from scalebench.records.race import GradientNorms
@@ -47,24 +44,6 @@ def test_both_parts_are_unbiased(batches, batch_size):
     assert pooled == pytest.approx((deviations**2).sum() / (true**2).sum(), rel=0.2)
 
 
-@given(
-    values=st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=2, max_size=6),
-    batch_size=st.integers(1, 16),
-)
-def test_the_two_parts_make_up_the_norms_again(values, batch_size):
-    norms = norms_of(np.array(values), batch_size)
-    of_mean = squared_gradient(norms) + gradient_variance(norms) / (batch_size * norms.num_batches)
-    assert of_mean == pytest.approx(norms.square_of_mean, abs=1e-9)
-    of_one = squared_gradient(norms) + gradient_variance(norms) / batch_size
-    assert of_one == pytest.approx(norms.mean_square, abs=1e-9)
-
-
 def test_gradients_that_cancel_have_no_noise_scale():
     assert noise_scale([norms_of(np.array([[1.0, 0.0], [-1.0, 0.0]]), 4)]) is None
     assert noise_scale([]) is None
-
-
-def test_small_batches_need_as_many_samples_and_large_ones_in_proportion():
-    assert samples_ratio(2, 1, 1e9) == pytest.approx(1.0)
-    assert samples_ratio(2000, 1000, 1e-3) == pytest.approx(2.0, rel=1e-5)
-    assert samples_ratio(100, 100, 50) == 1.0

@@ -6,15 +6,12 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.convergence.projected import (
     Training,
-    noise_scale_of_workload,
     time_to_loss,
 )
 from scalebench.analysis.projection.project import project
 from scalebench.report.tables.projection import render_projection
 from scalebench.stats import Estimate
-from tests.builders.summaries import make_row
 from tests.unit.analysis.projection.test_project import make_run, the_profile
-from tests.unit.report.test_races import figures
 
 batches = st.integers(1, 1 << 20)
 rates = st.floats(1e-3, 1e9)
@@ -31,22 +28,6 @@ def test_a_batch_beyond_the_noise_scale_needs_more_samples():
     assert found.statistical_efficiency == pytest.approx(2 / 5)
     assert found.speedup == pytest.approx(8 * 2 / 5)
     assert (found.low, found.high) == (pytest.approx(4 * 2 / 5), pytest.approx(16 * 2 / 5))
-
-
-def test_both_ends_of_the_noise_scale_count():
-    scale = Estimate(value=3.0, low=1.0, high=9.0, n=3)
-    found = time_to_loss(Training(12, 80.0, 80.0, 80.0), Training(3, 10.0), scale)
-    assert found.low == pytest.approx(8 * (1 + 3) / (1 + 12))
-    assert found.high == pytest.approx(8 * (1 + 3 / 9) / (1 + 12 / 9))
-
-
-def test_without_an_interval_there_are_no_ends():
-    known, unknown = exactly(3.0), Estimate(value=3.0, n=1)
-    assert time_to_loss(Training(12, 80.0), Training(3, 10.0), known)[2:] == (None, None)
-    assert time_to_loss(Training(12, 80.0, 1.0, 99.0), Training(3, 10.0), unknown)[2:] == (
-        None,
-        None,
-    )
 
 
 @given(batches, rates, rates, noises)
@@ -73,14 +54,6 @@ def test_weak_scaling_steps_faster_and_reaches_a_loss_no_sooner(tmp_path):
     # 8 ranks need 4.5 times the samples, 512 need 256.5 times as many.
     assert many.speedup_to_loss == pytest.approx(0.1 / many.step_s * 512 * 2 / 513)
     assert few.speedup_to_loss_low is None  # no row of this run was compared with a measurement
-
-
-def test_a_race_lends_its_noise_scale_to_other_suites_of_its_workload():
-    race = figures(4.0, 2048)
-    rows = [make_row("ddp", 2), make_row("batch-32", 2).model_copy(update={"race": race})]
-    assert noise_scale_of_workload(rows, rows[1].workload) == race.noise_scale
-    assert noise_scale_of_workload(rows, "another") is None
-    assert noise_scale_of_workload(rows[:1], rows[0].workload) is None
 
 
 def test_without_a_noise_scale_nothing_is_said_of_the_loss(tmp_path):

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.convergence.race import median_with_missing
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
 from scalebench.records.paths import RunPaths
@@ -89,20 +88,6 @@ def test_a_known_race_comes_out_as_it_was_made():
     assert plain.speedup_to_target.value == plain.statistical_efficiency.value == 1.0
 
 
-def test_bytes_are_those_that_were_counted_where_not_every_step_sends():
-    def counting(points):
-        return [p.model_copy(update={"sent_bytes": 3.0 * p.samples}) for p in points]
-
-    rows = raced(
-        {
-            ("plain", 1, 10): [falling(0.01, 4.0)] * 2,
-            ("ddp", 2, 20): [counting(falling(0.008, 2.0))] * 2,
-        }
-    )
-    assert rows["ddp"].race.bytes_to_target.value == pytest.approx(750)
-    assert rows["plain"].race.unavailable["bytes_to_target"]
-
-
 @given(
     fall=st.floats(0.0095, 0.02),
     seconds=st.floats(0.5, 20),
@@ -169,21 +154,6 @@ def test_a_suite_that_is_no_race_says_so():
     assert {row.unavailable["race"] for row in rows} == {"the suite is no race"}
 
 
-@pytest.mark.parametrize(
-    ("values", "median"),
-    [
-        ([3.0, 1.0, 2.0], 2.0),
-        ([3.0, None, 2.0], 3.0),
-        ([None, None, 2.0], None),
-        ([4.0, 2.0], 3.0),
-        ([4.0, None], None),
-        ([None], None),
-    ],
-)
-def test_the_median_takes_what_is_missing_for_later_than_all(values, median):
-    assert median_with_missing(values) == median
-
-
 def expected_norms(square, variance, batches, batch_size):
     """The norms that are expected where ``|G|²`` and ``tr Σ`` are known."""
     of_one, of_mean = (square + variance / n for n in (batch_size, batches * batch_size))
@@ -216,11 +186,3 @@ def test_noise_is_that_of_the_blocks_until_the_target_whichever_samples_it_is_ta
     held_out, of_steps = noise_of(with_noise(falling(0.01, 4.0)))
     assert held_out == pytest.approx(14 / 3)
     assert of_steps == pytest.approx(14 / 3)
-
-
-def test_noise_of_a_target_that_the_first_block_reaches_is_that_of_this_block():
-    curve = with_noise(falling(0.01, 4.0))
-    table = {("plain", 1, 8): [curve] * 2}
-    race = raced(table, RACE.model_copy(update={"target_loss": 4.5}))["plain"].race
-    assert race.samples_to_target.value == pytest.approx(50)
-    assert race.noise_scale.value == pytest.approx(14 / 4)

@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.projection.project import NothingToProject, contention_of_case, project
+from scalebench.analysis.projection.project import NothingToProject, project
 from scalebench.analysis.projection.rows import MeasuredShard
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import CalibratedPoint, profile_of
 from scalebench.costmodel.links.topology import TOPOLOGIES
-from scalebench.costmodel.replay import CommRequest
-from scalebench.costmodel.step import StepShape
 from scalebench.costmodel.what_if import WhatIf, with_buckets
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.paths import RunPaths
@@ -18,7 +16,6 @@ from scalebench.report.tables.projection import render_projection
 from scalebench.spec import Ddp, Plain
 from tests.builders.link_sweeps import sizes, sweep
 from tests.builders.runs import make_cell, make_info, make_result
-from tests.builders.summaries import make_prediction, make_row
 from tests.unit.analysis.rows.test_prediction import (
     BUCKET,
     BUCKETS,
@@ -66,24 +63,11 @@ def test_a_step_at_a_size_that_was_not_measured(tmp_path):
     assert row.throughput == pytest.approx(32 / row.step_s)
 
 
-def test_weak_scaling_keeps_the_rank_s_batch(tmp_path):
-    (row,) = project(make_run(tmp_path, link=the_profile(2), scaling="weak"), [8]).rows
-    assert (row.global_batch, row.rank_batch) == (256, 32)
-    assert row.ideal_s == pytest.approx(0.1)
-
-
 def test_more_ranks_than_samples_are_refused_by_row(tmp_path):
     few, many = project(make_run(tmp_path, link=the_profile(2)), [32, 64]).rows
     assert few.step_s is not None
     assert many.step_s is None
     assert "--scaling weak" in many.reason
-
-
-def test_without_a_scored_row_there_is_no_interval(tmp_path):
-    found = project(make_run(tmp_path, link=the_profile(2)), [8])
-    (row,) = found.rows
-    assert (found.num_scored, found.typical_error, row.low_s) == (0, None, None)
-    assert "compared with" in row.interval_reason
 
 
 def measured_at(world_size, step_s):
@@ -100,18 +84,6 @@ def test_intervals_hold_the_model_s_own_error_and_widen(tmp_path):
     assert widths == sorted(widths)
     assert widths[0] < widths[-1]
     assert all(row.low_s < row.step_s < row.high_s for row in found.rows)
-
-
-def test_what_if_the_links_were_twice_as_fast(tmp_path):
-    run = make_run(tmp_path, link=the_profile(2))
-    (slow,), (fast,) = project(run, [8]).rows, project(run, [8], what_if=WhatIf(2.0)).rows
-    assert slow.step_s - fast.step_s == pytest.approx(3 * 0.0175 / 2, rel=1e-2)
-
-
-def test_what_if_gradients_took_eight_bits(tmp_path):
-    found = project(make_run(tmp_path, link=the_profile(2)), [8], what_if=WhatIf(1.0, 8))
-    assert found.rows[0].exposed_transfer_s < 0.0175
-    assert "gradients of 8 bits, conversion not counted" in found.assumptions
 
 
 def test_a_shard_that_was_measured_stands_for_the_line_through_n_1(tmp_path):
@@ -146,11 +118,6 @@ def test_a_topology_s_links_are_nominal(tmp_path):
     found = project(make_run(tmp_path), [16], TOPOLOGIES["dgx-h100"])
     assert found.rows[0].step_s == pytest.approx(0.1 / 16 * 0.9 + 0.01, rel=0.1)
     assert found.rows[0].interval_reason == "the links are nominal, not measured"
-
-
-def test_links_calibrated_elsewhere(tmp_path):
-    found = project(make_run(tmp_path), [8], profile=the_profile(2, 4))
-    assert found.rows[0].calibrated_world_sizes == (2, 4)
 
 
 def test_a_run_that_supports_nothing_is_refused(tmp_path):
@@ -197,28 +164,6 @@ def test_other_buckets_carry_the_same_gradients(bucket_bytes):
     assert ready[-1] == pytest.approx(found.batch_s)
 
 
-def test_half_of_a_bucket_is_ready_half_way_from_the_beginning_of_backward():
-    """Backward lasts from 30 to 90 ms; the one bucket of 100 bytes is ready at its end."""
-    whole = CommRequest("all_reduce", 100, 0.09, 0.09)
-    gather = CommRequest("all_gather", 8, 0.01, 0.02)
-    found = with_buckets(StepShape((gather, whole), 0.09, 0.0, 32), 50).requests
-    assert [(r.op, r.size_bytes) for r in found] == [
-        ("all_gather", 8), ("all_reduce", 50), ("all_reduce", 50),
-    ]  # fmt: skip
-    assert [r.ready_s for r in found] == pytest.approx([0.01, 0.06, 0.09])
-
-
-def test_the_buckets_that_were_measured_stay_where_they_are():
-    before = shape(at_one(*BUCKETS))
-    assert with_buckets(before, BUCKET).requests == before.requests
-
-
-def test_what_is_no_gradient_stays_as_it_is():
-    gather = CommRequest("all_gather", 8, 0.0, 0.0)
-    only = StepShape((gather,), 0.1, 0.0, 32)
-    assert with_buckets(only, 100).requests == (gather,)
-
-
 BF16 = {"strategy": Plain(autocast=True)}
 
 
@@ -257,16 +202,3 @@ def test_a_case_without_a_plain_row_of_its_precision_has_no_efficiency(tmp_path)
     )
     (row,) = project(run, [8]).rows
     assert row.step_s is not None and row.efficiency is None and row.ideal_s is None
-
-
-def test_contention_is_that_of_the_largest_number_of_ranks_that_was_measured():
-    told = make_prediction(contention=1.05)
-    rows = [
-        make_row(world_size=2, prediction=told),
-        make_row(world_size=4, prediction=make_prediction(contention=1.2)),
-        make_row(world_size=8, prediction=make_prediction()),
-        make_row("other", world_size=8, prediction=make_prediction(contention=3.0)),
-    ]
-    cell = make_cell(rows[0].case)
-    assert contention_of_case(rows, cell) == (1.2, 4)
-    assert contention_of_case(rows[2:3], cell) is None

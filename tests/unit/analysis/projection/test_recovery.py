@@ -8,8 +8,7 @@ from click.testing import CliRunner
 from scalebench.analysis.projection.recovery import FailureRates, project_recovery
 from scalebench.cli import cli
 from scalebench.errors import UsageError
-from scalebench.report.tables.projection import duration, render_recovery
-from tests.builders.recoveries import recovery
+from scalebench.report.tables.projection import render_recovery
 from tests.builders.summaries import make_plain, make_row
 from tests.unit.report.test_recovery import near, rows_with, save
 
@@ -37,12 +36,6 @@ def test_each_way_to_save_has_its_cost_as_measured_at_most_ranks(rows):
     assert found[1].at_optimum.training > found[0].at_optimum.training
 
 
-def test_a_given_interval_is_not_better_than_the_best(rows):
-    rates = FailureRates(mtbf_s=HOUR_S, restart_s=60, interval_s=600)
-    for one in project_recovery(rows, (64,), rates):
-        assert one.at_interval.training < one.at_optimum.training
-
-
 def test_without_a_restart_only_the_interval_is_known(rows):
     (one, _) = project_recovery(rows, (64,), FailureRates(mtbf_s=HOUR_S))
     assert one.at_optimum is None and "give --restart" in one.reason
@@ -54,15 +47,6 @@ def test_given_costs_replace_the_measured_ones(rows):
     found = project_recovery(rows, (64,), rates)
     assert {one.cost_s for one in found} == {30}
     assert found[0].measured_world_size is None
-
-
-@pytest.mark.parametrize(
-    ("rates", "measured_at"),
-    [({"cost_s": 30}, 2), ({"restart_s": 60}, 2), ({"cost_s": 30, "restart_s": 60}, None)],
-)
-def test_what_is_given_beside_what_was_measured(rows, rates, measured_at):
-    found = project_recovery(rows, (64,), FailureRates(mtbf_s=HOUR_S, **rates))
-    assert {one.measured_world_size for one in found} == {measured_at}
 
 
 def test_every_figure_by_hand():
@@ -82,42 +66,6 @@ def test_every_figure_by_hand():
         assert shares.training == pytest.approx(interval_s / whole_s, rel=0.002)
         assert shares.save == pytest.approx(2 / whole_s, rel=0.01)
         assert sum(dict(shares).values()) == pytest.approx(1)
-
-
-def test_the_row_at_most_ranks_counts_and_a_restart_is_that_of_a_kill():
-    def saved_at(world_size, cost_s, restarts, case="ddp"):
-        failures = [
-            recovery(restart_s=seconds).failures[0].model_copy(update={"kind": kind})
-            for kind, seconds in restarts
-        ]
-        figures = recovery().model_copy(
-            update={"saves": [save("full", cost_s)], "failures": failures}
-        )
-        return make_row(case, world_size).model_copy(update={"recovery": figures})
-
-    rows = [
-        make_row("ddp", 16),
-        saved_at(2, 1.0, []),
-        saved_at(4, 2.0, [("hang", 50.0), ("kill", 7.0), ("kill", 9.0)]),
-        saved_at(3, 3.0, [("kill", 8.0)]),
-        saved_at(1, 4.0, [("raise", 8.0)], "other"),
-    ]
-    found = project_recovery(rows, (8, 16), FailureRates(device_mtbf_s=8 * HOUR_S))
-    assert [(o.case, o.world_size, o.mtbf_s, o.cost_s, o.restart_s) for o in found] == [
-        ("ddp", 8, HOUR_S, 2.0, 7.0),
-        ("ddp", 16, HOUR_S / 2, 2.0, 7.0),
-        ("other", 8, HOUR_S, 4.0, None),
-        ("other", 16, HOUR_S / 2, 4.0, None),
-    ]
-    assert found[0].at_interval is None and found[0].measured_world_size == 4
-    given = FailureRates(mtbf_s=HOUR_S, interval_s=60)
-    assert project_recovery(rows, (8,), given)[1].at_interval is None
-
-
-def test_a_save_that_is_on_the_disk_before_it_ends_is_not_late():
-    one_way = rows_with([save("full", 4.0, durable_s=near(3.0))], [])
-    (one,) = project_recovery(one_way, (64,), FailureRates(mtbf_s=HOUR_S, restart_s=60))
-    assert one.durable_after_s == 0.0
 
 
 def test_an_interval_as_long_as_a_save_is_the_shortest(rows):
@@ -160,14 +108,6 @@ def test_the_table_says_how_often_to_save_and_what_others_reached(rows):
     assert "ddp 16384 full 3.05 h" in flat
     assert "5.00 min" in flat and "as measured at N=2" in flat
     assert "Llama 3 405B on 16,384 GPUs had a failure every 3.09 h" in flat
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(52, "52.0 s"), (119, "119 s"), (1100, "18.3 min"), (28440, "7.90 h"), (1e6, "11.6 d")],
-)
-def test_long_times(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_project_refuses_failures_without_checkpoints():

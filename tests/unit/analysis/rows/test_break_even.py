@@ -1,10 +1,6 @@
-import math
-
 import pytest
 
 from scalebench.analysis.rows.against_uncompressed import (
-    FARTHEST,
-    ratio_at_one_rank,
     replayed_break_even,
 )
 from scalebench.analysis.rows.fields import Unavailable
@@ -12,7 +8,7 @@ from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.links.profile import profile_of
 from scalebench.costmodel.links.times import LinkModel
 from tests.builders.runs import make_cell
-from tests.unit.analysis.rows.test_prediction import SECONDS_PER_BYTE, ask, at_one, the_link
+from tests.unit.analysis.rows.test_prediction import ask, at_one, the_link
 
 N2 = make_cell("ddp", 2, global_batch=64, rank_batch=32)
 """As large a batch per rank as at N=1, so that computing takes as long."""
@@ -54,26 +50,6 @@ def test_the_scatter_of_the_launches_is_its_interval():
     assert found.n == 2
 
 
-def test_two_rounds_are_one_degree_of_freedom():
-    ratio = ratio_at_one_rank(launches(smaller(119), smaller(121)), launches(exact(99), exact(101)))
-    logs = [math.log(119 / 99), math.log(121 / 101)]
-    t = math.tan(0.475 * math.pi)  # 12.7 where the normal distribution has 1.96
-    assert ratio.half_width == pytest.approx(t * abs(logs[0] - logs[1]) / 2, rel=1e-6)
-
-
-def test_drift_that_both_steps_share_does_not_widen_it():
-    own = launches(smaller(120), smaller(240))
-    found = replayed_break_even(N2, own, launches(exact(100), exact(200)), LINK)
-    assert found.low == pytest.approx(found.value) == pytest.approx(found.high)
-
-
-def test_without_a_common_round_there_is_no_interval():
-    own = Launches(smaller(120).cell, measured={0: smaller(120), 1: smaller(121)})
-    whole = Launches(exact().cell, measured={2: exact(), 3: exact(101)})
-    found = replayed_break_even(N2, own, whole, LINK)
-    assert (found.low, found.high, found.n) == (None, None, 1)
-
-
 def test_more_bytes_and_more_computing_never_pay():
     own = launches(smaller(120, num_bytes=5_000_000))
     assert replayed_break_even(N2, own, launches(exact()), LINK).value == 0
@@ -90,7 +66,3 @@ def test_it_says_what_is_missing():
     nothing = LinkModel(profile_of([], (), created="", version="", device="", backend="").fits)
     with pytest.raises(Unavailable, match="no all_reduce was calibrated"):
         replayed_break_even(N2, launches(smaller(120)), launches(exact()), nothing)
-
-
-def test_the_range_of_links_is_wide():
-    assert 1e8 * SECONDS_PER_BYTE < FARTHEST

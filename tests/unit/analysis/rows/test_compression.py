@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from scalebench.analysis.attribution import attribute
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.context import Context
 from scalebench.analysis.summarise import summarise
@@ -139,14 +138,6 @@ def none(clean=80.0, **given):
     return three("none", WHOLE, clean=clean, encode=0, decode=0, gather=False, **given)
 
 
-def test_the_loss_is_held_against_that_of_none():
-    low = [1.0] * 17
-    summary = summary_of(*none(), *three("sign", 9_000, losses=[3.0, *low]))
-    told = next(r for r in summary.rows if r.case == "sign").compression.losses
-    assert told.loss_of_none_after_steps == pytest.approx(1.0)
-    assert told.equal_steps == 6
-
-
 def test_one_rank_has_no_link_on_which_compression_pays():
     both = [
         make_traced_result(found.ranks[0], case=method, strategy=found.cell.strategy)
@@ -175,19 +166,6 @@ def test_the_verdict_names_what_takes_a_shorter_step():
 def test_noise_that_hides_the_difference_is_said_to():
     rows = summary_of(*none(), *three("top-k", 20_000, clean=79, shifts=(-3.0, 2.5, 0.0))).rows
     assert "the step of top-k may be shorter or longer" in verdict(rows)
-
-
-def test_drift_that_hits_all_methods_alike_hides_nothing():
-    """Rounds of 80, 90 and 120 ms; within each the compressed step is shorter by 4 ms."""
-    drift = (0.0, 10.0, 40.0)
-    exact, compressed = none(shifts=drift), three("top-k", 20_000, clean=76, shifts=drift)
-    rows = summary_of(*exact, *compressed).rows
-    assert verdict(rows).startswith("top-k takes a shorter step")
-
-
-def test_steps_without_an_interval_have_no_verdict():
-    rows = summary_of(launch("none", WHOLE, gather=False), launch("top-k", 20_000, clean=90)).rows
-    assert "It is not clear whether compression pays" in verdict(rows)
 
 
 def test_the_break_even_is_held_against_the_link_that_none_saw():
@@ -221,13 +199,3 @@ def test_the_table_stands_under_the_run_and_its_sentence_under_the_table(width, 
     assert "what compression sends and costs" in joined
     assert joined.index("pays below") < joined.index("Compression does not pay on 2 CPU ranks")
     assert text.isascii() or not ascii_only
-
-
-def test_every_launch_is_attributed_once(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "scalebench.analysis.rows.launches.attribute",
-        lambda result: seen.append(result.cell.id) or attribute(result),
-    )
-    summary_of(*three("none", WHOLE), *three("sign", WHOLE // 32))
-    assert len(seen) == len(set(seen)) == 6

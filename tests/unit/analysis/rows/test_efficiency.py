@@ -48,18 +48,6 @@ def test_the_value_is_the_ratio_of_the_step_times_in_the_table() -> None:
     assert found.value == pytest.approx(math.exp(float(np.mean(logs))))
 
 
-def test_blocks_of_launches_that_took_turns_are_those_of_the_job() -> None:
-    ratios = Ratios.of(make_run(rounds()))
-    blocks = ratios.table["ddp", "ddp", 2].blocks
-    assert {number: len(found) for number, found in blocks.items()} == dict.fromkeys(
-        range(3), TURNS
-    )
-    assert blocks[0][0].end_ns - blocks[0][0].start_ns == 9
-    assert blocks[0][1].step_s == pytest.approx(blocks[0][0].step_s * math.exp(DRIFT), rel=0.02)
-    alone = Ratios.of(make_run(rounds(shared=False)))
-    assert alone.table["ddp", "ddp", 2].blocks == {}
-
-
 def test_a_run_that_looked_after_every_round_takes_wider_intervals() -> None:
     results = rounds()
     looked = make_run(results)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scalebench.analysis.page_data.expert_load import expert_load_of
 from scalebench.analysis.rows.experts import expert_figures
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.spec import Expert
@@ -68,35 +67,3 @@ def test_the_time_for_a_token_tells_a_slow_expert_from_a_busy_one():
     rank, times = figures.slow_rank
     assert rank.rank == 1
     assert times == pytest.approx((40 / 2) / (20 / 10))
-
-
-def test_a_launch_that_recorded_nothing_has_no_figures():
-    plain = make_result(make_cell(world_size=2))
-    assert expert_figures([plain]) is None
-    assert expert_load_of(plain) is None
-
-
-def test_the_page_has_every_step_against_its_even_share():
-    load = expert_load_of(result())
-    assert load.steps == (0, 1, 2)
-    assert load.experts == ((0, 0), (0, 1), (0, 2), (0, 3))
-    assert load.times_even[0] == pytest.approx([1, 8 / 3, 4 / 3])
-    assert load.steady_from == 1
-
-
-def test_the_page_leaves_out_what_was_recorded_behind_the_clean_window():
-    """The clean window is over with step 5."""
-    told = [[[1, 1, 1, 1]] * 2, [[2, 2]] * 2]
-    ranks = [record(rank, told[0], told[0], told[1], steps=[4, 9]) for rank in (0, 1)]
-    cell = make_cell(case="expert", strategy=Expert(), world_size=2)
-    load = expert_load_of(make_result(cell, ranks=ranks))
-    assert load.steps == (4,)
-    assert load.times_even.shape == (4, 1)
-
-
-def test_nothing_kept_is_all_dropped_and_nothing_chosen_is_nothing_dropped():
-    nothing, one = [[[0, 0], [0, 0]]], [[[0, 1], [0, 0]]]
-    for chosen, share in ((one, 1.0), (nothing, 0.0)):
-        cell = make_cell("expert", 1, strategy=Expert(), rank_batch=8)
-        empty = record(0, nothing[0], chosen[0], nothing[0], steps=[3])
-        assert expert_figures([make_result(cell, ranks=[empty])]).dropped_share == share

@@ -1,6 +1,5 @@
 """A tensor group's step: the shard's computation, and every message of the law waited for."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +8,7 @@ from scalebench.analysis.rows.group_step import NO_SHARD, GroupAtOneRank
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.costmodel.context_layers import AttendingModel
-from scalebench.costmodel.links.times import LinkTime, NoFit
+from scalebench.costmodel.links.times import LinkTime
 from scalebench.costmodel.tensor_layers import model_of_preset, operations_of_step
 from scalebench.spec import Context, Tensor
 from scalebench.spec.presets import GptShape
@@ -64,18 +63,6 @@ def test_without_a_shard_there_is_no_prediction_and_the_reason():
     assert str(found["predicted_step_s"]) == NO_SHARD
 
 
-def test_without_a_law_there_is_no_prediction_and_the_reason():
-    bare = GroupAtOneRank(MODEL, shard_s=0.03)
-    with pytest.raises(NoFit, match="recomputation"):
-        bare.predict(cell(2, Tensor(checkpointing=True)), the_link(2).time)
-
-
-def test_what_was_played_lengthens_the_step():
-    bare = GroupAtOneRank(MODEL, shard_s=0.03)
-    longer = replace(bare, longer_s=0.002).predict(cell(2), the_link(2).time)
-    assert longer.step_s - bare.predict(cell(2), the_link(2).time).step_s == pytest.approx(0.002)
-
-
 def test_layers_send_within_the_step_and_gradients_are_summed_behind_it():
     strategy = Tensor(sequence=True)
     operations = operations_of_step(strategy, MODEL, 2, 8)
@@ -87,12 +74,6 @@ def test_layers_send_within_the_step_and_gradients_are_summed_behind_it():
     gaps = {round(after - before, 12) for before, after in pairwise(within)}
     assert len(gaps) == 1 and within[0] > 0
     assert {request.axis for request in shape.requests} == {"tensor"}
-
-
-def test_another_batch_is_another_message():
-    bare = GroupAtOneRank(MODEL, shard_s=0.03)
-    once, twice = (bare.predict(cell(2, batch=b), the_link(2).time) for b in (8, 16))
-    assert twice.stalled_s == pytest.approx(2 * once.stalled_s, rel=0.05)
 
 
 def ring_at_one(turns_s=None):
@@ -117,11 +98,6 @@ def test_a_ring_hides_messages_behind_its_turns_but_for_the_last_gradients():
     assert hidden.stalled_s == pytest.approx(GPT.layers * 0.1)
     assert hidden.step_s == pytest.approx(1 + GPT.layers * 0.1)
     assert len(hidden.requests) == GPT.layers * 3 + 1
-
-
-def test_a_ring_whose_turns_were_not_timed_waits_for_every_message():
-    waited = ring_at_one().predict(cell(2, RING), by_size)
-    assert waited.stalled_s == pytest.approx(GPT.layers * 3 * 0.1)
 
 
 def test_the_textbook_adds_every_byte_to_the_shard_and_no_latency():

@@ -12,12 +12,11 @@ from scalebench.analysis.rows.inflation import (
     OVERSUBSCRIBED,
     inflation_of,
 )
-from scalebench.records.rank import RankRecord
 from scalebench.records.rows.budget import Budget
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Pipeline
 from scalebench.stats import Estimate
-from tests.builders.runs import make_cell, make_failed, make_record, make_result, make_run
+from tests.builders.runs import make_cell, make_failed, make_result, make_run
 
 PLAIN_S, HALF_S, CROWDED_S, DDP_S = 0.4, 0.22, 0.242, 0.3
 """A plain step on 32 samples, on 16, on 16 beside another rank; DDP's at N=2."""
@@ -95,11 +94,6 @@ def test_each_part_is_what_was_measured_and_they_sum_to_the_whole() -> None:
     assert found.unavailable == {}
 
 
-def test_independent_ranks_are_rows_of_nothing() -> None:
-    ratios = Ratios.of(make_run(rounds()))
-    assert list(ratios.table) == [("ddp", "plain", 1), ("ddp", "ddp", 2)]
-
-
 def test_what_was_not_measured_is_said() -> None:
     without = [r for r in rounds() if r.cell.purpose == "measure"]
     found = found_in(without)
@@ -127,20 +121,3 @@ def test_a_pipelines_microbatches_are_its_own() -> None:
     found = found_in(rounds(strategy=pipeline))
     assert found.smaller_batch_s is None and "stages" in found.unavailable["smaller_batch_s"]
     assert found.contention_s.value == pytest.approx((CROWDED_S / HALF_S - 1) * PLAIN_S / 2)
-
-
-def test_one_rank_has_nobody_to_contend_with() -> None:
-    results = [*rounds(), *(launch(make_cell("ddp", 1, repeat), 0.41) for repeat in range(3))]
-    ratios = Ratios.of(make_run(results))
-    row, base = ratios.table["ddp", "ddp", 1], ratios.table["ddp", "plain", 1]
-    assert inflation_of(row, base, ratios, budget(0.01)) is None
-
-
-def test_the_step_of_independent_ranks_is_their_mean_not_the_slowest() -> None:
-    ranks = [make_record(0, (0.2,) * 4), make_record(1, (0.3,) * 4)]
-    assert all(isinstance(rank, RankRecord) for rank in ranks)
-    results = [
-        make_result(r.cell, ranks=ranks) if r.cell.id.startswith("ddp.plain.n2") else r
-        for r in rounds()
-    ]
-    assert found_in(results).contention.value == pytest.approx(0.25 / HALF_S, rel=0.01)

@@ -63,25 +63,9 @@ def test_a_row_takes_what_was_played_at_the_nearest_number_of_ranks() -> None:
     assert longer_s(AT_ONE.played_over(link, cell(2, "other"))) is None
 
 
-def test_a_row_that_is_left_out_knows_nothing_of_its_own_size() -> None:
-    link = links(played(2, 0.101), played(4, 0.142)).below(4)
-    assert longer_s(AT_ONE.played_over(link, cell(4))) == pytest.approx(0.001, abs=1e-5)
-    at_four = AT_ONE.played_over(links(played(4, 0.142)), cell(4))
-    assert longer_s(at_four.played_over(link.below(2), cell(4))) is None
-
-
 def test_ranks_that_play_compute_at_once_so_contention_does_not_count_again() -> None:
     link = links(played(2, 0.101))
     there = AT_ONE.played_over(link, cell(2)).predict(cell(2), link.time)
     alone = AT_ONE.predict(cell(2), link.time)
     assert alone.step_s == pytest.approx(1.5 * 5 * 0.015, rel=1e-3)
     assert there.step_s == pytest.approx(5 * 0.015 + 0.001, rel=1e-3)
-
-
-def test_without_contention_or_what_was_played_a_pipeline_computes_as_it_was_measured() -> None:
-    bare, link = PipelineAtOneRank(SHAPE, 0.0, 1), links()
-    alone = bare.predict(cell(2), link.time)
-    crowded = PipelineAtOneRank(SHAPE, 0.0, 1, contention=1.5).predict(cell(2), link.time)
-    assert crowded.computing_s == pytest.approx(1.5 * alone.computing_s)
-    one = PipelineAtOneRank(SHAPE, 0.0, 1, contention=1.0).predict(cell(2), link.time)
-    assert alone.step_s == one.step_s > 0

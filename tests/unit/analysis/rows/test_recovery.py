@@ -9,7 +9,6 @@ from scalebench.records.recovery import (
     ElasticStretch,
     FaultTimeline,
     RecoveryRecord,
-    RestoreSample,
     SaveSample,
 )
 from scalebench.spec.recovery import PHASES
@@ -60,41 +59,6 @@ def test_without_a_step_beside_it_nothing_is_said_of_slower_steps():
     assert found.slower_s is None and found.slowdown is None
     assert "before the next step" in found.unavailable["slower_s"]
     assert found.cost_s.value == pytest.approx(0.010)
-
-
-def test_steps_that_happen_to_be_faster_make_no_save_cheaper_than_its_stall():
-    (found,) = figures([saved(later_s=[0.019, 0.018, 0.02])]).saves
-    assert found.slower_s.value < 0
-    assert found.cost_s.value == pytest.approx(0.010)
-
-
-def test_memory_that_a_rank_could_not_tell_is_null_with_the_reason():
-    (found,) = figures([saved()], [saved(extra_host_bytes=None)]).saves
-    assert found.extra_host_bytes is None
-    assert {"extra_host_bytes", "extra_device_bytes"} <= found.unavailable.keys()
-
-
-def test_each_method_has_figures_of_its_own_and_the_cheapest_is_known():
-    found = figures([saved(), saved("full", stall_s=0.020, num_beside=0), saved()])
-    assert [one.method for one in found.saves] == ["async", "full"]
-    assert found.cheapest.method == "full"
-    assert found.save_by("sharded") is None
-
-
-def test_a_restore_is_as_slow_as_its_slowest_rank():
-    def restored(load_s, equal):
-        one = RestoreSample(
-            method="full",
-            saved_world_size=2,
-            load_s=load_s,
-            first_step_s=load_s / 2,
-            num_tensors=7,
-            continues_equal=equal,
-        )
-        return RecoveryRecord(restores=[one])
-
-    (found,) = figures_of([[restored(1.0, True), restored(2.0, None)]]).restores
-    assert (found.load_s, found.first_step_s, found.continues_equal) == (2.0, 1.0, True)
 
 
 def fault(kind="kill", by="scalebench", load=0.3, lost=3, data_s=0.25):
@@ -170,27 +134,6 @@ def test_a_job_with_fewer_ranks_has_its_throughput_and_its_distance_from_one_wit
     assert (found.shrink_s, found.grow_s) == (1.5, 0.5)
     assert found.shrink_over_losses_s is None, "one loss has no interval"
     assert found.stretches[0].throughput_over_losses is None
-
-
-def test_losses_that_are_repeated_have_intervals_and_the_worst_deviation():
-    runs = [elastic_run_of(shrink_s, step_s) for shrink_s, step_s in ((1.0, 0.1), (3.0, 0.2))]
-    found = figures_of([[RecoveryRecord()]], elastic=runs).elastic
-    shrink, throughput = found.shrink_over_losses_s, found.stretches[0].throughput_over_losses
-    assert (shrink.value, shrink.n, found.shrink_s) == (2.0, 2, 1.0)
-    assert shrink.low < 1.0 and shrink.high > 3.0  # Student's t for two values
-    assert (throughput.value, throughput.n) == (pytest.approx(240), 2)  # of 320 and 160
-    assert found.stretches[0].throughput == pytest.approx(320)
-    assert found.loss_deviation == pytest.approx(2.0)
-
-
-def elastic_run_of(shrink_s, step_s):
-    """Return a job of 2 ranks, 16 samples each, whose loss differs by its shrink time less one."""
-    sizes = ((2, 16), (1, 32), (2, 16))
-    stretches = [
-        ElasticStretch(world_size=n, rank_batch=b, first=1, loss=[shrink_s], step_s=[step_s])
-        for n, b in sizes
-    ]
-    return ElasticRun(stretches=stretches, shrink_s=shrink_s, grow_s=1.0, unbroken_loss=[1.0])
 
 
 def test_a_row_has_them_only_where_its_suite_saves():
