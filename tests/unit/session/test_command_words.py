@@ -1,7 +1,6 @@
 """What ``scalebench.run`` stores as its command asks the command line for the same."""
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,6 @@ SWITCHES = [
     *("oversubscribe", "quick", "max_batch", "keep_going", "anonymise", "allow_busy"),
     *("autocast", "compile", "shared", "pinned", "trace"),
 ]
-BESIDE = {"threads", "notices", "virtual_hosts"}  # no option, of a script, and of no local launcher
 
 
 @pytest.mark.parametrize(
@@ -53,10 +51,6 @@ def test_the_command_asks_for_the_same(changes, monkeypatch, tmp_path):
     context = run.make_context("run", words)
     assert context.params["suites"] == ("ddp",)
     assert request_from({**context.params, "script": context.meta.get(SCRIPT)}) == asked
-
-
-def test_every_field_is_an_option_or_known_to_be_none():
-    assert {field.name for field in fields(Request)} == {*VALUES, *SWITCHES} | BESIDE
 
 
 def test_a_suite_that_python_made_is_made_again_by_the_program(monkeypatch):

@@ -26,13 +26,6 @@ def planned(*suites, **request):
     return make_plan(Request(**{"world_sizes": (2, 4)} | request), suites, CPU_4)
 
 
-def test_nothing_is_trained_and_n_1_is_not_added():
-    plan = planned(LINKS)
-    assert plan.cells == ()
-    assert plan.spec.world_sizes == (2, 4)
-    assert plan.spec.suites[0].collectives == Collectives()
-
-
 def test_beside_a_suite_that_trains_n_1_is_added_and_trained():
     plan = planned(LINKS, TRAINING)
     assert plan.spec.world_sizes == (1, 2, 4)

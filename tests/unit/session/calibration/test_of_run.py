@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import cast
 
 from scalebench.records.rank import Memory
-from scalebench.session.calibration.of_run import PARTS, _asked_sweeps, _sweeps
+from scalebench.session.calibration.of_run import PARTS, _sweeps
 from scalebench.session.calibration.sweeps import Sweeps, transfers_of
-from scalebench.spec import Cell, Collectives, Ddp, Expert
+from scalebench.spec import Cell, Ddp, Expert
 from scalebench.spec.presets import PRESETS, MoeShape
 from tests.builders.runs import make_cell, make_record, make_result
 
@@ -42,13 +42,3 @@ def test_each_operation_is_timed_up_to_what_its_own_strategies_send() -> None:
     assert {(t.operation, t.size_bytes) for t in planned} == {
         (op, size // part) for op, size in largest.items() for part in PARTS
     }
-
-
-def test_a_suite_of_collectives_times_ranks_that_are_placed_as_the_run_says() -> None:
-    for pinned in (True, False):
-        spec = SimpleNamespace(
-            device="cpu", virtual_hosts=None, pinned=pinned, world_sizes=(1, 2, 4)
-        )
-        info = SimpleNamespace(spec=spec, environment={"devices": []})
-        asked = _asked_sweeps([Collectives()], [], SimpleNamespace(info=info))  # type: ignore[arg-type]
-        assert (asked.world_sizes, asked.pinned) == ((2, 4), pinned)

@@ -93,17 +93,6 @@ def test_pipelines_are_played_once_their_passes_are_known_and_kept(tmp_path: Pat
     assert kept.action_s == pytest.approx(0.0055 / 8)
 
 
-@pytest.mark.parametrize("pinned", [True, False])
-def test_ranks_that_play_are_placed_as_those_that_train(tmp_path: Path, pinned: bool) -> None:
-    cells, players = pipelines(1, 2), Players()
-    run = run_of(tmp_path / "r", cells)
-    spec = run.info.spec.model_copy(update={"pinned": pinned})
-    run.info = run.info.model_copy(update={"spec": spec})
-    run.results[cells[0].id] = make_result(cells[0])
-    assert play(players, run)
-    assert [asked.pinned for asked in players.asked] == [pinned, pinned]
-
-
 def test_steps_are_played_as_they_are_at_that_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,29 +146,12 @@ def test_on_virtual_hosts_ranks_are_as_busy_as_the_step_was_and_play_fewer(
     assert (plan.blocks, plan.num_steps) == (1, 4)
 
 
-def test_on_virtual_hosts_nothing_is_played_where_the_processor_time_is_not_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    players = Players()
-    assert play(players, on_hosts(tmp_path / "r", monkeypatch))
-    assert players.asked == []
-
-
 @given(st.lists(st.tuples(st.floats(0.01, 30), st.floats(0.01, 30)), max_size=6))
 def test_playing_stays_within_its_time_whatever_steps_there_are(pairs) -> None:
     lengths = [Length(*pair) for pair in pairs]
     played = how_often(lengths)
     assert sum(lengths[i].played_s(*times) for i, times in played.items()) <= 20.0 + 1e-9
     assert how_often([Length(0.1, 0.2), Length(1.0, 10.0)]) == {0: (2, 4)}
-
-
-def test_nothing_is_played_before_a_shard_was_measured(tmp_path: Path) -> None:
-    shard = make_cell("ddp", 2, purpose="shard")
-    cells, players = [make_cell("ddp", 1), make_cell("ddp", 2), shard], Players()
-    run = run_of(tmp_path / "r", cells)
-    run.results[cells[0].id] = make_result(cells[0])
-    assert not play(players, run)
-    assert players.asked == []
 
 
 @pytest.mark.parametrize(
@@ -211,8 +183,3 @@ def test_a_pipeline_that_cannot_be_played_costs_nothing_else(tmp_path: Path) -> 
     assert play(Players(fails=True), run)
     assert run.link is not None
     assert run.link.rehearsals == ()
-
-
-def test_without_a_row_at_one_rank_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    players = Players()
-    assert play(players, run_of(tmp_path / "r", pipelines(2)))

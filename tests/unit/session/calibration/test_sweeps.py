@@ -1,57 +1,27 @@
 """Calibration: what is planned, what becomes of points, how it is shown."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scalebench.cli.calibrate import as_object, calibrate
 from scalebench.costmodel.links.crossover import crossovers
-from scalebench.costmodel.links.laws import algorithms
-from scalebench.costmodel.links.profile import LAW_OF, LinkProfile, point_of, profile_of
+from scalebench.costmodel.links.profile import LinkProfile, profile_of
 from scalebench.errors import ExitCode, UsageError
-from scalebench.records.probes import ProbeRecord, TimedTransfer
 from scalebench.report.tables.calibration import render_calibration
 from scalebench.session.calibration.sweeps import (
     Sweeps,
     cut_short,
     imported,
-    measured_points,
     measured_profile,
     sizes_up_to,
-    transfers_of,
 )
-from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE, OWN_ALGORITHMS
-from scalebench.spec.probes import Transfer
-from scalebench.worker.collectives import ALL_REDUCES
 from tests.builders.calibrated import ALPHA_S, BANDWIDTH, line, point
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "nccl_tests"
 ORIGIN = {"created": "now", "version": "0", "device": "cpu", "backend": "gloo"}
-
-
-@given(st.integers(min_value=8, max_value=1 << 34))
-def test_sizes_are_doubles_up_to_the_largest(largest):
-    sizes = sizes_up_to(largest)
-    assert sizes[0] == 8
-    assert largest / 2 < sizes[-1] <= largest
-    assert all(b == 2 * a for a, b in pairwise(sizes))
-
-
-def test_every_operation_is_planned_at_every_size_and_small_ones_more_often():
-    planned = transfers_of(
-        Sweeps((2,), COLLECTIVES, ("float32", "int8"), 1 << 22, algorithms=("ring", "tree"))
-    )
-    sweeps = len(COLLECTIVES) - 1 + len(EITHER_PLACE) + 2
-    assert len(planned) == 1 + sweeps * 2 * len(sizes_up_to(1 << 22))
-    assert {one.algorithm for one in planned} == {"backend", "ring", "tree"}
-    assert {one.back_to_back for one in planned if one.size_bytes == 8} == {20}
-    assert {one.back_to_back for one in planned if one.size_bytes == 1 << 22} == {2}
 
 
 def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
@@ -81,35 +51,12 @@ def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
     assert LinkProfile.model_validate_json(profile.model_dump_json()).cut_short == (told,)
 
 
-@pytest.mark.parametrize("pinned", [True, False])
-def test_ranks_that_calibrate_are_placed_as_asked(pinned, tmp_path):
-    asked = []
-
-    def probe(plan, logs):
-        asked.append(plan)
-        return [ProbeRecord(rank=0)]
-
-    sweeps = Sweeps((2, 4), ("all_reduce",), ("float32",), 64, pinned=pinned)
-    launcher = SimpleNamespace(probe=probe)
-    assert measured_points(launcher, sweeps, "cpu", tmp_path, lambda *_: None) == []
-    assert [(plan.world_size, plan.pinned) for plan in asked] == [(2, pinned), (4, pinned)]
-
-
 def test_a_wrong_result_is_not_fitted_and_counted():
     points = [*line()[:-1], point(1 << 22, 0.01, wrong=3)]
     profile = profile_of(points, (), **ORIGIN)
     assert profile.num_wrong == 3
     assert profile.fits == profile_of(line()[:-1], (), **ORIGIN).fits
     assert "results were wrong at 4.19 MB" in profile.notices[0]
-
-
-def test_each_own_algorithm_is_fitted_by_its_own_law():
-    assert set(OWN_ALGORITHMS) == set(ALL_REDUCES)
-    assert set(LAW_OF) < set(ALL_REDUCES)
-    assert set(LAW_OF.values()) <= set(algorithms("all_reduce"))
-    profile = profile_of([*line("tree"), *line("hierarchical")], (), **ORIGIN)
-    assert [fit.law for fit in profile.fits] == ["binomial tree"]
-    assert "hierarchical" in profile.refused[0]
 
 
 def test_the_fastest_algorithm_changes_where_the_lines_cross():
@@ -122,11 +69,6 @@ def test_the_fastest_algorithm_changes_where_the_lines_cross():
     crossing = 2 * 90e-6 / (1 / 1e8 - 1 / 1e9)
     assert tree.max_bytes < crossing < ring.min_bytes == 2 * tree.max_bytes
     assert crossovers(line(), ()) == []
-
-
-def test_the_profile_is_read_again_as_it_was_written():
-    profile = profile_of([*line(), *line("tree")], ("a notice",), **ORIGIN)
-    assert LinkProfile.model_validate_json(profile.model_dump_json()) == profile
 
 
 def test_the_json_has_the_fields_of_the_contract():
@@ -154,22 +96,6 @@ def test_the_tables_fit_and_have_the_columns_of_nccl_tests(width, ascii_only):
             assert header in text
         assert "4194304" in text
         assert "1.00 GB/s" in text
-
-
-def test_the_type_of_a_fit_is_a_column_only_where_types_differ():
-    one = profile_of(line(), (), **ORIGIN)
-    half = tuple(fit.model_copy(update={"dtype": "bfloat16"}) for fit in one.fits)
-    both = one.model_copy(update={"fits": (*one.fits, *half)})
-
-    def fits_of(profile):
-        return render_calibration(profile, 160).partition("fits")[2].splitlines()
-
-    title, header, *_ = (line.split() for line in fits_of(one) if line.strip())
-    assert title[:2] == ["of", "float32,"] and "type" not in header
-    title, header, *lines = (line.split() for line in fits_of(both) if line.strip())
-    assert "float32" not in title and "type" in header
-    told = [word for line in lines for word in line if word in ("float32", "bfloat16")]
-    assert told == ["float32", "bfloat16"]
 
 
 NOT_ENDED = "v100_no_mpi_two_jobs.txt"
@@ -237,26 +163,3 @@ def test_a_broadcast_is_fitted_by_the_backends_law(backend, law):
     if law == "ring":
         assert regime.alpha_s == pytest.approx(ALPHA_S, rel=1e-3)
         assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=1e-3)
-
-
-def test_timings_of_whole_batches_have_a_median_and_no_percentile():
-    transfer = Transfer(operation="all_reduce", size_bytes=1024)
-    timed = TimedTransfer(
-        transfer=transfer,
-        size_bytes=1024,
-        time_s=(1e-5, 3e-5, 2e-5),
-        num_elements=256,
-        num_wrong=0,
-    )
-    found = point_of(timed, 2, "")
-    assert found.time_s == 2e-5
-    assert found.p99_s is None
-
-
-def test_a_gpu_has_twenty_operations_at_every_size():
-    planned = transfers_of(Sweeps((2,), ("all_reduce",), ("float32",), 1 << 28), "cuda")
-    assert {one.back_to_back for one in planned} == {20}
-    few = transfers_of(
-        Sweeps((2,), ("all_reduce",), ("float32",), 1 << 20, sizes={"all_reduce": (1 << 20,)})
-    )
-    assert {one.back_to_back for one in few} == {2}

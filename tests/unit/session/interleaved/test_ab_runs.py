@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from scalebench.cli import cli
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.files import write_model
-from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version, abba_order
+from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 from tests.builders.gated import gated_run
 
 STUB = """#!{python}
@@ -63,11 +63,6 @@ def versions(project, new):
         Version("base", str(project / "base" / "python"), project),
         Version("new", str(project / new / "python"), project),
     )
-
-
-def test_the_order_is_there_and_back():
-    made = [version for number in range(4) for version in abba_order(number)]
-    assert made == [0, 1, 1, 0, 0, 1, 1, 0]
 
 
 def test_a_script_of_the_users_own_comes_last_with_all_its_words(interpreters):

@@ -1,7 +1,6 @@
 """Versions that wait between their rounds: one run each, asked for round after round."""
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from scalebench.errors import EnvironmentUnfit
 from scalebench.records.files import write_model
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version, in_rounds_of_both
-from scalebench.session.interleaved.connection import ROUNDS_ON, RoundRequests
 from scalebench.session.interleaved.run_process import RunProcess
 from tests.builders.gated import gated_run
 
@@ -113,22 +111,6 @@ def test_where_one_cannot_go_on_each_round_of_both_is_a_run(place: Path, who: st
     assert {row.step_s.n for row in (*base.rows, *new.rows) if row.step_s} == {2}
 
 
-def test_a_connection_that_was_not_passed_on_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ROUNDS_ON, raising=False)
-    assert RoundRequests.from_environment() is None
-    closed = os.open(os.devnull, os.O_RDONLY)
-    os.close(closed)
-    monkeypatch.setenv(ROUNDS_ON, str(closed))
-    assert RoundRequests.from_environment() is None
-
-
-def test_separate_runs_are_not_asked(place: Path) -> None:
-    with runs(place, separate=True) as interleaved:
-        interleaved.measure(2)
-        interleaved.measure(2)
-    assert [call[1] for call in calls(place)] == ["start alone"] * 4
-
-
 def test_a_run_that_dies_in_a_later_round_ends_the_comparison(place: Path) -> None:
     behave(place, "new", dies_in=2)
     with runs(place) as interleaved:
@@ -136,12 +118,6 @@ def test_a_run_that_dies_in_a_later_round_ends_the_comparison(place: Path) -> No
         with pytest.raises(EnvironmentUnfit, match=r"new: scalebench run ended with 5: .*disk"):
             interleaved.measure(3)
         assert len(interleaved.round_s) == 1
-
-
-def test_failed_cells_of_a_run_that_waits_are_no_error(place: Path) -> None:
-    behave(place, "base", code=4)
-    with runs(place) as interleaved:
-        interleaved.measure(1)
 
 
 def test_a_run_that_does_not_end_is_stopped(place: Path) -> None:
@@ -209,10 +185,3 @@ def test_only_launches_of_the_same_round_are_compared() -> None:
         numbers = [[sample.repeat for sample in row.samples] for row in kept.rows]
         assert numbers == [[0, 1, 2], [1, 2], *[[0, 1, 2]] * 3]
         assert [row.case for row in kept.rows] == [row.case for row in base.rows]
-
-
-def test_a_row_of_one_version_only_keeps_its_launches() -> None:
-    base, new = gated_run(num_launches=2), gated_run(num_launches=3)
-    further = new.rows[1].model_copy(update={"case": "further"})
-    _, kept = in_rounds_of_both(base, new.model_copy(update={"rows": [*new.rows, further]}))
-    assert [len(row.samples) for row in kept.rows] == [2] * 5 + [3]

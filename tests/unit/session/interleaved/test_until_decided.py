@@ -72,14 +72,6 @@ def test_it_goes_on_until_all_is_decided_and_then_ends():
     )
 
 
-def test_what_is_decided_at_once_is_analysed_once():
-    interleaved = InterleavedRuns()
-    told = until_decided(interleaved, 4, decided_after(ddp=(0, "unchanged")), 1000)
-    assert len(interleaved.round_s) == 4 and told.notes[-1].startswith(
-        "1 interim analysis, after 4 rounds"
-    )
-
-
 def test_the_budget_ends_it_but_never_the_first_rounds():
     interleaved = InterleavedRuns(seconds=10.0)
     told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 1)
@@ -160,17 +152,6 @@ def test_what_one_analysis_decided_no_later_one_takes_back():
 
     told = until_decided(InterleavedRuns(), 2, judged, 1000)
     assert [row.verdict for row in told.rows] == ["regressed", "unchanged"]
-
-
-def test_each_analysis_may_err_half_as_often_as_the_one_before():
-    budgets = []
-
-    def judged(done, _, error_budget):
-        budgets.append(error_budget)
-        return result(OPEN)
-
-    until_decided(InterleavedRuns(), 1, judged, 8)
-    assert budgets == [1 / 2, 1 / 4, 1 / 8, 1 / 16]
 
 
 def analysed(halving, wanted, change, floor):

@@ -4,14 +4,12 @@ import math
 import time
 from pathlib import Path
 
-import pytest
-
 from scalebench.records.files import read_model
 from scalebench.records.run import CellResult, RunInfo
-from scalebench.session.launches.precision import add_rounds, expected_s, next_round, reached_by
+from scalebench.session.launches.precision import add_rounds, next_round, reached_by
 from scalebench.session.storing.store import RunStore
 from scalebench.spec import Cell
-from tests.builders.runs import make_cell, make_failed, make_info, make_result, make_run
+from tests.builders.runs import make_cell, make_info, make_result, make_run
 
 NOISE = (0.0, 1.0, -1.0)
 TOGETHER = ["a", "b", "c", "d"]
@@ -42,52 +40,6 @@ def test_the_row_that_is_known_least_gets_a_round_and_its_baseline_with_it() -> 
     assert [cell.id for cell in cells] == ["ddp.plain.n1.r3", "ddp.ddp.n2.r3"]
     assert not any(cell.steps.trace for cell in cells)
     assert cells[0].steps.window_s == make_cell().steps.window_s
-
-
-def test_rows_of_one_round_have_one_number_whatever_rounds_they_missed_before() -> None:
-    further = [("plain", 1, 0.4), ("ddp", 2, 0.25)]  # a round that the row at N=1 was not in
-    of_round = [make_result(make_cell(*row[:2], 3), row[2], wall_s=8.0) for row in further]
-    run = make_run([*results(noisy=0.05, calm=0.05), *of_round])
-    cells = next_round(run, reached_by(run, half_width=0.001, budget_s=90.0).imprecise)
-    assert {(cell.case, cell.world_size): cell.repeat for cell in cells} == {
-        ("plain", 1): 4,
-        ("ddp", 1): 4,
-        ("ddp", 2): 4,
-    }
-
-
-def test_nothing_is_missing_where_all_rows_are_known_well() -> None:
-    run = make_run(results(noisy=0.0005))
-    reached = reached_by(run, half_width=0.055, budget_s=90.0)
-    assert reached.imprecise == []
-    assert next_round(run, reached.imprecise) == []
-
-
-def test_a_row_of_one_launch_is_not_known_at_all() -> None:
-    run = make_run([r for r in results(noisy=0.05) if r.cell.repeat == 0])
-    reached = reached_by(run, half_width=0.055, budget_s=90.0)
-    assert [(row.half_width, row.more_s) for row in reached.imprecise] == [(None, None)] * 2
-
-
-def test_a_row_that_failed_gets_no_further_round() -> None:
-    found = [
-        make_failed(r.cell) if (r.cell.world_size, r.cell.repeat) == (2, 2) else r
-        for r in results(noisy=0.05)
-    ]
-    assert reached_by(make_run(found), half_width=0.055, budget_s=90.0).imprecise == []
-
-
-def test_the_time_that_is_missing_grows_with_the_square_of_the_width() -> None:
-    run = make_run(results(noisy=0.05))
-    (row,) = reached_by(run, half_width=0.055, budget_s=90.0).imprecise
-    assert row.half_width is not None
-    spent_s = 9 * 8.0 / len(TOGETHER)
-    assert row.more_s == pytest.approx(spent_s * ((row.half_width / 0.055) ** 2 - 1))
-
-
-def test_a_round_is_expected_to_take_what_the_newest_one_took_a_cell() -> None:
-    run = make_run(results(noisy=0.05))
-    assert expected_s(run, [make_cell(), make_cell("plain", 1)]) == pytest.approx(2 * 8.0 / 4)
 
 
 class Launching:
@@ -150,10 +102,3 @@ def test_what_a_round_that_was_cut_short_still_reached_is_stored(tmp_path: Path)
     reached = store.run.info.precision
     assert reached is not None and reached == reached_by(store.run, 0.055, 1000.0)
     assert reached.imprecise != before
-
-
-def test_without_a_wanted_precision_no_round_is_added(tmp_path: Path) -> None:
-    store = stored(tmp_path / "r")
-    launching = Launching(store)
-    assert add_rounds(store, launching.run_missing, time.monotonic()) == "complete"
-    assert launching.launched == [] and store.run.info.precision is None

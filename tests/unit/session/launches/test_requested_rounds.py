@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.records.files import read_model
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult
-from scalebench.records.summary import Summary
 from scalebench.session.launches.requested_rounds import make_requested_rounds, why_separate
 from scalebench.session.storing.store import RunStore
 from scalebench.spec import Cell
@@ -86,12 +84,6 @@ def test_each_round_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
     assert "GPU 7 shared with another scalebench" in info.notices
     assert not any(cell.steps.trace for cell in info.plan if cell.repeat)
     assert launching.began > 0  # a budget is for each round
-
-
-def test_the_summary_of_all_rounds_so_far_is_stored_for_who_asks(tmp_path: Path) -> None:
-    launching, _ = made(tmp_path / "r", Asked([]), [make_result(cell, 0.1) for cell in ROWS])
-    summary = read_model(launching.store.run.paths.summary_json, Summary)
-    assert [[s.repeat for s in row.samples] for row in summary.rows] == [[0, 1]] * 3
 
 
 def test_a_row_that_failed_is_not_launched_again(tmp_path: Path) -> None:

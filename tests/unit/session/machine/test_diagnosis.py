@@ -1,9 +1,8 @@
 import pytest
 
-from scalebench.machine import differences, relevant_variables
-from scalebench.session.machine import diagnosis
+from scalebench.machine import relevant_variables
 from scalebench.session.machine.diagnosis import diagnose, read_conditions
-from tests.builders.machines import CONDITIONS, FACTS, GPU
+from tests.builders.machines import CONDITIONS, FACTS
 
 
 def rates(*flop_per_s):
@@ -86,26 +85,6 @@ def test_a_slow_copy_is_found_as_well_and_only_the_slow_device_is_named():
     assert found[0].startswith("warning: cuda:2 reaches 33% of the fastest device's copy rate")
 
 
-def test_warnings_come_before_notes():
-    levels = [t.split(":")[0] for t in texts({"devices": []}, {"cpu_busy_share": 0.9})]
-    assert levels == ["warning", "note"]
-
-
-def test_every_warning_has_a_remedy():
-    facts = {**FACTS, "rates": rates(9e14, 1e14), "torch": "2.0.0", "cgroup_cpus": 0.1}
-    facts["variables"] = {name: value for name, value in diagnosis._VARIABLES}
-    conditions = {**CONDITIONS, "cpu_busy_share": 1, "shm_bytes": 0, "open_files_limit": 8}
-    found = diagnose(facts, conditions)
-    assert len(found) >= 6
-    assert all(finding.remedy for finding in found if finding.level == "warning")
-
-
-@pytest.mark.parametrize("variable", diagnosis._VARIABLES, ids=str)
-def test_a_variable_that_is_warned_about_is_one_that_is_recorded(variable):
-    name, value = variable
-    assert relevant_variables({name: value}) == {name: value}
-
-
 def test_what_changes_times_on_gpus_is_recorded():
     names = (
         *("NVIDIA_TF32_OVERRIDE", "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"),
@@ -131,17 +110,6 @@ def test_no_secret_is_recorded():
         "AWS_SECRET_ACCESS_KEY": "x",
     }
     assert relevant_variables(given) == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
-
-
-def test_machines_differ_in_what_decides_and_not_in_the_rest():
-    ours = {"torch": "2.13", "cuda": None, "cores": 2, "host": "a", "devices": [GPU]}
-    assert differences(ours, {**ours, "host": "b"}) == []
-    assert differences(ours, {**ours, "torch": "2.14"}) == ["torch"]
-    assert differences(ours, {**ours, "devices": []}) == ["devices"]
-    assert differences(ours, {**ours, "devices": [{"name": "Another"}], "cores": 4}) == [
-        "cores",
-        "devices",
-    ]
 
 
 POSSIBLE = {"network": None, "quota": None, "rootless": False}

@@ -4,10 +4,7 @@ from scalebench.cli.text_tables import render_plan
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.forecast import forecast
 from scalebench.spec import Case, Ddp, Plain, StepPlan, Suite
-from scalebench.spec.presets import PRESETS
 from scalebench.spec.race import Race
-
-PSI = PRESETS["gpt-tiny"].num_parameters
 
 
 def plan_of(*cases, num_gpus=0, **request):
@@ -39,18 +36,6 @@ def test_the_dry_run_says_what_is_launched_beside_the_rows():
     assert not any(word in text for word in ("send nothing", "take turns", "Further rounds"))
 
 
-def test_state_is_that_of_the_cells_workload_and_strategy():
-    copied = Case(name="copied", strategy=Ddp(gradient_as_bucket_view=False))
-    found = {row.cell.case: row.state_bytes for row in forecast(plan_of(copied), {}).rows}
-    assert found == {"plain": 16 * PSI, "copied": 20 * PSI}
-
-
-def test_a_users_workload_is_as_large_as_it_was_found_to_be():
-    plan = plan_of(workload="mine:tiny")
-    assert {row.state_bytes for row in forecast(plan, {"mine:tiny": 10}).rows} == {160}
-    assert {row.state_bytes for row in forecast(plan, {}).rows} == {None}
-
-
 def test_the_wall_clock_grows_with_launches_and_window():
     def wall(**request):
         return forecast(plan_of(**request), {}).wall_s
@@ -58,20 +43,6 @@ def test_the_wall_clock_grows_with_launches_and_window():
     assert wall(quick=True) < wall(repeats=1) < wall() < wall(repeats=5)
     assert wall(repeats=4) - wall(repeats=3) == pytest.approx(wall(repeats=5) - wall(repeats=4))
     assert 3 * 5 * 2.0 < wall() < 5 * (3 * 2.0 * 2 + 3)  # three rows, two of independent ranks
-
-
-def test_the_budget_bounds_the_wall_clock():
-    assert forecast(plan_of(budget_s=5.0), {}).wall_s == 5.0
-    assert forecast(plan_of(budget_s=5000.0), {}).wall_s == forecast(plan_of(), {}).wall_s
-
-
-def test_a_number_of_steps_takes_nobody_knows_how_long():
-    plan = plan_of(steps=100)
-    found = forecast(plan, {})
-    assert found.wall_s is None
-    text = render_plan(found, plan)
-    assert ", the time depends on the step time\n" in text
-    assert "usual times" not in text
 
 
 def test_what_is_skipped_costs_nothing_and_is_listed():

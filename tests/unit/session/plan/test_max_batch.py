@@ -60,19 +60,6 @@ CASES = (
 )
 
 
-def test_probes_are_eager_and_rows_stay_compiled():
-    probes = []
-    plan = planned(*CASES, machine=GPU_2)  # compiled by default
-
-    def fits(probe):
-        probes.append(probe)
-        return probe.rank_batch <= 8
-
-    found = with_largest_batches(plan, None, fits)
-    assert probes and not any(probe.strategy.compile for probe in probes)
-    assert all(cell.strategy.compile for cell in found.cells)
-
-
 def test_every_row_gets_its_own_batch_and_says_so():
     edges = {("plain", 1): 20, ("fsdp", 1): 20, ("fsdp", 2): 37}
 
@@ -90,19 +77,6 @@ def test_every_row_gets_its_own_batch_and_says_so():
     assert "ddp-accumulate-4, N = 2: 20 samples per rank fit, 24 do not" in found.notices
     batch = LargestBatch(suite="s", case="fsdp", world_size=2, fits=36, too_large=38)
     assert batch in found.largest_batches and len(found.largest_batches) == 5
-
-
-def test_suites_with_the_same_case_keep_their_own_batches():
-    suites = [
-        Suite(name=name, question="?", cases=(CASES[0],), batch_size=8) for name in ("a", "b")
-    ]
-    request = Request(world_sizes=(1,), memory_limit_bytes=10**8, max_batch=True)
-    plan = make_plan(for_max_batch(request, "cpu"), suites, CPU_4)
-    edges = {"a": 10, "b": 30}
-    found = with_largest_batches(plan, 10**8, lambda probe: probe.rank_batch <= edges[probe.suite])
-    assert {batch.suite: batch.fits for batch in found.largest_batches} == edges
-    assert {cell.suite: cell.rank_batch for cell in found.cells} == edges
-    assert "a: plain, N = 1: 10 samples per rank fit, 11 do not" in found.notices
 
 
 def test_a_row_that_cannot_hold_one_sample_is_skipped():

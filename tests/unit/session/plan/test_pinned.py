@@ -50,17 +50,6 @@ def test_who_is_pinned(suite, machine, asked, pinned):
     assert SharedLaunch.of(plan.cells[:2]).pinned is pinned
 
 
-def test_a_script_beside_a_suite_is_placed_as_the_suite_is():
-    plan = make_plan(Request(world_sizes=(1, 2)), [SUITE, SCRIPT], GPU_4)
-    assert plan.spec.pinned
-
-
-def test_the_first_line_says_that_cpu_ranks_are_not_pinned():
-    plan = make_plan(Request(world_sizes=(1, 2), pinned=False), [SUITE], CPU_4)
-    assert plan.notices[0].endswith("per rank, unpinned")
-    assert not make_plan(Request(world_sizes=(1, 2)), [SUITE], CPU_4).notices[0].endswith("pinned")
-
-
 def test_gpu_ranks_with_more_busy_threads_than_cores_are_left_where_they_are():
     """Eight GPUs and eight cores: four threads of a rank would share one."""
     plan = make_plan(Request(), [SUITE], Machine(num_gpus=8, num_cores=8))

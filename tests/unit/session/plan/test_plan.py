@@ -1,6 +1,5 @@
 import re
 from dataclasses import replace
-from itertools import groupby
 
 import pytest
 from hypothesis import given
@@ -62,16 +61,6 @@ def test_inspections_come_first_then_rounds_over_the_sizes():
     assert table == expected
 
 
-def test_each_round_has_every_size_of_every_suite_once():
-    suites = [suite(name="one", repeats=2), suite(name="two", repeats=4)]
-    cells = make_plan(Request(world_sizes=(1, 2)), suites, CPU_4).cells
-    rows = [cell for cell in cells if cell.purpose != "independent"]
-    rounds = [list(group) for _, group in groupby(rows, lambda c: (c.purpose, c.repeat))]
-    assert [len(cells) for cells in rounds] == [6, 6, 6, 3, 3]
-    assert all(len({cell.row_key for cell in cells}) == len(cells) for cells in rounds)
-    assert {cell.suite for cell in rounds[-1]} == {"two"}
-
-
 def test_n_1_is_added_and_said_so():
     plan = plan_of(sizes=(2, 4))
     assert plan.spec.world_sizes == (1, 2, 4)
@@ -87,15 +76,6 @@ def test_without_sizes_powers_of_two_up_to_the_devices(capacity, sizes):
     on_gpus = plan_of(machine=Machine(capacity, 64), sizes=None)
     assert on_cpu.spec.world_sizes == on_gpus.spec.world_sizes == sizes
     assert on_cpu.spec.added_world_sizes == ()
-
-
-@pytest.mark.parametrize(
-    ("cores", "sizes", "threads"),
-    [(4, (1, 2, 4), 1), (8, (1, 2), 4), (8, (1,), 8), (2, (1, 8), 2), (7, (1, 3), 2)],
-)
-def test_every_size_gets_the_same_threads(cores, sizes, threads):
-    plan = plan_of(machine=Machine(0, cores), sizes=sizes, batch_size=24)
-    assert {cell.threads for cell in plan.cells} == {threads} == {plan.spec.threads}
 
 
 def test_strong_scaling_divides_one_global_batch():
@@ -137,23 +117,11 @@ def test_sizes_beyond_the_gpus_are_skipped_with_the_reason_and_the_way_out():
     assert all(c.skip_reason == reason for c in plan.cells if c.world_size == 8)
 
 
-def test_a_skipped_size_need_not_divide_the_batch():
-    assert rows(plan_of(machine=GPU_4, sizes=(1, 5), batch_size=32))["ddp", 5].skip_reason
-
-
 def test_oversubscribed_gpus_share_over_gloo_and_are_marked():
     plan = plan_of(machine=GPU_4, sizes=(1, 4, 8), oversubscribe=True)
     found = rows(plan)
     assert (found["ddp", 4].backend, found["ddp", 4].oversubscribed) == ("nccl", False)
     assert (found["ddp", 8].backend, found["ddp", 8].oversubscribed) == ("gloo", True)
-    assert found["ddp", 8].skip_reason is None
-    assert any("N = 8" in notice and "oversubscribed" in notice for notice in plan.notices)
-
-
-def test_more_ranks_than_cores_are_measured_and_marked():
-    plan = plan_of(sizes=(1, 4, 8))
-    found = rows(plan)
-    assert [found["ddp", n].oversubscribed for n in (1, 4, 8)] == [False, False, True]
     assert found["ddp", 8].skip_reason is None
     assert any("N = 8" in notice and "oversubscribed" in notice for notice in plan.notices)
 
@@ -164,22 +132,8 @@ def test_a_run_on_cpu_says_so_first():
     assert not plan_of(machine=GPU_4).notices
 
 
-def test_the_baseline_is_one_process_without_a_backend():
-    plain = [c for c in plan_of().cells if c.case == "plain" and c.purpose != "independent"]
-    assert {(cell.world_size, cell.backend) for cell in plain} == {(1, None)}
-
-
 def cases_in(plan):
     return list(dict.fromkeys(cell.case for cell in plan.cells))
-
-
-def test_a_missing_baseline_is_added_before_the_case():
-    assert cases_in(plan_of(ddp())) == ["plain", "ddp"]
-
-
-def test_a_baseline_that_comes_later_in_the_suite_is_moved_before_the_case():
-    given = (ddp(), Case(name="bare", strategy=Plain()))
-    assert cases_in(plan_of(*given)) == ["bare", "ddp"]
 
 
 def test_cases_of_one_dtype_share_a_baseline_and_each_dtype_has_its_own():
@@ -194,26 +148,6 @@ def test_cases_of_one_dtype_share_a_baseline_and_each_dtype_has_its_own():
     assert cases_in(plan) == ["plain", "a", "b", "plain-bf16", "c", "d", "plain-compiled", "e"]
     assert rows(plan)["plain-bf16", 1].strategy == Plain(autocast=True)
     assert rows(plan)["plain-compiled", 1].strategy == Plain(compile=True)
-
-
-def test_one_dtype_for_all_leaves_one_baseline():
-    given = (Case(name="a", strategy=Ddp()), Case(name="c", strategy=Ddp(autocast=True)))
-    plan = plan_of(*given, autocast=True)
-    assert cases_in(plan) == ["plain-bf16", "a", "c"]
-    assert {cell.strategy.autocast for cell in plan.cells} == {True}
-
-
-def test_other_work_has_its_own_baseline_under_a_name_of_its_own():
-    given = (
-        Case(name="plain", strategy=Plain()),
-        Case(name="a", strategy=Ddp()),
-        Case(name="b", strategy=Ddp(), workload="mlp-tiny"),
-        Case(name="c", strategy=Ddp(), batch_size=64),
-    )
-    found = rows(plan_of(*given))
-    assert found["plain", 1].workload == found["a", 1].workload
-    assert found["plain-2", 1].workload.name == found["b", 1].workload.name == "mlp-tiny"
-    assert found["plain-3", 1].global_batch == found["c", 1].global_batch == 64
 
 
 def test_accumulation_that_does_not_fit_is_skipped_with_the_reason():
@@ -244,13 +178,6 @@ def test_quick_is_one_short_launch_of_each_cell():
         assert cell.steps.min_steps < StepPlan().min_steps
 
 
-def test_what_is_given_beside_quick_holds():
-    plan = plan_of(quick=True, repeats=2, steps=7, precision=0.05)
-    assert max(cell.repeat for cell in plan.cells) == 1
-    assert {cell.steps.steps for cell in plan.cells} == {7}
-    assert plan.spec.precision == 0.05
-
-
 def test_the_request_overrides_the_suite():
     settings = {"scaling": "weak", "repeats": 5, "batch_size": 4, "workload": "cnn-8"}
     plan = plan_of(settings=settings)
@@ -274,12 +201,6 @@ def test_on_cuda_bf16_and_compile_are_the_default_and_can_be_refused():
     }
     plan = plan_of(machine=GPU_4, autocast=False, compile=False)
     assert {(c.strategy.autocast, c.strategy.compile) for c in plan.cells} == {(False, False)}
-
-
-def test_optional_cases_run_only_when_named():
-    given = (ddp(), Case(name="rare", strategy=Ddp(bucket_mb=1), optional=True))
-    assert cases_in(plan_of(*given)) == ["plain", "ddp"]
-    assert cases_in(plan_of(*given, selection="rare")) == ["plain", "rare"]
 
 
 def test_a_selection_without_a_case_is_answered_with_the_cases():
@@ -312,17 +233,6 @@ def test_optional_cases_need_a_word_of_their_own():
     assert chosen("ddp and not bf16") == {"ddp"}
 
 
-def test_a_suite_with_two_cases_of_one_name_is_refused():
-    twice = (Case(name="ddp", strategy=Ddp()), Case(name="ddp", strategy=Ddp(bucket_mb=1)))
-    with pytest.raises((UsageError, ValueError), match="ddp"):
-        plan_of(*twice)
-
-
-def test_the_specification_survives_json():
-    spec = plan_of(sizes=(2, 8), quick=True, budget_s=60.0).spec
-    assert type(spec).model_validate_json(spec.model_dump_json()) == spec
-
-
 LAB = VirtualHosts(link_bit_per_s=(50_000_000,), cpus_per_rank=0.2)
 
 
@@ -336,14 +246,6 @@ def test_ranks_whose_shares_fit_are_not_oversubscribed():
     assert plan.spec.launcher == "lab"
     assert "links of 50mbit, 0.2 of a core per rank" in plan.notices[0]
     assert any("N = 16: more ranks than shares of 0.2" in notice for notice in plan.notices)
-
-
-def test_without_a_quota_ranks_on_virtual_hosts_share_cores_as_others_do():
-    hosts = VirtualHosts(link_bit_per_s=(50_000_000,))
-    plan = plan_of(machine=CPU_4, sizes=(1, 4, 8), batch_size=16, virtual_hosts=hosts)
-    crowded = {n: cell.oversubscribed for (_, n), cell in rows(plan).items()}
-    assert crowded == {1: False, 4: False, 8: True}
-    assert "no CPU quota" in plan.notices[0]
 
 
 def test_without_sizes_virtual_hosts_go_up_to_the_shares_that_fit():
@@ -385,36 +287,6 @@ def test_rows_by_name_are_as_if_all_were_run():
     assert at_once == {(1, 4), (4, 4)}  # what explains the row at N=4
     with pytest.raises(UsageError, match="row for --only"):
         plan_of(only=("ddp.ddp.n3",))
-
-
-def test_a_run_names_the_launcher_that_starts_its_ranks():
-    machine = Machine(num_gpus=0, num_cores=4, launcher_name="mine")
-    assert plan_of(machine=machine).spec.launcher == "mine"
-    assert plan_of().spec.launcher == "local"
-
-
-def energy_s(machine=GPU_4, settings=None, **request):
-    plan = plan_of(machine=machine, settings=settings, **request)
-    (found,) = {cell.steps.energy_s for cell in plan.cells}
-    assert plan.spec.steps.energy_s == found
-    return found
-
-
-def test_a_gpu_is_measured_long_enough_for_its_energy_counter():
-    assert energy_s() == pytest.approx(2.2)
-    assert energy_s(settings={"steps": StepPlan(window_s=0.5)}) == pytest.approx(2.2)
-    assert energy_s(settings={"steps": StepPlan(energy_s=7.0)}) == 7.0
-
-
-@pytest.mark.parametrize("request_", [{"quick": True}, {"steps": 12}, {"machine": CPU_4}])
-def test_launches_that_are_to_be_short_and_cpus_have_no_energy_window(request_):
-    assert energy_s(**request_) is None
-
-
-def test_a_launch_shortened_by_the_budget_leaves_out_what_does_not_fit():
-    cell = plan_of(machine=GPU_4).cells[-1]
-    assert cell.shortened(5.0).steps.energy_s == cell.steps.energy_s
-    assert cell.shortened(0.5).steps.energy_s is None
 
 
 def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
@@ -459,12 +331,6 @@ def test_independent_ranks_are_measured_where_they_explain_a_row():
 def test_rounds_go_on_to_a_precision_unless_their_number_was_given(request_, precision, budget_s):
     spec = plan_of(**request_).spec
     assert (spec.precision, spec.precision_budget_s) == (precision, budget_s)
-
-
-@pytest.mark.parametrize("settings", [{"repeats": 1}, {"steps": StepPlan(steps=8)}])
-def test_a_suite_that_says_how_much_to_measure_gets_that(settings):
-    assert plan_of(settings=settings).spec.precision is None
-    assert plan_of(settings=settings, precision=0.02).spec.precision == 0.02
 
 
 RACE = {"race": Race(samples=512, evaluate_every=128), "repeats": 2, "seed": 7}
@@ -534,11 +400,6 @@ def test_strategies_that_cut_layers_do_not_take_optimizers_that_need_them_whole(
     assert (reasons["whole"], reasons["fsdp"]) == (None, None)
 
 
-def test_a_race_gets_no_further_rounds_for_precision():
-    plan = plan_of(sizes=(1, 2), settings=RACE)
-    assert plan.spec.precision is None
-
-
 def test_the_ranks_of_a_tensor_group_share_a_batch_and_groups_divide_it():
     cases = (Case(name="all", strategy=Tensor()), Case(name="pairs", strategy=Tensor(size=2)))
     strong = rows(plan_of(*cases, batch_size=16))
@@ -563,22 +424,6 @@ def test_every_round_measures_a_shard_of_each_tensor_row_alone():
     assert shards(plan_of(tensor, machine=GPU_4)) == []
     assert shards(plan_of(tensor, trace=False)) == []
     assert shards(plan_of(tensor, sizes=(1, 3))) == []  # skipped: three ranks do not divide 4 heads
-
-
-def test_every_round_measures_a_shard_of_each_sharded_row_alone():
-    divided = {"fsdp": Fsdp(), "fsdp1": Fsdp1(), "context": Context()}
-    cases = (*(Case(name=name, strategy=one) for name, one in divided.items()), ddp())
-    plan = plan_of(*cases, sizes=(1, 2), settings={"repeats": 2})
-    assert shards(plan) == [(c, 2, repeat) for repeat in range(2) for c in divided]
-
-
-@pytest.mark.parametrize(
-    ("machine", "settings", "timeout_s"),
-    [(CPU_4, {}, 120), (GPU_4, {}, 600), (GPU_4, {"collective_timeout_s": 30}, 30)],
-)
-def test_ranks_that_compile_on_gpus_are_waited_for_longer(machine, settings, timeout_s):
-    cells = plan_of(machine=machine, settings=settings).cells
-    assert {cell.collective_timeout_s for cell in cells} == {timeout_s}
 
 
 @pytest.mark.parametrize(

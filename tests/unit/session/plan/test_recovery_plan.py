@@ -54,16 +54,6 @@ def test_only_the_cases_that_a_suite_names_fail_and_only_on_this_machine():
     assert [c for c in planned(SUITE, virtual_hosts=hosts) if c.purpose == "fail"]
 
 
-def test_a_quick_run_saves_and_fails_as_seldom_as_it_can():
-    found = {c.purpose: c.recovery for c in planned(quick=True) if c.recovery}
-    assert (found["save"].saves, found["fail"].fault_repeats) == (2, 1)
-
-
-def test_other_suites_save_nothing():
-    cells = planned(SUITE.model_copy(update={"recovery": None}))
-    assert {cell.purpose for cell in cells} & {"save", "restore"} == set()
-
-
 def test_a_strategy_whose_state_cannot_be_saved_is_refused():
     suite = SUITE.model_copy(update={"cases": (Case(name="pipe", strategy=Pipeline()),)})
     with pytest.raises(UsageError, match=r"Case pipe .* of pipeline are not supported. Give .*Ddp"):

@@ -20,12 +20,6 @@ def cells():
     return [make_cell("ddp", 2), saving]
 
 
-def test_by_default_checkpoints_go_into_the_run_folder(cells, tmp_path):
-    plain, saving = directory.with_directory(cells, None, tmp_path, "the-run")
-    assert plain == cells[0]
-    assert saving.recovery.directory == str(tmp_path / "checkpoints")
-
-
 def test_a_suite_may_name_the_directory_and_the_command_line_another(cells, tmp_path):
     of_suite, chosen = tmp_path / "suite", tmp_path / "chosen"
     of_suite.mkdir()
@@ -47,20 +41,9 @@ def test_a_given_directory_gets_a_folder_of_the_run(cells, tmp_path):
     assert os.listdir(chosen) == []
 
 
-def test_a_run_without_checkpoints_needs_no_directory(tmp_path):
-    cells = [make_cell("ddp", 2)]
-    assert directory.with_directory(cells, tmp_path / "missing", tmp_path, "x") == cells
-
-
 def test_a_directory_that_is_not_there(cells, tmp_path):
     with pytest.raises(UsageError, match="there is no such directory"):
         directory.with_directory(cells, tmp_path / "missing", tmp_path, "x")
-
-
-def test_a_file_is_not_a_directory(cells, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file: it is not a directory"):
-        directory.with_directory(cells, tmp_path / "file", tmp_path, "x")
 
 
 def refusing(number):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from scalebench.records.fault_events import Event, fault_folder
+from scalebench.records.fault_events import Event
 from scalebench.session.recovery.elastic import elastic_run, goes_on_with_fewer, with_fewer_ranks
-from scalebench.session.recovery.timeline import NoTimeline
 from scalebench.spec import Ddp, Fsdp, Mesh
 from scalebench.spec.recovery import Recovery
 from tests.builders.runs import make_cell
@@ -31,16 +30,6 @@ def test_fewer_ranks_keep_the_global_batch(world_size, strategy, expected):
     parts = getattr(fewer.strategy, "accumulate", 1)
     assert (fewer.world_size, fewer.rank_batch, parts) == expected
     assert fewer.global_batch == 32
-
-
-def test_where_the_microbatches_cannot_stay_a_ranks_batch_grows():
-    fewer = with_fewer_ranks(failing(4, global_batch=12, rank_batch=3))
-    assert (fewer.world_size, fewer.rank_batch, fewer.strategy.accumulate) == (3, 4, 1)
-
-
-def test_fewer_ranks_find_the_folder_of_those_that_began():
-    cell = failing(4)
-    assert fault_folder(with_fewer_ranks(cell)) == fault_folder(cell)
 
 
 def test_only_data_parallel_jobs_of_two_ranks_or_more_go_on():
@@ -70,9 +59,3 @@ def test_stretches_are_steps_that_all_ranks_have_done():
     assert third.first == 9 and len(found.unbroken_loss) == 11
     assert found.shrink_s == pytest.approx(0.455)  # from 65 ms to 520 ms
     assert found.grow_s == pytest.approx(0.135)  # from 580 ms to 715 ms
-
-
-def test_a_stretch_without_a_step_is_no_run():
-    cells = [failing(2), with_fewer_ranks(failing(2)), failing(2)]
-    with pytest.raises(NoTimeline, match="1 ranks did no step"):
-        elastic_run(cells, [[steps(1, 2, 10)] * 2, [[]], [[], []]], [[]], 0)

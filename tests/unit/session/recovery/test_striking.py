@@ -60,13 +60,6 @@ def test_a_restarted_rank_is_not_struck_before_it_has_caught_up(folder, rank):
     assert list(striking.failed_ns) == [1], "it raised by itself in the first attempt"
 
 
-def test_a_rank_that_is_to_come_to_its_end_is_not_struck(folder, rank):
-    plan = FaultPlan(kind="kill", rank=1, at_step=5, fails=False)
-    with Striking(folder, [plan]) as striking, pytest.raises(subprocess.TimeoutExpired):
-        rank.wait(5 * CALM_POLL_S)
-    assert striking.failed_ns == {}
-
-
 @pytest.mark.parametrize("error", [EnvironmentUnfit("the holder has ended"), ValueError("closed")])
 def test_a_link_that_cannot_be_cut_is_said_and_its_rank_ends(folder, rank, error):
     def refuse():
@@ -75,13 +68,3 @@ def test_a_link_that_cannot_be_cut_is_said_and_its_rank_ends(folder, rank, error
     with pytest.raises(NoTimeline, match=f"rank 1 could not be made to fail: {error}"):
         strike(folder, rank, "link", refuse)
     assert rank.returncode == -signal.SIGKILL
-
-
-def test_an_error_of_the_launch_is_not_replaced(folder, rank):
-    def refuse():
-        raise EnvironmentUnfit("the holder has ended")
-
-    plan = FaultPlan(kind="link", rank=1, at_step=6)
-    with pytest.raises(KeyError), Striking(folder, [plan], refuse):
-        rank.wait()
-        raise KeyError("of the launch")

@@ -4,10 +4,8 @@ import itertools
 
 import pytest
 
-from scalebench.records.fault_events import Event, FaultFolder, fault_folder
-from scalebench.records.outcome import contradiction
-from scalebench.session.recovery import faults
-from scalebench.session.recovery.faults import SAVE_EVERY, failing_jobs, plan_of, wanted_faults
+from scalebench.records.fault_events import Event
+from scalebench.session.recovery.faults import failing_jobs, wanted_faults
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of, timelines_of
 from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
 from scalebench.spec.virtual_hosts import VirtualHosts
@@ -62,20 +60,9 @@ def test_a_delay_is_found_in_its_phase_and_nowhere_else(argument, phase):
     assert all(abs(rest) < 1e-9 for rest in more.values())
 
 
-def test_the_time_for_the_data_is_known_within_that_of_loading():
-    found = phases(continued(), continued(load=90, data=30))
-    assert found.phases_s["load"] == pytest.approx(0.090)
-    assert found.data_s == pytest.approx(0.030)
-
-
 def test_a_rank_that_does_not_get_as_far_is_said():
     with pytest.raises(NoTimeline, match="did not come to 'step 7'"):
         phases(continued(), continued(steps=2))
-
-
-def test_moments_out_of_order_are_no_timeline():
-    with pytest.raises(NoTimeline, match="notice ended before it began"):
-        phases(outside=(111 * MS, 110 * MS, 160 * MS))
 
 
 def twice(second_failed_ms):
@@ -144,54 +131,3 @@ def test_a_link_is_cut_between_virtual_hosts_alone_and_torchrun_is_not_tried_the
     }
     alone = failing(1).model_copy(update={"virtual_hosts": hosts})
     assert "link" not in {kind for _, kind in wanted_faults(alone)}
-
-
-def test_faults_come_after_a_checkpoint_at_random_steps_and_the_same_in_every_run():
-    cells = [failing(4).model_copy(update={"repeat": n}) for n in range(40)]
-    plans = [plan_of(cell, "kill") for cell in cells]
-    assert plans == [plan_of(cell, "kill") for cell in cells]
-    assert all(plan.at_step > SAVE_EVERY for plan in plans)
-    assert {plan.rank for plan in plans} == {0, 1, 2, 3}
-    assert len({plan.at_step for plan in plans}) > 4
-
-
-def test_events_are_read_as_they_were_noted(tmp_path):
-    folder = FaultFolder(tmp_path)
-    folder.write_plan(PLAN)
-    for step in (1, 2):
-        folder.note(0, 1, "step", step)
-    folder.note(0, "agent", "noticed")
-    assert [(e.name, e.number) for e in folder.events(0, 1)] == [("step", 1), ("step", 2)]
-    assert folder.events(0, 1)[0].time_ns < folder.events(0, 1)[1].time_ns
-    assert folder.last_step(0, 3) == 2
-    assert folder.events(1, 0) == []
-    assert folder.read_plan() == PLAN
-
-
-def test_each_attempt_has_its_plan_and_what_a_stopped_run_left_is_removed(tmp_path):
-    folder = FaultFolder(tmp_path / "job")
-    plans = [PLAN.model_copy(update={"attempt": attempt}) for attempt in range(11)]
-    for plan in plans:
-        folder.write_plan(plan)
-    folder.note(0, 1, "started", 77)
-    assert folder.read_plans() == plans
-    assert folder.read_plan() == plans[10] and folder.read_plan(3) == plans[3]
-    folder.begin()
-    assert folder.read_plans() == [] and folder.events(0, 1) == []
-
-
-def test_every_job_that_fails_has_a_folder():
-    assert str(fault_folder(failing()).root) == "/somewhere/ddp/ddp/n2/faults/0"
-
-
-def test_failures_under_torchrun_alone_are_a_result(monkeypatch, tmp_path):
-    """Its ranks leave no record: their timelines are all that there is."""
-    timeline = phases().model_copy(update={"restarted_by": "torchrun"})
-    monkeypatch.setattr(faults, "_under_torchrun", lambda *_: [timeline, timeline])
-    monkeypatch.setattr(faults, "_elastic_runs", lambda *_: [])
-    cell = failing(restarted_by=("torchrun",), faults=("kill",), directory=str(tmp_path))
-    done = faults.measure_faults(None, cell, tmp_path, "2026-01-01T00:00:00Z")
-    assert (done.status, done.reason, len(done.faults)) == ("ok", None, 2)
-    assert contradiction(done, cell) is None
-    empty = done.model_copy(update={"faults": []})
-    assert "does not contain each of 2 ranks" in contradiction(empty, cell)

@@ -76,14 +76,6 @@ def test_a_rejected_choice_is_held_to_the_limit(peak: int, expected: bool, words
     assert of_best is None if expected else "too small" in (of_best or "")
 
 
-def test_out_of_memory_does_not_fit_and_without_a_limit_nothing_is_said() -> None:
-    chosen = [("rejected", ranked("c", 0.1))]
-    ended = experiment(result([], memory_limit_bytes=100), chosen, run({"c": None})).rows[0]
-    assert ended.fits is False and "was right" in (memory_words(ended) or "")
-    free = experiment(result([]), chosen, run({"c": 1.0})).rows[0]
-    assert free.fits is None and memory_words(free) is None
-
-
 def test_the_recorded_experiment_has_the_regret_that_the_documents_state() -> None:
     told = json.loads(RECORDED.read_text())["rows"]
     chosen = [(r["picked"], ranked(r["case"], r["predicted_s"])) for r in told]

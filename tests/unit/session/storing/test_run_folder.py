@@ -69,13 +69,6 @@ def test_a_chosen_directory_is_removed_by_its_run_alone(stopped: Path, tmp_path:
     assert list((tmp_path / "fast").iterdir()) == []
 
 
-def test_two_runs_of_one_second_save_apart(tmp_path: Path) -> None:
-    chosen = Request(world_sizes=(1,), quick=True, checkpoint_dir=tmp_path)
-    for name in ("a", "b"):
-        start(tmp_path / name, request=chosen, stop_at="restore")
-    assert len(list(tmp_path.glob("scalebench-*"))) == 2
-
-
 @pytest.mark.parametrize("how", ["named", "marked as another's", "unmarked", "link", "relative"])
 def test_no_other_folder_is_saved_to_or_removed(stopped: Path, tmp_path: Path, how: str) -> None:
     (ours,) = (tmp_path / "fast").iterdir()

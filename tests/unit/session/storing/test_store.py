@@ -34,15 +34,6 @@ def fails_once(monkeypatch, error):
     monkeypatch.setattr(module, "write_checked", failing)
 
 
-def test_a_notice_has_no_names_and_is_said_once(tmp_path):
-    stored = load_run(make_stored_run(tmp_path / "run").root)
-    store = RunStore(stored, Cleaner({"shannon": "<host>"}))
-    before = stored.info.notices
-    for _ in range(2):
-        store.add_notice("no turns: shannon has no /home/ada/data")
-    assert stored.info.notices == [*before, "no turns: <host> has no <home>/data"]
-
-
 def test_what_a_signal_cut_short_is_stored_afterwards(resumed, monkeypatch):
     store, again = resumed
     fails_once(monkeypatch, KeyboardInterrupt())
@@ -74,22 +65,6 @@ def test_of_a_shared_launch_no_result_is_lost_where_the_disk_is_full(resumed, mo
         store.keep_results([again, other])
     rest = results_not_saved(store.run, full.value).rest
     assert {result.cell.id for result in rest.results} == {again.cell.id, other.cell.id}
-
-
-def test_a_cell_whose_file_was_damaged_is_whole_again_when_it_is_stored(resumed):
-    store, again = resumed
-    file, old = (of(again.cell.id) for of in (store.run.paths.cell, store.run.paths.old_cell))
-    old.write_text("{")
-    store.run.damaged.update({file.name: "cut", old.name: "cut", "other.json": "cut"})
-    store.keep_result(again)
-    assert store.run.damaged == {"other.json": "cut"}
-    assert file.exists() and not old.exists()
-
-
-def test_what_was_stored_is_not_handed_out(resumed):
-    store, again = resumed
-    store.keep_result(again)
-    assert results_not_saved(store.run, OSError(errno.ENOSPC, "full")).rest.results == []
 
 
 def test_a_complete_run_that_lost_results_says_which(resumed):

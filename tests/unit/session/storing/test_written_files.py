@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.session.storing import written_files
 from scalebench.session.storing.written_files import WrittenFiles, warning
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
@@ -46,15 +45,6 @@ def test_what_a_launch_loads_of_one_before_is_named(tmp_path: Path) -> None:
     assert "{run_dir}" in said
 
 
-def test_other_cells_write_what_they_like(tmp_path: Path) -> None:
-    files = WrittenFiles(tmp_path, tmp_path / "run")
-    other = make_cell("ddp", 1)
-    for text in ("a", "b"):
-        files.before_launch(other)
-        (tmp_path / "model.pt").write_text(text)
-        assert files.after_launch(other, []) == []
-
-
 def test_what_another_program_writes_meanwhile_is_left_out(tmp_path: Path) -> None:
     files = WrittenFiles(tmp_path, tmp_path / "run")
     with (tmp_path / "shell.log").open("a"):  # as of `command > shell.log &`, still running
@@ -69,10 +59,3 @@ def test_what_is_not_the_scripts_output_is_left_out(tmp_path: Path, name: str) -
     files = WrittenFiles(tmp_path, tmp_path / "run")
     launch(files, name)
     assert launch(files, name) == []
-
-
-def test_of_a_huge_folder_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_files, "MOST_FILES", 2)
-    files = WrittenFiles(tmp_path, tmp_path / "run")
-    launch(files, "a", "b", "c")
-    assert launch(files, "a", "b", "c") == []

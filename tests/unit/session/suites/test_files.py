@@ -41,10 +41,6 @@ def write(folder, name, question, file=None):
     return path
 
 
-def test_a_suite_by_name():
-    assert load_suite("ddp").question == "Is this bundled?"
-
-
 def test_local_suites_hide_bundled_ones_of_the_same_name(here):
     write(here / "suites", "ddp", "mine")
     write(here / "suites", "own", "mine")
@@ -70,12 +66,6 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_valid_ones():
 def test_a_file_that_is_not_there(name):
     with pytest.raises(UsageError, match="There is no suite"):
         load_suite(name)
-
-
-def test_a_folder_is_no_suite(here):
-    (here / "x.py").mkdir()
-    with pytest.raises(UsageError, match=r"x\.py"):
-        load_suite("x.py")
 
 
 @pytest.mark.parametrize("text", ["", "SUITE = 3", "SUITE = None", "suite = 1"])
@@ -126,10 +116,6 @@ def test_a_suite_with_a_wrong_field_is_told_which(here, text, told):
     with pytest.raises(UsageError, match=r"x\.py") as error:
         load_suite("x.py")
     assert told in str(error.value).replace("x.py", "")
-
-
-def test_the_same_suite_given_twice_is_loaded_once():
-    assert [suite.name for suite in load_suites(["ddp", "ddp", "other"])] == ["ddp", "other"]
 
 
 def test_two_suites_of_one_name_are_refused(here):

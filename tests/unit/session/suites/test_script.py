@@ -33,10 +33,6 @@ def test_arguments_that_stay_the_same_are_weak_scaling():
     assert suite("--lr", "1").scaling == "weak"
 
 
-def test_a_precision_may_be_asked_for():
-    assert suite(precision=0.02).script is not None
-
-
 def test_an_earlier_run_of_the_script_tells_how_long_a_run_takes(tmp_path):
     plan = plan_of()
     runs = tmp_path / "reports"
@@ -124,20 +120,3 @@ def test_the_script_at_one_rank_is_the_baseline_and_nothing_is_inspected():
     assert all(isinstance(c.strategy, Script) for c in plan.cells)
     assert all(isinstance(c.workload, ScriptTarget) and not c.part_batches for c in plan.cells)
     assert any("strong or weak scaling" in notice for notice in plan.notices)
-
-
-def test_a_divided_batch_reaches_the_cells():
-    plan = plan_of(batch_size=32)
-    assert {(c.world_size, c.global_batch, c.rank_batch) for c in plan.cells} == {
-        (1, 32, 32),
-        (2, 32, 16),
-    }
-    assert not any("weak scaling" in notice for notice in plan.notices)
-
-
-def test_other_launchers_plan_the_same_cells():
-    request = Request(world_sizes=(2,), device="cpu", repeats=2)
-    elsewhere = make_plan(
-        request, [suite()], Machine(0, 2, launcher_name="external", launcher_shares=False)
-    )
-    assert [cell.id for cell in elsewhere.cells] == [cell.id for cell in plan_of().cells]

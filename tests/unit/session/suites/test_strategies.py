@@ -28,13 +28,6 @@ def test_cases_and_suites_become_one_suite(names, cases, workload):
     assert not any(case.optional for case in suite.cases)
 
 
-def test_a_case_is_what_its_own_suite_makes_of_it():
-    [_, expert] = strategies_suite(("expert",), "gpt-moe").cases
-    assert (expert.name, expert.strategy.kind) == ("expert", "expert")
-    [_, ddp] = strategies_suite(("ddp",), None).cases
-    assert ddp.recipe is None  # the race has a case of this name, with a recipe
-
-
 @pytest.mark.parametrize(
     ("names", "told"),
     [
