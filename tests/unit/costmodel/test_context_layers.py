@@ -61,16 +61,6 @@ def test_groups_average_gradients_over_all_ranks():
     assert sizes(found, "send_recv_ring", "forward") == [QUERIES // 2] * 3  # half of the samples
 
 
-def test_groups_of_one_rank_only_average_gradients():
-    (gradients,) = sent(Context(size=1), 4)
-    assert (gradients.axis, gradients.num_ranks) == ("data", 4)
-
-
-def test_what_is_recomputed_is_sent_again():
-    again = sent(Context(), 2, recomputed_bytes=(QUERIES,) * 3)
-    assert len(again) == len(sent(Context(), 2)) + 2 * 3
-
-
 def test_one_rank_sends_nothing():
     assert sent(Context(method="ring"), 1) == sent(Context(method="ulysses"), 1) == []
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scalebench.analysis.rows.axes import wire_bytes_by_axis
 from scalebench.costmodel.expert_layers import ExpertModel, operations_of_expert_step
 from scalebench.costmodel.tensor_layers import NoLaw
 from scalebench.spec import Expert
@@ -46,45 +45,10 @@ def test_one_rank_sends_nothing_and_copies_on_every_rank_no_tokens():
     assert {one.axis for one in sent(Expert(size=1), 2)} == {"data", "replicas"}
 
 
-def test_another_batch_sends_in_proportion():
-    once, twice = (wire_bytes_by_axis(sent(Expert(), 4, batch)) for batch in (2, 4))
-    counts = 3 * 8 * 4 * 3 / 4
-    assert once["expert"] == pytest.approx(12 * ROWS * 3 / 4 + counts)
-    assert twice["expert"] - counts == pytest.approx(2 * (once["expert"] - counts))
-    assert twice["data"] == once["data"]
-
-
-def test_facts_without_a_step_tell_nothing():
-    with pytest.raises(NoLaw, match="no step has shown"):
-        ExpertModel.of({"expert_load": {"chosen": []}})
-
-
-def test_the_model_is_what_the_first_step_of_a_rank_has_shown():
-    chosen = [[[3, 1, 2], [0, 4, 1]], [[9, 9, 9], [9, 9, 9]]]
-    load = {"chosen": chosen, "row_bytes": 32, "samples": 5, "ranks": 4}
-    facts = {"expert_load": load, "replicated_elements": 700, "expert_elements": 60}
-    assert ExpertModel.of(facts) == ExpertModel(
-        experts=3, rows=(6, 5), row_bytes=32, samples=5, replicated=700, in_experts=240
-    )
-
-
 @pytest.mark.parametrize("facts", [{}, {"expert_load": None}, {"expert_load": {}}])
 def test_facts_without_experts_tell_nothing(facts):
     with pytest.raises(NoLaw, match="no step has shown"):
         ExpertModel.of(facts)
-
-
-def test_a_preset_has_rows_for_every_sample_and_every_layer():
-    model = ExpertModel.of_preset(MOE, 5)
-    in_experts = 3 * 4 * MOE.expert_parameters
-    assert model == ExpertModel(
-        experts=4,
-        rows=(2 * 4 * 5,) * 3,
-        row_bytes=4 * 8,
-        samples=5,
-        replicated=MOE.num_parameters - in_experts,
-        in_experts=in_experts,
-    )
 
 
 def test_every_operation_of_a_step_by_hand():

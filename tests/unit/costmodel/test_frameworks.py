@@ -2,12 +2,11 @@
 
 import pytest
 
-from scalebench.costmodel.frameworks import bucket_bytes, keeps_gradients_in_buckets
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, predict_state_bytes
 from scalebench.costmodel.sharding import sharding_of
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory
-from scalebench.spec import Accelerate, Ddp, DeepSpeed, Fabric, FairScale, Fsdp, Horovod, Plain
+from scalebench.spec import Accelerate, DeepSpeed, Fabric, FairScale, Fsdp, Horovod, Plain
 
 PARAMETERS = 1000
 N = 4
@@ -52,31 +51,10 @@ def test_fsdp2_behind_a_framework_is_fsdp2():
     assert sharding_of(Fabric(sharding="fsdp2"), N) == sharding_of(Fsdp(), N)
 
 
-def test_stage_3_as_shipped_decides_by_itself_what_to_gather():
-    assert (
-        predict_traffic(DeepSpeed(stage=3, bucket_mb=None, as_shipped=True), PARAMETERS, N) is None
-    )
-
-
 def test_state_follows_the_stage():
     states = [predict_state_bytes(DeepSpeed(stage=s), PARAMETERS, N) for s in (0, 1, 2, 3)]
     per_parameter = [4 + 4 + 8, 4 + 4 + 2, 4 + 1 + 2, 1 + 1 + 2]
     assert states == [PARAMETERS * each for each in per_parameter]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "expected"),
-    [
-        (DeepSpeed(stage=2, bucket_mb=3), 3 * 2**20),
-        (Accelerate(plugin="deepspeed", stage=1, bucket_mb=3), 3 * 2**20),
-        (DeepSpeed(stage=2, bucket_mb=None, as_shipped=True), 2_000_000_000),  # of 5e8 elements
-        (DeepSpeed(stage=0, bucket_mb=3), 0),
-        (FairScale(), 0),
-        (Ddp(), 0),
-    ],
-)
-def test_deepspeed_keeps_a_buffer_of_a_whole_bucket(strategy, expected):
-    assert bucket_bytes(strategy) == expected
 
 
 GPT_TINY = 437_760
@@ -113,26 +91,3 @@ def test_memory_is_as_it_was_measured_on_cpu_ranks(strategy, world_size, measure
         strategy, GPT_TINY, batch, baseline=ALONE, world_size=world_size, optimizer="AdamW"
     )
     assert found.total_bytes == pytest.approx(measured, rel=within)
-
-
-def test_deepspeed_keeps_a_second_copy_of_the_share_that_it_updates():
-    copies = {
-        stage: predict_memory(DeepSpeed(stage=stage), PARAMETERS, 1, world_size=N).parameters_bytes
-        for stage in range(4)
-    }
-    assert copies == {0: 4000, 1: 5000, 2: 5000, 3: 2000}
-    assert predict_memory(FairScale(), PARAMETERS, 1, world_size=N).parameters_bytes == 4000
-
-
-@pytest.mark.parametrize(
-    ("strategy", "expected"),
-    [
-        (FairScale(), True),
-        (Accelerate(), True),
-        (Accelerate(as_shipped=True, bucket_mb=None), False),  # DDP's own default copies them
-        (DeepSpeed(stage=0), False),
-        (Plain(), False),
-    ],
-)
-def test_gradients_live_in_buckets_where_ddp_is_told_so(strategy, expected):
-    assert keeps_gradients_in_buckets(strategy) is expected

@@ -29,11 +29,6 @@ def test_float32_by_the_law_for_each_stage():
     assert totals == [16 * PSI, 8 * PSI + 8 * PSI / n, 4 * PSI + 12 * PSI / n, 16 * PSI / n]
 
 
-def test_a_stage_that_does_not_exist():
-    with pytest.raises(ValueError, match="0 to 3, not 4"):
-        zero_state(4, PSI, 8)
-
-
 def measured(activations=400, activations_peak=5000, gradients=4 * PSI, batch=16, **strategy):
     """A plain baseline that peaked when backward was through, unless told otherwise."""
     memory = Memory(
@@ -60,30 +55,6 @@ def test_activations_follow_the_batch_and_gradients_do_not():
     assert (doubled.gradients_bytes, doubled.activations_bytes) == (0, 8400)  # the peak moved
     halved = predict_memory(Plain(), PSI, 8, "AdamW", baseline)
     assert (halved.gradients_bytes, halved.activations_bytes) == (4 * PSI, 200)
-
-
-def test_buckets_with_views_hold_all_gradients_when_activations_are_most():
-    predicted = predict_memory(Ddp(), PSI, 8, "AdamW", measured())
-    assert (predicted.gradients_bytes, predicted.activations_bytes) == (4 * PSI, 2500)
-    assert predicted.communication_bytes == 0
-    assert predicted.total_bytes == 16 * PSI + 2500 + 7
-
-
-def test_buckets_beside_the_gradients_are_communication():
-    predicted = predict_memory(Ddp(gradient_as_bucket_view=False), PSI, 16, "AdamW", measured())
-    assert predicted.communication_bytes == 4 * PSI
-    assert (predicted.gradients_bytes, predicted.activations_bytes) == (0, 5000)
-
-
-def test_accumulation_keeps_gradients_and_has_fewer_samples_in_flight():
-    strategy = Ddp(accumulate=4, gradient_as_bucket_view=False)
-    predicted = predict_memory(strategy, PSI, 16, "AdamW", measured())
-    assert (predicted.gradients_bytes, predicted.activations_bytes) == (4 * PSI, 1250)
-
-
-def test_gradients_that_wait_under_no_sync_are_beside_the_buckets():
-    predicted = predict_memory(Ddp(accumulate=4), PSI, 16, "AdamW", measured())
-    assert (predicted.gradients_bytes, predicted.activations_bytes) == (4 * PSI, 1250 + 4 * PSI)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +89,6 @@ def test_a_baseline_that_computes_otherwise_has_other_activations(setting, word)
     predicted = predict_memory(Ddp(**{setting: True}), PSI, 16, "AdamW", measured())
     assert predicted.total_bytes is None
     assert word in predicted.reason
-
-
-def test_a_baseline_whose_memory_was_not_counted():
-    baseline = MeasuredBaseline(Plain(), 16, Memory(rss_bytes=1))
-    assert "not measured" in predict_memory(Plain(), PSI, 16, "AdamW", baseline).reason
 
 
 def test_the_forecasts_state_is_that_of_the_full_prediction():

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from scalebench.costmodel.memory import MemoryPrediction
 from scalebench.costmodel.memory_axes import (
     Division,
-    Saving,
     divided_part,
     in_flight_part,
     savings_of,
@@ -22,10 +21,6 @@ def test_each_dimension_acts_on_what_those_before_it_leave():
     )
     assert (shard.state_bytes, shard.activations_bytes) == (600, 500)
     assert (tensor.state_bytes, tensor.activations_bytes) == (450, 0)
-
-
-def test_a_dimension_of_one_rank_is_left_out():
-    assert savings_of(ONE, [Division("data", 1, 1.0, 1.0)]) == []
 
 
 @given(
@@ -47,34 +42,6 @@ def test_microbatches_that_a_stage_of_four_keeps_of_eight(schedule, stage, part)
     assert in_flight_part(schedule, stage, 4, 8) == part
 
 
-def test_with_fewer_microbatches_than_stages_all_are_kept():
-    assert in_flight_part("1f1b", 0, 4, 2) == 1.0
-
-
 def test_only_what_is_divided_gets_smaller():
     assert divided_part([(80, True), (20, False)], 4) == pytest.approx(0.4)
     assert divided_part([], 4) == 1.0
-
-
-def test_a_part_that_is_nothing_has_nothing_taken_off():
-    empty = MemoryPrediction(400, 0, 0, 70, 0, 50)
-    (saving,) = savings_of(empty, [Division("shard", 4, 0.25, 0.25)])
-    assert saving == Saving("shard", 4, 300.0, 0.0)
-
-
-def test_ranks_that_divide_nothing_of_one_kind_save_nothing_of_it():
-    divisions = [
-        Division("data", 3, 1.0, 0.25),
-        Division("tensor", 1, 0.5, 0.5),  # one rank: left out
-        Division("pipeline", 2, 0.75, 0.5),
-    ]
-    assert savings_of(ONE, divisions) == [
-        Saving("data", 3, 0.0, 750.0),
-        Saving("pipeline", 2, 300.0, 125.0),
-    ]
-
-
-@pytest.mark.parametrize(("stage", "kept"), [(0, 5), (1, 4), (2, 3), (3, 2), (4, 1)])
-def test_a_later_stage_keeps_one_microbatch_less(stage, kept):
-    assert in_flight_part("1f1b", stage, 5, 7) == pytest.approx(kept / 7)
-    assert in_flight_part("1f1b", stage, 5, 3) == pytest.approx(min(kept, 3) / 3)

@@ -10,7 +10,6 @@ from scalebench.costmodel.group_steps import (
     MeshModel,
     StageModel,
     operations_of_mesh_step,
-    replica_axis,
 )
 from scalebench.costmodel.tensor_layers import (
     DividedModel,
@@ -101,50 +100,6 @@ def test_a_pipeline_has_no_law_where_no_stage_was_seen():
         sent(Mesh(pipeline=2, microbatches=2), 2)
 
 
-def test_what_has_no_replica_averages_nothing():
-    alone, twice = (sent(Mesh(tensor=2), n) for n in (2, 4))
-    assert all(one.num_ranks > 1 for one in (*alone, *twice))
-    assert along(alone, "data") == [] != along(twice, "data")
-
-
-def test_attention_is_sent_only_where_tokens_are_divided_and_it_was_seen():
-    attention = AttendingModel.of_preset(GPT, SAMPLES)
-    whole = Mesh(tensor=2)
-    assert sent(whole, 2, MeshModel(DIVIDED, attention)) == sent(whole, 2)
-    divided = sent(Mesh(context=2, tensor=2), 4, MeshModel(DIVIDED))
-    assert [op for op, *_ in along(divided, "context")] == ["all_reduce"]
-
-
-@pytest.mark.parametrize("mesh", [Mesh(shard=2, sequence=True), Mesh(data=2, sequence=True)])
-def test_a_tensor_group_of_one_rank_sums_no_gradients(mesh):
-    assert along(sent(mesh, 2), "tensor") == []
-
-
-def test_where_no_gradient_is_a_part_of_a_sum_none_is_summed():
-    """Without a divided sequence every rank of a tensor group has the norms' whole gradients."""
-    found = sent(Mesh(tensor=2), 2)
-    assert all(one.num_bytes > 0 for one in found)
-    assert [one for one in found if one.phase == "gradients"] == []
-
-
-def test_a_group_without_parameters_is_not_gathered():
-    empty = MeshModel(replace(DIVIDED, gathered=((), *GATHERED)))
-    assert sent(Mesh(**SHARDED), 4, empty) == sent(Mesh(**SHARDED), 4)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "axis"),
-    [
-        ({"data": 3, "context": 1}, "data"),
-        ({"data": 1, "context": 2}, "context"),
-        ({"data": 3, "context": 2}, "data_context"),
-        ({"data": 1, "context": 1}, "data"),
-    ],
-)
-def test_replicas_are_along_all_dimensions_with_several_ranks(sizes, axis):
-    assert replica_axis(sizes) == axis
-
-
 def test_every_operation_of_shards_and_replicas_by_hand():
     """Groups of 2 ranks with half of 10 rows of 3, and a vector of 5; 3 shards; 2 replicas.
 
@@ -164,31 +119,3 @@ def test_every_operation_of_shards_and_replicas_by_hand():
         ("reduce_scatter", 24, "shard", 3, "backward"),
         ("all_reduce", 8, "data", 2, "backward"),
     ]
-
-
-def test_every_stage_hands_on_every_microbatch_and_sums_what_is_tied():
-    layers = DividedModel((), 2, False, ())
-    stages = StageModel((100, 70), (60,), (40, 30), 3)
-    found = sent(Mesh(pipeline=4, microbatches=3), 4, MeshModel(layers, stages=stages))
-    assert [tuple(one) for one in found] == [
-        *[("send", 100, "pipeline", 4, "forward")] * 3,
-        *[("send", 70, "pipeline", 4, "forward")] * 3,
-        *[("send", 60, "pipeline", 4, "backward")] * 3,
-        ("all_reduce", 40, "pipeline_tied", 3, "gradients"),
-        ("all_reduce", 30, "pipeline_tied", 3, "gradients"),
-    ]
-
-
-def test_the_model_of_a_ranks_facts_has_what_they_tell():
-    facts = {
-        "divided_layers": [],
-        "parameters": [[6, True]],
-        "divided_samples": 3,
-        "divided_logits": True,
-        "sent_forward_bytes": [5, 6],
-        "sent_backward_bytes": [7],
-        "tied_bytes": [8],
-        "tied_ranks": 2,
-    }
-    stages = StageModel((5, 6), (7,), (8,), 2)
-    assert MeshModel.of(facts) == MeshModel(DividedModel((), 3, True, ((6, True),)), None, stages)

@@ -9,7 +9,7 @@ from scalebench.costmodel.rehearsed_step import (
     stalled_of,
 )
 from scalebench.costmodel.replay import CommRequest
-from scalebench.costmodel.step import PredictedStep, StepShape
+from scalebench.costmodel.step import StepShape
 from scalebench.records.probes import RehearsedStep
 from scalebench.spec import Ddp, Mesh
 
@@ -44,12 +44,6 @@ def test_what_is_played_is_the_shape_of_the_step() -> None:
 def test_what_cannot_be_played_is_said(requests: tuple[CommRequest, ...], told: str) -> None:
     with pytest.raises(NoFit, match=told):
         rehearsal_of_step(shape(*requests), Ddp(), 4)
-
-
-def test_ranks_that_wait_are_busy_for_their_part_of_the_step() -> None:
-    plan = rehearsal_of_step(shape(AT_ONCE), Ddp(), 2, busy=0.25)
-    assert plan.computing_cpu_s == pytest.approx(0.0035)
-    assert rehearsal_of_step(shape(AT_ONCE), Ddp(), 2).computing_cpu_s is None
 
 
 MESH = Mesh(shard=4, tensor=2)
@@ -106,22 +100,3 @@ def test_what_messages_took_longer_is_against_the_replay(
     plan = rehearsal_of_step(shape(HIDDEN, AT_ONCE), Ddp(), 2)
     played = RehearsedStep(suite="s", case="c", world_size=2, plan=plan, exposed_s=exposed_s)
     assert longer_than_replayed_s(played, link) == pytest.approx(expected_s, abs=1e-9)
-
-
-def test_a_longer_step_is_longer_at_both_ends_and_never_shorter_than_its_work() -> None:
-    predicted = PredictedStep(0.012, 0.011, 0.013, 0.010, 0.002, (), (), ())
-    longer = predicted.longer(0.001)
-    assert (longer.low_s, longer.step_s, longer.high_s) == pytest.approx((0.012, 0.013, 0.014))
-    assert predicted.longer(-0.005).step_s == 0.010
-
-
-def test_a_step_that_computes_nothing_is_not_played() -> None:
-    request = CommRequest("all_reduce", 8, 0.0, 0.0)
-    with pytest.raises(NoFit, match="nothing is sent"):
-        rehearsal_of_step(StepShape((request,), 0.0, 0.0, 8), Ddp(), 2)
-
-
-def test_a_message_of_nothing_is_played_as_one_byte_and_all_ranks_may_be_named() -> None:
-    empty = CommRequest("all_reduce", 0, 0.001, 0.002, num_ranks=3)
-    (operation,) = rehearsal_of_step(shape(empty), Ddp(), 3).operations
-    assert operation.size_bytes == 1

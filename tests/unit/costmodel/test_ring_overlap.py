@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.context_layers import AttendingModel, operations_of_context_step
-from scalebench.costmodel.replay import CommRequest, replay
+from scalebench.costmodel.replay import replay
 from scalebench.costmodel.ring_overlap import (
     Turns,
-    messages_in_backward,
-    messages_in_forward,
     ring_requests,
 )
 from scalebench.spec import Context
@@ -58,35 +56,3 @@ def test_longer_turns_never_wait_longer(num_ranks, message_s):
         requests = ring_requests(model(), num_ranks, 2, turns, step_s)
         took.append(replay(requests, [message_s] * len(requests), step_s).stalled_s)
     assert took[1] <= took[0] + 1e-9
-
-
-def test_turns_that_do_not_fit_into_the_step_are_cut_off():
-    requests = ring_requests(model(), 4, 2, TURNS, 3.0)
-    assert max(request.needed_s for request in requests) == 3.0
-    replay(requests, [0.1] * len(requests), 3.0)
-
-
-def test_slower_turns_are_longer_by_the_same_factor():
-    assert Turns(2.0, 4.0).slowed(1.5) == Turns(forward_s=3.0, backward_s=6.0)
-
-
-def test_messages_in_each_turn():
-    assert messages_in_forward(4) == [1, 1, 1, 0]
-    assert messages_in_backward(4) == [1, 1, 2, 1, 1]
-    assert messages_in_backward(2) == [1, 0, 1]
-
-
-def test_every_message_of_three_ranks_by_hand():
-    """Attentions of 30 and 60 bytes, the second recomputed; 2 of 4 samples; turns of 1 and 2 s.
-
-    Keys and values are twice the queries, of which a rank has a third of a half.
-    """
-    attending = AttendingModel((30, 60), (60,), 100, samples=4)
-    found = ring_requests(attending, 3, 2, TURNS, 16.5)
-    forward = [(10, 0, 1), (10, 1, 2), (20, 3, 4), (20, 4, 5), (20, 6, 7), (20, 7, 8)]
-    second = [(20, 9, 11), (20, 11, 13), (20, 13, 15), (20, 15, 15)]
-    first = [(10, 15, 16.5), (10, 16.5, 16.5), (10, 16.5, 16.5), (10, 16.5, 16.5)]
-    assert found == [
-        CommRequest("send_recv_ring", size, ready, needed, 3)
-        for size, ready, needed in [*forward, *second, *first]
-    ]

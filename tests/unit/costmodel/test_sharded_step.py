@@ -31,11 +31,6 @@ def test_a_group_is_gathered_twice_and_scattered_once_the_root_gathered_once():
     assert {r.num_ranks for r in found} == {4}
 
 
-def test_without_resharding_nothing_is_gathered_again():
-    found = sharded(Fsdp(reshard_after_forward=False), 4).requests
-    assert len([r for r in found if r.op == "all_gather"]) == 3
-
-
 def test_replicas_reduce_their_shards_among_themselves():
     found = [r for r in sharded(Fsdp(shard_size=2), 8).requests if r.op == "all_reduce"]
     assert [(r.size_bytes, r.num_ranks) for r in found] == [(2000, 4), (4000, 4), (1000, 4)]
@@ -61,7 +56,3 @@ def test_every_operation_is_waited_for():
     shape = sharded(Fsdp(), 4)
     found = predict_step(shape, millisecond, 4, 32)
     assert found.step_s == pytest.approx(0.1 + 1e-3 * len(shape.requests))
-
-
-def test_one_rank_sends_nothing():
-    assert sharded(Fsdp(), 1).requests == ()

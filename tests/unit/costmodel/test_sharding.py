@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, predict_state_bytes
-from scalebench.costmodel.sharding import Groups, Sharding, in_flight, sharding_of
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory
-from scalebench.spec import Ddp, DeepSpeed, Fabric, Fsdp, Fsdp1, Plain, Zero1
+from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Zero1
 
 PSI = 1200
 GROUPS = (500, 500, 200)
@@ -69,20 +68,6 @@ def test_state_is_divided_as_zero_divides_it(n, psi):
     assert predict_state_bytes(Ddp(), psi, n) == 16 * psi
 
 
-def test_what_is_in_flight():
-    groups = Groups.of(GROUPS, PSI)
-    full = in_flight(sharding_of(Fsdp(), 4), groups)
-    assert full.forward == 4 * (200 + 500)
-    assert full.backward == 4 * (2 * 200 + 3 * 500)
-    kept = in_flight(sharding_of(Fsdp(reshard_after_forward=False), 4), groups)
-    assert (kept.forward, kept.backward) == (4 * PSI, 4 * (PSI + 500))
-    half = in_flight(sharding_of(Fsdp(param_dtype="bfloat16"), 4), groups)
-    assert half.forward == full.forward / 2
-    assert vars(in_flight(sharding_of(Zero1(), 4), groups)) == {"forward": 0, "backward": 0}
-    alone = in_flight(sharding_of(Fsdp(), 4), Groups.of((PSI,), PSI))
-    assert (alone.forward, alone.backward) == (4 * PSI, 8 * PSI)
-
-
 def baseline(activations, gradients):
     memory = Memory(
         allocated_bytes=0,
@@ -123,64 +108,8 @@ def test_zero1_keeps_all_gradients_in_buckets_and_a_part_of_the_optimizer():
     assert found.communication_bytes == 0
 
 
-def test_padding_is_held_as_well():
-    found = predicted(Fsdp(), 1_000_000, 0, groups=(600, 600, 240))
-    assert found.parameters_bytes == 1440
-
-
 def test_what_is_offloaded_is_not_on_the_device():
     found = predicted(Fsdp(cpu_offload=True), 8000, 2000)
     assert (found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes) == (0, 0, 0)
     assert found.total_bytes == 2000 + 4 * 1900 + 7
     assert predict_state_bytes(Fsdp(cpu_offload=True), PSI, 4) == 0
-
-
-@pytest.mark.parametrize(
-    ("strategy", "expected"),
-    [
-        (Plain(), Sharding(0, 6, 1)),
-        (Ddp(), Sharding(0, 6, 1)),
-        (Zero1(), Sharding(1, 6, 1)),
-        (Fsdp1(), Sharding(3, 6, 1)),
-        (Fsdp1(reshard_after_forward=False), Sharding(3, 6, 1, reshards=False)),
-        (Fabric(sharding="fsdp2"), Sharding(3, 6, 1)),
-        (DeepSpeed(stage=2), Sharding(2, 6, 1)),
-        (Fsdp(), Sharding(3, 6, 1)),
-        (
-            Fsdp(
-                shard_size=2,
-                reshard_after_forward=False,
-                param_dtype="bfloat16",
-                cpu_offload=True,
-            ),
-            Sharding(3, 2, 3, False, 2, 4, True),
-        ),
-        (Fsdp(reduce_dtype="bfloat16"), Sharding(3, 6, 1, reduce_bytes=2)),
-    ],
-)
-def test_how_each_strategy_divides_six_ranks(strategy, expected):
-    assert sharding_of(strategy, 6) == expected
-
-
-def test_groups_of_different_sizes():
-    groups = Groups.of((500, 700, 30, 200), PSI)
-    assert groups == Groups((500, 700, 30), 200)
-    assert (groups.total, groups.largest) == (1430, 700)
-    assert (Groups((), 9).total, Groups((), 9).largest) == (9, 9)
-    assert Groups.of(None, PSI) == Groups.of((), PSI) == Groups((PSI,), 0)
-
-
-@pytest.mark.parametrize(
-    ("sharding", "forward", "backward"),
-    [
-        # the root of 200, and the largest group of 700
-        (Sharding(3, 4, 1, True, 2, 4), 2 * 900, 2 * 2 * 200 + (2 * 2 + 4) * 700),
-        (Sharding(3, 4, 1, False, 2, 4), 2 * 1400, 2 * 1400 + 4 * 700),
-        (Sharding(2, 4, 1), 0, 0),
-    ],
-)
-def test_what_is_in_flight_where_parameters_and_gradients_differ_in_size(
-    sharding, forward, backward
-):
-    found = in_flight(sharding, Groups((500, 700), 200))
-    assert (found.forward, found.backward) == (forward, backward)

@@ -33,12 +33,6 @@ def test_a_slowed_step_is_as_much_longer_and_can_be_replayed(
         assert after.ready_s == pytest.approx(factor * before.ready_s)
 
 
-def test_no_contention_leaves_the_step_as_it_is_on_its_samples() -> None:
-    shape = StepShape((), 0.8, 0.2, 16, {8: 0.55})
-    assert shape.slowed(1.0, 16).computing_s == pytest.approx(1.0)
-    assert shape.slowed(1.0, 8).computing_s == pytest.approx(0.55)
-
-
 def test_a_part_of_the_batch_that_was_shorter_than_the_optimizer_can_be_predicted_from() -> None:
     """Noise does it where the model is tiny; the batch's share of the step is nothing then."""
     requests = (CommRequest("all_reduce", 100, 0.1, 0.15),)

@@ -11,7 +11,7 @@ import pytest
 
 from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting import fit_links
-from tests.builders.link_sweeps import ALPHA_S, BANDWIDTH, line, many, noisy, sizes, sweep
+from tests.builders.link_sweeps import ALPHA_S, BANDWIDTH, line, many, noisy, sizes
 
 pytestmark = pytest.mark.slow
 
@@ -61,28 +61,6 @@ def test_a_latency_that_cannot_be_told_from_zero_says_so():
     assert np.mean([fit.regimes[0].alpha_low_s == 0 for fit in fits]) > 0.95
 
 
-@pytest.mark.parametrize("first", [0.15, 0.02])
-def test_noise_that_depends_on_the_size(first):
-    """From 15 % to 2 % over the sweep, or the reverse; nobody tells the fit."""
-    sigma = np.geomspace(first, 0.15 * 0.02 / first, 25)
-    covered = shares_covered(fit_links(many(REPEATS, sizes(25), line, sigma, seed=5)).fits)
-    print(f"\nnoise from {first}: {told(covered)}")
-    assert min(covered) > 0.85  # less than claimed
-
-
-def test_noise_that_hits_neighbours_alike():
-    """Correlation 0.5 from one size to the next: less than claimed, but not by half."""
-    random = np.random.default_rng(11)
-    error = random.standard_normal((REPEATS, 25))
-    for k in range(1, 25):
-        error[:, k] = 0.5 * error[:, k - 1] + 0.75**0.5 * error[:, k]
-    times = line(sizes(25)) * np.exp(0.05 * error)
-    points = [p for link, row in enumerate(times) for p in sweep(sizes(25), row, link=str(link))]
-    covered = shares_covered(fit_links(points).fits)
-    print(f"\nneighbours alike: {told(covered)}")
-    assert min(covered) > 0.8
-
-
 @pytest.mark.parametrize("size", [1000, 10**5, 10**8])
 def test_predictions_hold_a_further_measurement_as_often_as_they_say(size):
     fits = fit_links(many(REPEATS, sizes(15), line, 0.05, seed=6)).fits
@@ -128,8 +106,3 @@ def test_a_change_of_regime_is_found_in_its_place(share, least):
     found = [len(c) == 1 and e[0] < change < c[0] for c, e in zip(cuts, ends, strict=True)]
     print(f"\n{share:.0%} disturbed: found {np.mean(found):.3f}")
     assert np.mean(found) >= least
-
-
-def test_a_good_point_is_hardly_ever_set_aside():
-    fits = fit_links(many(REPEATS, sizes(20), line, 0.05, seed=10)).fits
-    assert np.mean([any(r.set_aside_bytes for r in fit.regimes) for fit in fits]) <= 0.025

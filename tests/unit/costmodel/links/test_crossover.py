@@ -38,9 +38,3 @@ def test_an_algorithm_alone_and_another_operation_win_nothing():
     assert winners(all_reduce("ring", 1e-5, 1e9)) == []
     others = [*all_reduce("a", 1e-5, 1e9, op="broadcast"), *all_reduce("b", 1e-5, 1e8, op="gather")]
     assert crossovers(others, ()) == []
-
-
-def test_one_line_alone_predicts_no_winner():
-    points = [*all_reduce("tree", 1e-5, 1e8), *all_reduce("ring", 1e-4, 1e9)]
-    fits = [fit for fit in fit_links(points).fits if fit.algorithm == "ring"]
-    assert [winner.predicted for winner in crossovers(points, fits)] == [None, None]

@@ -21,7 +21,6 @@ from tests.builders.link_sweeps import (
     sizes,
     sweep,
 )
-from tests.examples import examples
 
 CHANGE = 200_000
 LAWS_WITH_LATENCY = [law for law in LAWS if law != ("all_reduce", "parameter server")]
@@ -54,15 +53,6 @@ def test_noise_and_a_busy_machine():
     assert regime.alpha_s == pytest.approx(ALPHA_S, rel=0.05)
     assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.05)
     assert set(regime.set_aside_bytes) == set(sizes(25)[times > 1.25 * line(sizes(25))])
-
-
-def test_a_point_too_fast_is_never_set_aside():
-    times = line(sizes(12))
-    times[2] /= 3
-    fit = fit_link(sweep(sizes(12), times))
-    assert [regime.set_aside_bytes for regime in fit.regimes] == [()] * len(fit.regimes)
-    assert fit.regimes[0].worst_error_ratio > 0.5
-    assert "off the line" in fit.poor
 
 
 @given(
@@ -113,38 +103,6 @@ def test_times_in_another_unit(factor, seed, cut):
         assert other.bandwidth_low_byte_per_s == pytest.approx(bandwidth, rel=1e-4)
 
 
-@given(factor=st.integers(2, 1000), seed=st.integers(0, 10**6))
-@settings(deadline=None)
-def test_sizes_in_another_unit(factor, seed):
-    """All sizes k times as large at the same times: B is, α stays."""
-    times = noisy(line(sizes(15)), 0.03, np.random.default_rng(seed))
-    fit, scaled = (fit_link(sweep(size, times)) for size in (sizes(15), factor * sizes(15)))
-    for one, other in zip(fit.regimes, scaled.regimes, strict=True):
-        assert other.min_bytes == factor * one.min_bytes
-        assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-4)
-        bandwidth = factor * one.bandwidth_low_byte_per_s
-        assert other.bandwidth_low_byte_per_s == pytest.approx(bandwidth, rel=1e-4)
-
-
-@given(st.randoms(use_true_random=False), st.integers(0, 10**6))
-@settings(deadline=None, max_examples=examples(30))
-def test_order_and_company_do_not_matter(shuffler, seed):
-    random = np.random.default_rng(seed)
-    alone = [
-        sweep(sizes(count), noisy(law(sizes(count)), 0.04, random), link=str(count))
-        for count, law in ((3, line), (9, line), (18, protocols), (25, protocols))
-    ]
-    together = [p for points in alone for p in points]
-    shuffler.shuffle(together)
-    fits = {fit.link: fit for fit in fit_links(together).fits}
-    for points in alone:
-        mine, its = fit_link(points), fits[points[0].link]
-        assert [r.max_bytes for r in mine.regimes] == [r.max_bytes for r in its.regimes]
-        for one, other in zip(mine.regimes, its.regimes, strict=True):
-            assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-6, abs=1e-12)
-            assert other.alpha_high_s == pytest.approx(one.alpha_high_s, rel=1e-6)
-
-
 @given(
     st.lists(
         st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)),
@@ -166,55 +124,6 @@ def test_whatever_was_measured_is_fitted_to_numbers_that_can_be_stored(pairs):
         assert 0 < fit.predict(size).time_s < np.inf
 
 
-def test_times_exactly_alike():
-    (regime,) = fit_link(sweep(sizes(5), np.full(5, 1e-5))).regimes
-    assert regime.alpha_s == pytest.approx(0.5e-5)
-    assert regime.bandwidth_byte_per_s is None
-
-
-def test_several_points_of_one_size_are_their_median():
-    times = line(sizes(8))
-    thrice = [t for factor in (0.99, 1.0, 7.0) for t in sweep(sizes(8), factor * times)]
-    fit = fit_link(thrice)
-    assert fit.num_points == 24
-    assert fit.regimes[0].num_sizes == 8
-    assert fit.regimes[0].alpha_s == pytest.approx(ALPHA_S, rel=1e-6)
-
-
-def test_vague_points_count_less():
-    size, times = sizes(4), line(sizes(4))
-    times[0] *= 2
-
-    def alpha(spread):
-        reach = np.array([spread, 0.02, 0.02, 0.02])
-        ends = zip(times * np.exp(-reach), times * np.exp(reach), strict=True)
-        points = [
-            point(d, t, low_s=low, high_s=high)
-            for d, t, (low, high) in zip(size, times, ends, strict=True)
-        ]
-        return fit_link(points).regimes[0].alpha_s
-
-    assert alpha(1.0) < alpha(0.02)
-    assert alpha(1.0) == pytest.approx(ALPHA_S, rel=0.01)
-
-
-def test_bandwidth_alone_leaves_no_latency():
-    size = sizes(10, 1 << 20)
-    times = size / BANDWIDTH * np.exp(np.linspace(-0.02, 0.02, 10))
-    (regime,) = fit_link(sweep(size, times)).regimes
-    assert regime.alpha_s == regime.alpha_low_s == 0
-    assert regime.alpha_high_s > 0
-    assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.02)
-
-
-def test_latency_alone_leaves_no_bandwidth():
-    (regime,) = fit_link(sweep(sizes(10, 8, 4096), np.linspace(1.02e-5, 1e-5, 10))).regimes
-    assert regime.bandwidth_byte_per_s is None
-    assert regime.bandwidth_high_byte_per_s is None
-    assert regime.bandwidth_low_byte_per_s > 4096 / 1e-5
-    assert regime.alpha_s == pytest.approx(0.5e-5, rel=0.02)
-
-
 def test_a_change_of_protocol_is_found_where_it_is():
     times = noisy(protocols(sizes(25)), 0.05, np.random.default_rng(2))
     small, large = fit_link(sweep(sizes(25), times)).regimes
@@ -225,18 +134,6 @@ def test_a_change_of_protocol_is_found_where_it_is():
     assert small.bandwidth_byte_per_s == pytest.approx(1e8, rel=0.1)
     assert large.alpha_low_s < 1e-4 < large.alpha_high_s
     assert large.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.05)
-
-
-def test_three_regimes():
-    def three(size):
-        return np.where(size < 4096, 1e-5 + size / 1e9, protocols(size))
-
-    times = noisy(three(sizes(30)), 0.03, np.random.default_rng(3))
-    fit = fit_link(sweep(sizes(30), times))
-    cuts = [(a.max_bytes, b.min_bytes) for a, b in zip(fit.regimes, fit.regimes[1:], strict=False)]
-    assert len(cuts) == 2
-    assert cuts[0][0] < 4096 < cuts[0][1]
-    assert cuts[1][0] < CHANGE < cuts[1][1]
 
 
 def test_a_prediction_inside_between_and_beyond():
@@ -274,14 +171,6 @@ def test_a_scattered_fit_calls_itself_poor():
     assert "4 of 20 sizes were too slow" in fit_link(sweep(sizes(20), busy)).poor
 
 
-def test_one_slow_size_of_twenty_does_not_make_a_fit_poor():
-    times = line(sizes(20))
-    times[9] *= 3
-    fit = fit_link(sweep(sizes(20), times))
-    assert fit.regimes[0].set_aside_bytes == (sizes(20)[9],)
-    assert fit.poor is None
-
-
 def test_a_regime_that_only_just_begins_is_said():
     times = noisy(line(sizes(20)), 0.02, np.random.default_rng(8))
     times[-2:] *= 2
@@ -313,31 +202,12 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason(points, law, text):
         fit_link(points, law)
 
 
-def test_a_law_that_does_not_hold_for_these_ranks():
-    points = sweep(sizes(5), line(sizes(5)), op="all_gather", world_size=6)
-    with pytest.raises(UsageError, match="power of two, not 6"):
-        fit_link(points, "recursive doubling")
-
-
 def test_many_fits_leave_out_only_what_cannot_be_fitted():
     points = [p for given_, law, _ in REFUSALS[:5] if law is None for p in given_]
     result = fit_links([*points, *sweep(sizes(5), line(sizes(5)), op="broadcast")])
     assert [fit.op for fit in result.fits] == ["broadcast"]
     assert {r.key.op for r in result.refused} == {"all_reduce", "barrier"}
     assert fit_links([]) == type(result)((), ())
-
-
-def test_rows_are_what_calibrate_promises_and_a_fit_goes_through_json():
-    fit = fit_link(sweep(sizes(25), noisy(protocols(sizes(25)), 0.03, np.random.default_rng(6))))
-    promised = "op world_size alpha_s bandwidth_byte_per_s law min_bytes max_bytes error_ratio"
-    assert len(fit.rows()) == 2
-    for row, regime in zip(fit.rows(), fit.regimes, strict=True):
-        assert set(promised.split()) <= set(row)
-        assert row["alpha_s"] == regime.alpha_s
-        assert row["error_ratio"] == regime.error_ratio
-    again = LinkFit.model_validate_json(fit.model_dump_json())
-    assert again == fit
-    assert again.predict(1000) == fit.predict(1000)
 
 
 def test_a_hundred_sweeps_are_recovered_without_bias():
@@ -347,13 +217,3 @@ def test_a_hundred_sweeps_are_recovered_without_bias():
     assert np.median(alphas) == pytest.approx(1, abs=0.01)
     assert np.median(bandwidths) == pytest.approx(1, abs=0.01)
     assert np.quantile(alphas, [0.05, 0.95]) == pytest.approx([1, 1], abs=0.05)
-
-
-@pytest.mark.parametrize(("step", "seen"), [(4, True), (0.02, False)])
-def test_a_spike_in_a_sweep_with_two_protocols_is_set_aside_alone(step, seen):
-    times = protocols(sizes(24))
-    times[5] *= 1 + step
-    fit = fit_link(sweep(sizes(24), noisy(times, 0.01, np.random.default_rng(2))))
-    aside = [size for regime in fit.regimes for size in regime.set_aside_bytes]
-    assert (aside == [sizes(24)[5]]) is seen
-    assert len(fit.regimes) == 2

@@ -1,7 +1,6 @@
 """Reading nccl-tests: published logs, every header written here, and files that are none."""
 
 import json
-import math
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalebench.costmodel.links.nccl_tests import json_file, read_log, text
-from scalebench.costmodel.links.nccl_tests.operations import OPERATIONS, busbw_factor
-from scalebench.costmodel.links.nccl_tests.run import Printed, Rank
-from scalebench.costmodel.links.nccl_tests.run import Run as Started
-from scalebench.costmodel.links.nccl_tests.table import _rate
+from scalebench.costmodel.links.nccl_tests.operations import busbw_factor
 from scalebench.errors import UsageError
 from tests.builders import nccl_logs as logs
 from tests.builders.nccl_logs import Result, Run
@@ -84,52 +80,6 @@ def golden(name, **told):
     return read_log(GOLDEN / name, **told)
 
 
-def test_two_runs_in_one_log_with_the_label_of_srun():
-    one, two = golden("h100_8ranks_then_16ranks_slurm.txt").tables
-    assert (one.op, one.world_size) == ("all_reduce", 8)
-    assert (two.op, two.world_size) == ("all_reduce", 16)
-    assert (len(one.points), len(two.points)) == (12, 22)
-    assert one.notices == ()
-    assert "no result was checked" in " ".join(two.notices)
-    last = one.points[-1]
-    assert (last.size_bytes, last.count, last.dtype) == (4294967296, 1073741824, "float32")
-    assert (last.in_place, last.redop, last.root) == (True, "sum", None)
-    assert last.time_s == pytest.approx(15773e-6)
-    assert last.algbw_gb_per_s.value == 272.30
-    assert last.busbw_gb_per_s.value == 476.53
-    assert {point.num_wrong for point in one.points} == {0}
-    assert {point.num_wrong for point in two.points} == {None}
-
-
-def test_each_test_had_a_header_of_its_own():
-    log = golden("a100_8ranks_four_old_headers.txt")
-    assert [(t.op, t.world_size, len(t.points)) for t in log.tables] == [
-        ("all_reduce", 8, 12),
-        ("reduce", 8, 6),
-        ("broadcast", 8, 6),
-        ("reduce_scatter", 8, 10),
-    ]
-    assert [(t.points[0].redop, t.points[0].root) for t in log.tables] == [
-        ("sum", None),
-        ("sum", 0),
-        (None, 0),
-        ("sum", None),
-    ]
-    assert log.tables[3].points[-1].count * 4 * 8 == log.tables[3].points[-1].size_bytes
-
-
-def test_an_early_log_whose_algbw_column_holds_the_busbw():
-    (table,) = golden("v100_8ranks_all_gather_2020.txt").tables
-    assert (table.op, table.world_size) == ("all_gather", 8)
-    out_of_place = table.points[0]
-    assert out_of_place.time_s == pytest.approx(29122e-6)
-    assert out_of_place.busbw_gb_per_s.value == 129.05
-    assert out_of_place.num_wrong is None
-    assert [point.is_wrong for point in table.points] == [True, True]
-    assert any("2 of 2 measurements" in notice for notice in table.notices)
-    assert any("algbw column holds the busbw" in notice for notice in table.notices)
-
-
 def test_a_log_without_a_list_of_ranks_needs_their_number():
     name = "v100_256ranks_no_device_list.txt"
     (table,) = golden(name).tables
@@ -139,66 +89,6 @@ def test_a_log_without_a_list_of_ranks_needs_their_number():
     (told,) = golden(name, world_size=256).tables
     assert (told.world_size, told.world_size_reason) == (256, None)
     assert "line 8: busbw 45.65 GB/s is not algbw" in error_of(GOLDEN / name, world_size=16)
-
-
-def test_the_error_column_is_a_deviation_and_counts_no_wrong_elements():
-    (table,) = golden("sharp_128ranks_error_column.txt", world_size=128).tables
-    assert table.op == "all_reduce"
-    assert {point.num_wrong for point in table.points} == {None}
-
-
-@pytest.mark.parametrize(
-    ("name", "op", "world_size", "in_place_wrong"),
-    [
-        ("h20_8ranks_alltoall.txt", "all_to_all", 8, None),
-        ("a40_2ranks_sendrecv.txt", "send_recv", 2, None),
-        ("gb10_2ranks_newest_header.txt", "all_reduce", 2, 0),
-    ],
-)
-def test_the_operation_shows_in_the_columns(name, op, world_size, in_place_wrong):
-    (table,) = golden(name).tables
-    assert (table.op, table.world_size) == (op, world_size)
-    assert table.points[1].num_wrong == in_place_wrong
-
-
-def test_a_send_receive_without_redop():
-    (table,) = golden("gtx1080_2ranks_sendrecv_no_redop.txt").tables
-    assert table.op == "send_recv"
-    assert (table.points[0].dtype, table.points[0].redop) == ("uint8", None)
-    assert table.points[1].num_wrong is None
-
-
-def test_the_newest_header_names_the_test():
-    (table,) = golden("gb10_2ranks_newest_header.txt", op="broadcast").tables
-    assert table.op == "all_reduce"
-
-
-def test_a_list_of_ranks_that_is_cut_is_not_counted():
-    (table,) = golden("gb200_72ranks_list_cut.txt").tables
-    assert table.world_size == 72
-    assert "1 lines up to 71; only N=72 fits its columns" in " ".join(table.notices)
-    assert golden("gb200_72ranks_list_cut.txt", world_size=72).tables[0].world_size == 72
-
-
-@pytest.mark.parametrize(
-    ("ranks", "reason"),
-    [
-        ((0, 1, 2), None),
-        ((0, 1, 3), "the list of ranks has gaps: 3 lines up to 3"),
-        ((0, 1, 1), "rank 1 is listed 2 times"),
-        ((), "the log does not list the ranks"),
-    ],
-)
-def test_ranks_that_are_missing_from_the_list_are_told(ranks, reason):
-    started = Started(Path("nccl.log"), ranks=[Rank(rank, 0) for rank in ranks])
-    found = started.why_world_size_is_unknown()
-    assert found == reason if reason is None else found.startswith(reason)
-
-
-def test_one_rank_has_no_busbw():
-    (table,) = golden("rtx5090_1rank_alltoall.txt").tables
-    assert (table.op, table.world_size) == ("all_to_all", 1)
-    assert [point.busbw_gb_per_s.value for point in table.points] == [0, 0]
 
 
 def test_tables_that_do_not_tell_their_operation_are_refused():
@@ -317,13 +207,6 @@ def test_a_row_with_in_place_results_only(write):
     assert point.time_s == pytest.approx(1100e-6)
 
 
-def test_a_row_cut_behind_its_out_of_place_results_is_not_one_of_in_place_results(write):
-    run = Run(results=(BIG,), is_named=True)
-    line = logs.row(run, BIG)
-    cut = " ".join(line.split()[:9])
-    assert "cut off or mixed" in error_of(write(logs.text(run).replace(line, cut)))
-
-
 # The number of ranks
 
 
@@ -348,26 +231,6 @@ def test_columns_that_tell_the_number_of_ranks_are_believed(write, op):
     run = Run(op=op, results=(BIG,), has_ranks=False)
     (table,) = read_log(write(logs.text(run)), op=op).tables
     assert (table.world_size, table.world_size_reason) == (8, None)
-
-
-def test_a_header_that_tells_the_number_of_ranks_is_believed_before_the_caller(write):
-    run = Run(op="broadcast", results=(BIG,), is_named=True)
-    assert read_log(write(logs.text(run)), world_size=4).tables[0].world_size == 8
-
-
-def test_a_second_table_without_a_header_does_not_inherit_the_ranks_of_the_first(write):
-    first = logs.text(Run(op="broadcast", results=(BIG,)))
-    second = logs.text(Run(op="broadcast", results=(BIG,), num_ranks=4)).split("# Using devices")[1]
-    second = second[second.index("#" + " " * 40) :]
-    one, two = read_log(write(first + second), op="broadcast").tables
-    assert (one.world_size, two.world_size) == (8, None)
-
-
-def test_a_run_that_failed_before_its_table_tells_nothing_of_the_next(write):
-    failed = "\n".join(logs.preamble(Run(num_ranks=4, is_named=True, op="broadcast")))
-    run = Run(results=(BIG,), is_named=True)
-    (table,) = read_log(write(f"{failed}\n{logs.text(run)}")).tables
-    assert (table.op, table.world_size) == ("all_reduce", 8)
 
 
 def test_a_run_that_was_killed_keeps_its_own_header(write):
@@ -416,52 +279,6 @@ def test_a_damaged_number_is_found(tmp_path_factory, column, ratio):
     assert "damaged" in message
 
 
-def test_time_and_size_sharpen_an_algbw_of_few_digits(write):
-    row = "   51000      12750     float     sum      -1   10000    0.01    0.02      0"
-    run = Run(results=(BIG,), is_named=True)
-    content = logs.text(run).replace(logs.row(run, BIG), row + row[row.index("-1") + 2 :])
-    assert "busbw 0.02 GB/s is not size / time × 1.75 = 0.0089" in error_of(write(content))
-    (table,) = read_log(write(content.replace("0.02 ", "0.01 "))).tables
-    assert table.points[0].busbw_gb_per_s.value == 0.01
-
-
-@pytest.mark.parametrize("text", ["1.234", "0.00", "15870", "1e+06", "2.5e+07", "7"])
-def test_a_printed_number_is_known_within_half_a_unit(text):
-    printed = Printed.parse(text)
-    mantissa, _, exponent = text.partition("e")
-    half = 0.5 * 10 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
-    assert printed.value == float(text)
-    assert (printed.low, printed.high) == (float(text) - half, float(text) + half)
-
-
-@given(st.floats(0, 1e7), st.sampled_from((".0f", ".1f", ".2f", ".0e", ".1e")))
-def test_the_true_value_is_within_the_bounds_of_what_was_printed(value, style):
-    printed = Printed.parse(format(value, style))
-    assert printed.low <= value * (1 + 1e-12)
-    assert value <= printed.high * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("text", ["", "N/A", "nan", "-nan", "inf", "1.2.3", "12x", "1e", "1e999"])
-def test_what_is_no_number(text):
-    assert Printed.parse(text) is None
-
-
-def test_the_factors_are_those_of_the_documentation():
-    at_8 = {op: busbw_factor(op, 8) for op in OPERATIONS}
-    assert at_8 == {
-        "all_reduce": 1.75,
-        "all_gather": 0.875,
-        "reduce_scatter": 0.875,
-        "all_to_all": 0.875,
-        "gather": 0.875,
-        "scatter": 0.875,
-        "hypercube": 0.875,
-        "broadcast": 1.0,
-        "reduce": 1.0,
-        "send_recv": 1.0,
-    }
-
-
 # What is told
 
 
@@ -496,18 +313,6 @@ def test_a_command_line_is_believed_before_the_columns(write):
     assert read_log(write(checked)).tables[0].op == "all_reduce"
     (table,) = read_log(write(f"./build/sendrecv_perf -b 256\n{checked}")).tables
     assert table.op == "send_recv"
-
-
-def test_a_command_line_that_cannot_be_meant_is_not_believed(write):
-    content = "./build/broadcast_perf -g 8\n" + logs.text(Run(results=(BIG,)))
-    (table,) = read_log(write(content)).tables
-    assert table.op == "all_reduce"
-
-
-def test_the_name_at_the_end_of_a_run_is_not_that_of_the_next(write):
-    ended = logs.text(Run(op="all_gather", results=(BIG,), is_named=True))
-    unnamed = logs.text(Run(op="all_to_all", results=(BIG,), is_checked=False))
-    assert "can be of all_gather or all_to_all" in error_of(write(ended + unnamed))
 
 
 def test_coloured_lines(write):
@@ -602,14 +407,6 @@ def test_a_json_value_that_is_no_number(write, name, value):
     assert f"results[0].in_place.{name}" in error_of(write(json.dumps(content)))
 
 
-def test_a_json_file_without_what_is_not_needed(write):
-    run = Run(op="broadcast", results=(BIG,))
-    content = logs.json_text(run, config=None, args=None, out_of_bounds=None, nccl_version="x")
-    (table,) = read_log(write(content), op="broadcast").tables
-    assert table.world_size is None
-    assert read_log(write(content), op="broadcast", world_size=8).tables[0].world_size == 8
-
-
 def test_damaged_json_columns_are_found(write):
     content = json.loads(logs.json_text(Run(results=(BIG, BIG))))
     content["results"][1]["out_of_place"]["bus_bw"] *= 1.0001
@@ -635,28 +432,6 @@ def test_files_that_are_too_large_for_any_sweep(write, monkeypatch):
     assert "more than 3 rows" in error_of(write(logs.text(run)))
     monkeypatch.setattr(json_file, "MAX_BYTES", 100)
     assert "is larger than" in error_of(write(logs.json_text(run)))
-
-
-def test_noise_is_not_held_in_memory():
-    content = logs.text(Run(results=(BIG,), is_named=True)).splitlines()
-
-    def lines():
-        for number in range(100_000):
-            yield number, f"node{number}:1:2 [0] NCCL INFO Channel {number}/02 : 0 1 2 3"
-        yield from enumerate(content, 100_000)
-
-    tracemalloc.start()
-    (run,) = text.read_text(Path("nccl.log"), lines())
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(run.points) == 2
-    assert peak < 1e6
-
-
-def test_what_stands_far_behind_in_a_line_is_no_row(write):
-    row = logs.row(Run(), BIG)
-    log = read_log(write(RUN_TEXT.replace(row, f"{row}\n{'x' * 2**16}{row}")))
-    assert len(points_of(log)) == 2
 
 
 def test_a_line_without_end_is_not_held_in_memory(write):
@@ -726,9 +501,3 @@ def test_damaged_json_gives_points_or_one_clear_line(tmp_path_factory, data, val
     except UsageError as error:
         assert str(path) in str(error)
         assert "\n" not in str(error)
-
-
-def test_a_rate_lies_between_what_rounding_of_its_time_allows():
-    """1 MB in 100 µs are 10 GB/s."""
-    assert _rate(10**6, Printed(100, 80, 125)) == pytest.approx((12.5, 8, 12.5))
-    assert _rate(10**6, Printed(0, 0, 0.005)).high == math.inf

@@ -49,10 +49,6 @@ def test_one_rank_sends_nothing_and_unknown_operations_are_not_guessed():
         H100.time("scan", 8, GIB)
 
 
-def test_every_link_names_its_source():
-    assert all(link.source for link in LINKS.values())
-
-
 def test_a_file_may_name_links_or_describe_them(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
@@ -96,17 +92,3 @@ def test_an_unknown_name_lists_the_valid_ones():
 )  # fmt: skip
 def test_a_link_of_ethernet_carries_what_its_name_says(name, gigabits):
     assert LINKS[name].bandwidth_byte_per_s == pytest.approx(gigabits * 1e9 / 8)
-
-
-@pytest.mark.parametrize(
-    ("first", "rate", "later"),
-    [
-        ("infiniband-edr", 12.5e9, ("infiniband-hdr", "infiniband-ndr", "infiniband-xdr")),
-        ("pcie3", 8e9 * 16 * 128 / 130 / 8, ("pcie4", "pcie5")),
-        ("nvlink2", 6 * 25e9, ("nvlink3",)),
-        ("nvlink4", 18 * 25e9, ("nvlink5",)),
-    ],
-)
-def test_each_generation_carries_twice_as_much(first, rate, later):
-    for power, name in enumerate((first, *later)):
-        assert LINKS[name].bandwidth_byte_per_s == pytest.approx(2**power * rate, rel=2e-3)

@@ -6,8 +6,7 @@ import pytest
 
 from scalebench.costmodel.memory import MeasuredBaseline
 from scalebench.costmodel.pipelines.layers import Layers, TiedParameter
-from scalebench.costmodel.pipelines.memory import _fullest_moment, predict_pipeline_memory
-from scalebench.costmodel.pipelines.schedule import Action
+from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.records.rank import Memory
 from scalebench.spec import Pipeline, Plain
 
@@ -63,21 +62,6 @@ def test_1f1b_keeps_as_many_microbatches_as_ranks_beside_the_gradients():
     assert more.gradients_bytes == 2 * PARAMETERS
 
 
-def test_two_chunks_receive_inputs_and_gradients_of_outputs():
-    found = predicted(pipeline("interleaved-1f1b", chunks=2), 2)
-    assert found.communication_bytes == MICROBATCHES * 3 * OUTPUT
-
-
-def test_pipelines_side_by_side_are_alike():
-    two = predicted(pipeline("1f1b", data_parallel=2), 4)
-    assert two == predicted(pipeline("1f1b"), 2)
-
-
-def test_the_fullest_rank_speaks():
-    unbalanced = predicted(pipeline("gpipe", split="unbalanced"), 2)
-    assert unbalanced.parameters_bytes == 7 * PARAMETERS
-
-
 def test_what_layers_of_a_rank_share_is_there_once():
     ends = TiedParameter((0, LAYERS - 1), 60)
     tied = Layers(EIGHT.costs, EIGHT.output_bytes, (ends,), EIGHT.parameter_bytes, EIGHT.kept_bytes)
@@ -103,13 +87,6 @@ def test_a_pipeline_on_one_rank_is_a_baseline_too():
     assert predicted(pipeline("1f1b", **settings), 2, baseline=half) == found
 
 
-def test_a_split_backward_pass_frees_with_its_second_half():
-    order = [
-        Action(0, kind, number) for kind, number in zip("FFIFWW", (0, 1, 0, 2, 0, 1), strict=True)
-    ]
-    assert _fullest_moment(order, [KEPT], {0: PARAMETERS}, 1.0) == (3 * KEPT, 0)
-
-
 def test_the_last_stage_keeps_the_output_and_its_loss():
     logits = 500
     ends = replace(EIGHT, output_bytes=(*(OUTPUT,) * (LAYERS - 1), logits))
@@ -117,13 +94,6 @@ def test_the_last_stage_keeps_the_output_and_its_loss():
     measured = alone(peak=MICROBATCHES * whole)
     found = predicted(pipeline("gpipe"), 2, ends, measured)
     assert found.activations_bytes == MICROBATCHES * (4 * KEPT + 2 * logits)
-
-
-def test_a_gradient_that_two_stages_of_a_rank_share_is_there_once():
-    ends = TiedParameter((0, LAYERS - 1), 60)
-    settings = {"chunks": 2, "microbatches": 8}
-    found = predicted(pipeline("interleaved-1f1b", **settings), 1, replace(EIGHT, tied=(ends,)))
-    assert found.gradients_bytes == found.parameters_bytes == LAYERS * PARAMETERS - 60
 
 
 @pytest.mark.parametrize(
@@ -138,8 +108,3 @@ def test_a_gradient_that_two_stages_of_a_rank_share_is_there_once():
 def test_what_cannot_be_predicted_says_why(strategy, changes, why):
     with pytest.raises(ValueError, match=why):
         predicted(strategy, 2, **changes)
-
-
-def test_more_stages_than_layers():
-    with pytest.raises(ValueError, match="16 stages need as many layers"):
-        predicted(pipeline("gpipe", microbatches=16), 16)

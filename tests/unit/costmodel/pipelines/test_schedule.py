@@ -93,20 +93,6 @@ def test_transfer_and_overhead_only_make_steps_longer(
     assert costly.busy_s(0) == pytest.approx(alone.busy_s(0) + extra_s * len(schedule.ranks[0]))
 
 
-def test_a_step_with_overhead_is_that_of_the_recipe() -> None:
-    """(v·m + p - 1)·(f + b + 2o), f and b those of one chunk."""
-    schedule = plan_schedule("interleaved-1f1b", 2, 4, 2)
-    timeline = dry_run(schedule, equal_times(4, 1.0, 2.0), overhead_s=0.25)
-    assert timeline.step_s == pytest.approx((2 * 4 + 2 - 1) * (1 + 2 + 2 * 0.25))
-
-
-def test_a_slow_stage_makes_the_others_idle() -> None:
-    times = {**equal_times(2), ("F", 1): 3.0, ("B", 1): 6.0}
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), times)
-    assert timeline.step_s == pytest.approx(1 + 4 * 9 + 2)
-    assert timeline.idle_s(0) == pytest.approx(timeline.step_s - 12)
-
-
 def test_ranks_that_wait_for_one_another_are_found() -> None:
     crossed = Schedule(
         "crossed",
@@ -172,9 +158,3 @@ def test_a_link_carries_one_message_at_a_time() -> None:
     # Gradients are made at 16, 18, 20, 22 s and arrive at 19, 22, 25, 28 s; each is 2 s of work.
     assert found.start_s[0][4:] == (19.0, 22.0, 25.0, 28.0)
     assert found.step_s == 30.0
-
-
-def test_messages_shorter_than_a_pass_do_not_wait_for_one_another() -> None:
-    schedule = plan_schedule("gpipe", 2, 4, 1)
-    found = dry_run(schedule, equal_times(2, 1.0, 2.0), transfer_s=0.5)
-    assert found.start_s[1][:4] == (1.5, 2.5, 3.5, 4.5)

@@ -99,12 +99,6 @@ def test_gradients_of_tied_parameters_are_summed_where_several_ranks_hold_them()
     assert len(together.requests) == 1
 
 
-def test_pipelines_side_by_side_have_as_many_ranks_each():
-    one = shape(Pipeline(schedule="1f1b", microbatches=8, data_parallel=2))
-    single = shape(Pipeline(schedule="1f1b", microbatches=8))
-    assert predict_pipeline(one, free, 4).step_s == predict_pipeline(single, free, 2).step_s
-
-
 @pytest.mark.parametrize(
     ("strategy", "ranks", "why"),
     [
@@ -116,16 +110,6 @@ def test_pipelines_side_by_side_have_as_many_ranks_each():
 def test_what_cannot_be_predicted_says_why(strategy, ranks, why):
     with pytest.raises(NoFit, match=why):
         predict_pipeline(shape(strategy), free, ranks)
-
-
-def test_layers_come_from_the_ranks_facts():
-    told = {
-        "costs": [1, 2.0],
-        "output_bytes": [8, 4],
-        "tied": [{"layers": [0, 1], "num_bytes": 16}],
-    }
-    expected = Layers((1.0, 2.0), (8, 4), (TiedParameter((0, 1), 16),))
-    assert layers_of({"layers": told}) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,14 +126,6 @@ def test_layers_come_from_the_ranks_facts():
 def test_layers_that_are_not_told_are_no_ground_for_a_prediction(told):
     with pytest.raises(NoShape):
         layers_of({"layers": told})
-
-
-def test_a_pass_takes_as_long_as_its_samples():
-    one = shape(Pipeline(schedule="gpipe", microbatches=4))
-    twice = one.with_batch(64)
-    assert twice.passes_s["B"] == pytest.approx(2 * BACKWARD_S)
-    assert twice.layers.output_bytes == (2000,) * 8
-    assert one.with_batch(32) == one
 
 
 def test_more_microbatches_make_the_bubble_smaller_and_cost_what_lies_between():
@@ -207,18 +183,6 @@ def test_a_recorded_pipeline_is_predicted_once_its_schedule_was_played():
     assert step.step_s == pytest.approx(measured_s, rel=0.07)
     assert step.stalled_s > longer_s
     assert step.low_s > step.computing_s + longer_s
-
-
-def test_a_step_that_was_played_as_modelled_is_no_longer():
-    link = link_of(send_recv=0.0001)
-    assert longer_than_modelled_s(played("1f1b"), link) == pytest.approx(0.0004, abs=0.0002)
-
-
-def test_every_microbatch_costs_again_what_was_played():
-    one = dataclasses.replace(recorded_shape("gpipe"), longer_s=0.01)
-    assert one.with_microbatches(8).longer_s == pytest.approx(0.02)
-    assert recorded_shape("gpipe").with_microbatches(8).longer_s is None
-    assert one.with_batch(32).longer_s == 0.01
 
 
 def test_ranks_play_the_passes_of_the_stages_and_messages_of_their_size():
