@@ -2,10 +2,9 @@
 
 import pytest
 
-from scalebench.trace.analysis import Figures, Share, analyse, together
+from scalebench.trace.analysis import analyse, together
 from scalebench.trace.classify import timeline_of
-from scalebench.trace.intervals import intervals, union
-from tests.builders.traces import Event, annotation, events, kernel, launch, op
+from tests.builders.traces import Event, annotation, events, kernel, op
 
 GEMM = "ampere_sgemm_128x64_tn"
 
@@ -81,42 +80,6 @@ def test_kinds_overlap_each_other_and_are_each_a_union(timeline):
     assert (reduce.hidden_s, reduce.exposed_s) == (us(20), us(80))
 
 
-def test_a_part_of_the_time(timeline):
-    """From 50 to 220: comm 100-220, compute 50-120."""
-    found = analyse(timeline, union(timeline.steps))
-    assert found.window_s == us(170)
-    assert (found.comm_s, found.compute_s, found.overlap_s) == (us(120), us(70), us(20))
-    assert found.exposed_comm_s == us(100)
-    assert found.idle_s == us(0)
-    assert {share.name: share.total_s for share in found.kinds} == {
-        "all_reduce": us(100),
-        "broadcast": us(70),
-    }
-
-
-def test_operations_outside_the_window_do_not_count():
-    timeline = timeline_of(
-        events(
-            annotation("ProfilerStep#1", 0, 100),
-            annotation("ProfilerStep#2", 200, 300),
-            collective("allreduce", 1, 50, 60, 20),
-            collective("allreduce", 1, 100, 200, 20),
-            collective("allreduce", 1, 250, 400, 20),
-        )
-    )
-    (share,) = analyse(timeline, union(timeline.steps)).kinds
-    assert (share.count, share.payload_bytes, share.total_s) == (2, 2, us(60))
-
-
-def test_without_communication_or_computation_there_is_no_ratio():
-    found = analyse(timeline_of(events(kernel(GEMM, 0, 10))))
-    assert found.overlap_ratio is None
-    assert found.comm_compute_ratio == 0
-    found = analyse(timeline_of(events(collective("allreduce", 1, 0, 10, 20))))
-    assert found.overlap_ratio == 0
-    assert found.comm_compute_ratio is None
-
-
 def test_a_size_that_is_not_known_makes_the_sum_unknown():
     timeline = timeline_of(
         events(
@@ -126,21 +89,6 @@ def test_a_size_that_is_not_known_makes_the_sum_unknown():
     )
     (share,) = analyse(timeline).kinds
     assert (share.count, share.payload_bytes) == (2, None)
-
-
-def test_phases():
-    timeline = timeline_of(
-        events(
-            op("autograd::engine::evaluate_function: MmBackward0", 0, 10),
-            launch(5, correlation=3),
-            kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 30, correlation=3),
-            kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 40, 45),
-        )
-    )
-    assert [(share.name, share.total_s) for share in analyse(timeline).phases] == [
-        ("backward", us(10)),
-        ("unknown", us(5)),
-    ]
 
 
 def test_several_ranks_are_summed_and_their_ratio_is_that_of_the_sums(timeline):
@@ -153,56 +101,3 @@ def test_several_ranks_are_summed_and_their_ratio_is_that_of_the_sums(timeline):
         "all_reduce": (2, 103),
         "broadcast": (1, 7),
     }
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "counts"),
-    [
-        (0, 100, False),  # ends as the window begins
-        (0, 100.001, True),
-        (100, 200, True),
-        (199.999, 300, True),
-        (200, 300, False),
-        (50, 250, True),
-    ],
-)
-def test_an_operation_counts_if_a_part_of_it_lies_in_the_one_window(start, end, counts):
-    timeline = timeline_of(events(collective("allreduce", 1, start, end, 20)))
-    found = analyse(timeline, intervals([(100_000, 200_000)]))
-    assert [share.count for share in found.kinds] == ([1] if counts else [])
-
-
-def test_every_figure_of_a_sum():
-    first = Figures(
-        *(10, 5, 4, 3, 2, 0.5, 0.5, 1, 7),
-        kinds=(Share("a", 1, 8, 2, 1.5, 0.5), Share("b", 2, None, 3, 1, 2)),
-        phases=(Share("forward", 3, 9, 5, 2, 3),),
-        copies_alone_s=0.25,
-        comm_beside_copies_s=0.75,
-    )
-    second = Figures(
-        *(20, 6, 8, 1, 5, 0.5, 0.5, 2, 9),
-        kinds=(Share("a", 4, 16, 4, 4, 0), Share("b", 8, 2, 3, 3, 0), Share("c", 1, 1, 6, 5, 1)),
-        copies_alone_s=1.0,
-        comm_beside_copies_s=2.0,
-    )
-    assert together([first, second]) == Figures(
-        window_s=30,
-        comm_s=11,
-        compute_s=12,
-        overlap_s=4,
-        exposed_comm_s=7,
-        overlap_ratio=1 - 7 / 11,
-        comm_compute_ratio=11 / 12,
-        copies_s=3,
-        idle_s=16,
-        # as long: by name
-        kinds=(
-            Share("a", 5, 24, 6, 5.5, 0.5),
-            Share("b", 10, None, 6, 4, 2),
-            Share("c", 1, 1, 6, 5, 1),
-        ),
-        phases=(Share("forward", 3, 9, 5, 2, 3),),
-        copies_alone_s=1.25,
-        comm_beside_copies_s=2.75,
-    )

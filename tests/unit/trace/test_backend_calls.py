@@ -6,7 +6,6 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.trace.classify import timeline_of
-from scalebench.trace.steps import whole_steps
 from tests.builders.traces import annotation, events, kernel, launch, op
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -36,25 +35,10 @@ def test_what_a_call_of_any_backend_launched_is_communication(backend):
         timeline_of(events(*call(0, 1, backend, done=False)))
 
 
-def test_an_annotation_on_the_device_tells_of_the_kernels_below_it():
-    shown = annotation("xccl:all_reduce", 0, 50, thread=20)
-    shown.category = "gpu_user_annotation"
-    below = kernel("odd", 0, 50, stream=20)
-    assert told(shown, below, kernel("odd", 0, 50, stream=7)) == (["all_reduce"], 0, 0)
-    assert told(shown, below, kernel(REDUCE, 1, 40, stream=20))[0] == ["all_reduce"]
-
-
 def test_torchs_own_copies_inside_a_call_are_none_of_it():
     copies = [launch(7, 2), kernel("void at::native::xpu::copy<float>(float)", 10, 20, 2)]
     assert told(*call(0, 1, "xccl", "odd"), *copies)[0] == ["all_reduce"]
     assert told(*call(0, 1), launch(7, 2), kernel("odd", 10, 20, 2))[0] == ["all_reduce"]
-
-
-@pytest.mark.parametrize(("name", "kinds"), [("odd", ["all_reduce"]), (None, [])])
-def test_a_backend_that_only_records_its_calls(name, kinds):
-    record = op("record_param_comms", 0, 20, **SIZE, **{"Group size": 2})
-    done = [kernel(name, 30, 70, 1)] if name else []
-    assert told(record, launch(5, 1), *done) == (kinds, 1, 1 - len(kinds))
 
 
 ALONE = {**SIZE, "Group size": 1}
@@ -102,13 +86,6 @@ def test_while_a_graph_is_captured_launches_have_no_kernels():
     capture = launch(1, 50)
     capture.name = "cudaStreamBeginCapture"
     assert told(*TWICE, *LOST, capture)[1:] == (3, 0)
-
-
-def test_calls_outside_of_the_steps_have_their_kernels():
-    steps = [annotation("ProfilerStep#1", 90, 190), annotation("ProfilerStep#2", 190, 290)]
-    timeline, _, _ = whole_steps(events(*steps, *TWICE, *LOST, *GEMM, world_size=2))
-    assert len(timeline.operations) == 1
-    assert (timeline.calls.num, timeline.calls.num_unseen) == (3, 1)
 
 
 def test_kernels_on_their_own_stream_are_suspects():

@@ -59,32 +59,6 @@ def test_copies_by_hand():
     assert sum(getattr(found, part) for part in PARTS) == pytest.approx(0.1)
 
 
-def test_a_trace_without_copies_is_shared_out_as_before():
-    trace = make_trace([make_operation(30, 60)], compute=[(0, 40)])
-    assert trace.copies is None
-    found = break_down(0, trace)
-    assert (found.copies_s, found.copies_alone_s, found.comm_beside_copies_s) == (0, 0, 0)
-    assert found.other_idle_s == pytest.approx(0.040)
-
-
-def test_what_lies_outside_the_steps_does_not_count():
-    trace = make_trace([make_operation(95, 120)], compute=[(-20, 10)], steps=[(0, 100)])
-    found = break_down(0, trace)
-    assert found.compute_s == pytest.approx(0.01)
-    assert found.comm_s == pytest.approx(0.005)
-
-
-def test_chosen_steps_only():
-    steps = [(0, 100), (100, 300)]
-    operations = [make_operation(50, 60), make_operation(200, 240, step=1)]
-    trace = make_trace(operations, compute=[(0, 50), (100, 200)], steps=steps)
-    both = break_down(0, trace)
-    second = break_down(0, trace, chosen=[1])
-    assert (both.num_steps, both.step_s, both.comm_s) == (2, 0.15, 0.025)
-    assert (second.num_steps, second.step_s, second.comm_s) == (1, 0.2, 0.04)
-    assert second.by_kind[0].count == 1
-
-
 def test_figures_by_kind_and_by_bucket():
     operations = [
         make_operation(10, 30, ordinal=0, num_bytes=100),
@@ -129,29 +103,6 @@ def test_the_parts_add_up_to_the_step_whatever_happened(compute, comm, data, cod
     assert shown <= found.copies_s + 1e-12
 
 
-def test_figures_are_those_of_one_step():
-    """Two steps with 30 ms each of communication, of which computation hides 10 and 20 ms."""
-    operations = [
-        make_operation(40, 70, num_bytes=100),
-        make_operation(140, 170, step=1, num_bytes=100),
-    ]
-    trace = make_trace(operations, compute=[(0, 50), (100, 160)], steps=[(0, 100), (100, 200)])
-    (reduce,) = break_down(0, trace).by_kind
-    assert (reduce.count, reduce.num_bytes) == (1, 100)
-    times = (reduce.total_s, reduce.exposed_s, reduce.hidden_s)
-    assert times == pytest.approx((0.030, 0.015, 0.015))
-
-
-def test_a_bubble_is_a_part_of_the_wait_or_all_of_it():
-    found = break_down(0, make_trace([make_operation(30, 70)]), waiting((30, 45)))
-    assert (found.bubble_s, found.wait_s) == (0, pytest.approx(0.015))
-    part = found.with_bubble(0.010)
-    assert (part.bubble_s, part.wait_s) == pytest.approx((0.010, 0.005))
-    whole = found.with_bubble(0.020)
-    assert (whole.bubble_s, whole.wait_s) == pytest.approx((0.015, 0.0))
-    assert part.exposed_comm_s == found.exposed_comm_s
-
-
 def test_where_blocking_was_noted_it_stands_for_sends_and_receives():
     """A send of 80 ms blocks for 5; a receive for 10; an all-reduce lasts from 50 to 60."""
     operations = [
@@ -164,41 +115,3 @@ def test_where_blocking_was_noted_it_stands_for_sends_and_receives():
     assert break_down(0, trace).comm_s == pytest.approx(0.085)
     assert break_down(0, noted).comm_s == pytest.approx(0.005 + 0.020)
     assert [is_between_two(op) for op in operations] == [True, True, False]
-
-
-def test_encoding_and_decoding_are_parts_of_a_step():
-    trace = make_trace(
-        codec=flat([(0, 40)]), encode=flat([(0, 15)]), decode=flat([(15, 40), (150, 160)])
-    )
-    found = break_down(0, trace)
-    assert (found.encode_s, found.decode_s, found.codec_s) == pytest.approx((0.015, 0.025, 0.04))
-    assert (found.busy_s, found.compute_s) == pytest.approx((0.0, 0.04))
-
-
-@pytest.mark.parametrize(
-    ("phases", "expected"),
-    [
-        (("forward", "backward", "backward"), "backward"),
-        (("optimizer", "optimizer", "forward"), "optimizer"),
-        (("optimizer", "backward"), "backward"),  # as often: by the alphabet
-    ],
-)
-def test_operations_have_the_phase_of_most_of_them(phases, expected):
-    operations = [make_operation(10 * i, 10 * i + 5, phase=p) for i, p in enumerate(phases)]
-    (reduce,) = break_down(0, make_trace(operations)).by_kind
-    assert (reduce.phase, reduce.count, reduce.num_bytes) == (
-        expected,
-        len(phases),
-        1000 * len(phases),
-    )
-
-
-def test_sums_of_three_steps_are_divided_by_three():
-    steps = [(0, 100), (100, 200), (200, 300)]
-    operations = [make_operation(10, 40, num_bytes=60), make_operation(250, 280, step=2)]
-    found = break_down(3, make_trace(operations, compute=[(30, 40)], steps=steps))
-    (reduce,) = found.by_kind
-    assert (found.rank, found.num_steps, found.step_s) == (3, 3, pytest.approx(0.1))
-    assert (reduce.count, reduce.num_bytes) == pytest.approx((2 / 3, 1060 / 3))
-    times = (reduce.total_s, reduce.exposed_s, reduce.hidden_s)
-    assert times == pytest.approx((0.020, 0.050 / 3, 0.010 / 3))

@@ -42,25 +42,3 @@ AR, RS, AG = "allreduce_", "reduce_scatter_", "_allgather_base_"
 )  # fmt: skip
 def test_each_operation_has_its_request(requests, operations, found):
     assert matched(requests, operations) == found
-
-
-@pytest.mark.parametrize(
-    ("requests", "operations", "found"),
-    [
-        # the second was asked for too late to be meant
-        ([(AR, 10), (AR, 5000)], [("all_reduce", 12), ("all_reduce", 14)], [0, -1]),
-        # one operation is older than the trace's requests, of which two have none
-        ([(AR, 2000), (AR, 2005), (AR, 2006)], [("all_reduce", 12), ("all_reduce", 2001)], [-1, 0]),
-        ([(RS, 2000), (AR, 2010)], [("all_reduce", at) for at in (12, 2001, 2002, 2003, 2011)],
-         [-1, 0, 0, 0, 1]),
-        # what was asked for as one operation is one, also before
-        ([(AR, 5), (RS, 10)], [("all_reduce", 21 + i) for i in range(4)], [0, 1, 1, 1]),
-        ([(AR, 10)], [("coalesced", 12)], [-1]),
-        ([(RS, 10), (AR, 20)], [("all_reduce", 21), ("all_reduce", 22)], [0, 1]),
-        ([(RS, 10), (AR, 20)], [("all_reduce", 21)], [0]),
-        ([(AR, 2000)], [("all_reduce", 1000)], [0]),
-        ([(AR, 2000)], [("all_reduce", 999)], [-1]),
-    ],
-)  # fmt: skip
-def test_what_lies_before_the_trace_and_what_was_not_carried_out(requests, operations, found):
-    assert matched(requests, operations) == found

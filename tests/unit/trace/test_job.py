@@ -63,12 +63,6 @@ def test_else_the_files_names(write, first, second):
     assert found == {first: (0, "file name"), second: (3, "file name")}
 
 
-def test_else_their_order(write):
-    files = write("b.json", trace()), write("a.json", trace())
-    assert ranks_of(*files) == {"b.json": (0, "order"), "a.json": (1, "order")}
-    assert any("do not say" in notice for notice in analyse_job(files).notices)
-
-
 @pytest.mark.parametrize("names", [("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json")])
 def test_names_that_do_not_tell_every_rank_tell_none(write, names):
     first, second = (write(name, trace()) for name in names)
@@ -90,14 +84,6 @@ def test_the_same_file_twice_counts_once(write):
     assert f"{file} was given 2 times and is counted once." in job.notices
     (other,) = analyse_job([write("b.json", trace(rank=0))]).ranks
     assert not any("given" in notice for notice in analyse_job([other.trace.file]).notices)
-
-
-def test_a_bad_file_among_good_ones(write, tmp_path):
-    good = write("good.json", trace(rank=0))
-    job = analyse_job([tmp_path / "absent.json", good])
-    assert len(job.ranks) == 1
-    assert len(job.refused) == 1
-    assert "absent.json" in job.refused[0]
 
 
 def test_nothing_but_bad_files(write, tmp_path):
@@ -257,14 +243,6 @@ def test_communication_beside_copies_is_shown_as_that(write):
     assert bars["communication alone"] == pytest.approx(0.010)
     assert bars["copies only"] == pytest.approx(0.015)
     assert sum(bars.values()) == pytest.approx(0.040)
-
-
-def test_where_there_are_no_copies_nothing_is_said_of_them(write):
-    job = analyse_job([write("a.json", trace(0, 1))])
-    assert "during copies" not in render_traces(job)
-    cpu = analyse_job(sorted(GOLDEN.glob("gloo*.json.gz")))
-    assert cpu.total.copies_s == 0
-    assert "copies" not in render_traces(cpu) and BESIDE not in render_trace_page(cpu)
 
 
 def test_names_of_a_trace_are_harmless_in_table_and_page(write):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scalebench.trace.analysis import Figures
-from scalebench.trace.file_ranks import RankTrace, name_ranks
+from scalebench.trace.file_ranks import name_ranks
 from scalebench.trace.intervals import intervals
 from scalebench.trace.job import analyse_job, as_json
 from scalebench.trace.timeline import Timeline
@@ -63,20 +63,6 @@ def test_of_names_that_differ_in_one_number_it_is_the_rank(names, world_size, ra
     assert named(*names, world_size=world_size) == found
 
 
-def test_files_by_their_place():
-    assert named("b", "a", "c") == [(0, "order"), (1, "order"), (2, "order")]
-    assert named("x2", "x2", "x3") == [(0, "order"), (1, "order"), (2, "order")]
-
-
-def test_some_traces_say_their_rank_and_others_have_it_in_their_name():
-    told = Timeline((), intervals([]), rank=5)
-    silent = Timeline((), intervals([]))
-    assert name_ranks([("x1.json", told), ("x2.json", silent)]) == [
-        RankTrace("x1.json", 5, "trace", told),
-        RankTrace("x2.json", 2, "file name", silent),
-    ]
-
-
 @pytest.fixture
 def write(tmp_path):
     """A file with a kernel from 0 to 10 and communication of a group of two from 5 to 25 µs."""
@@ -112,22 +98,6 @@ def test_a_whole_job_has_nothing_to_notice(write):
     assert [one["rank"] for one in as_json(job)["stragglers"]] == [1]
 
 
-def test_two_traces_of_one_rank_have_no_waits(write):
-    job = analyse_job([write("a", 0), write("b", 0)])
-    assert job.waits.reason == "several traces are of the same rank"
-    assert set(job.ranks[0].unavailable) == {"exposed_transfer_s", "wait_s"}
-    assert job.notices == (
-        "1 of the job's 2 ranks were given.",
-        "Several traces are of the same rank; they are of different jobs or times.",
-    )
-    assert as_json(job)["clock_error_s"] is None
-
-
-def test_traces_that_do_not_agree_on_the_job_tell_no_size(write):
-    job = analyse_job([write("a", 0, world_size=2), write("b", 1, world_size=3)])
-    assert job.world_size is None
-
-
 def test_traces_with_and_without_kernels_are_not_compared(write):
     job = analyse_job([write("a", 0), write("b", 1, with_kernels=False)])
     assert "Some traces show GPU kernels and others none: they cannot be compared." in job.notices
@@ -135,9 +105,3 @@ def test_traces_with_and_without_kernels_are_not_compared(write):
     assert "overlap_ratio" in second.unavailable and "overlap_ratio" not in first.unavailable
     assert isinstance(job.total, Figures) and job.total.compute_s == pytest.approx(20e-6)
     assert np.isclose(job.total.comm_s, 20e-6)
-
-
-def test_one_trace_without_a_rank_takes_it_from_nobody_worth_telling(write):
-    job = analyse_job([write("a", None, world_size=1)])
-    assert job.notices == ()
-    assert job.waits.reason == "the trace of one rank does not show when the others arrived"

@@ -31,20 +31,6 @@ def test_numbers_with_a_fraction_stay_text_and_others_do_not(tmp_path):
     assert read(tmp_path / "a") == (["1682725898236567.123", 12, -3, "1e3", "x"], {})
 
 
-def test_a_number_is_not_taken_before_its_last_digit_was_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 3)
-    (tmp_path / "a").write_text("[123456, 78]")
-    assert read(tmp_path / "a")[0] == [123456, 78]
-    (tmp_path / "b").write_text('{"traceEvents": [], "n": 1234567}')
-    assert read(tmp_path / "b") == ([], {"n": 1234567})
-
-
-def test_bytes_that_are_no_text_are_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 2)
-    (tmp_path / "a").write_bytes(b'["\xff", "\xc3\xa4"]')
-    assert read(tmp_path / "a")[0] == ["\ufffd", "ä"]
-
-
 @pytest.mark.parametrize(("characters", "refused"), [(60, False), (200, True)])
 def test_a_value_that_is_too_long_is_no_trace(tmp_path, monkeypatch, characters, refused):
     monkeypatch.setattr(json_stream, "CHUNK_BYTES", 8)
@@ -80,32 +66,3 @@ def test_what_is_wrong_with_a_file(tmp_path, text, words):
         read(tmp_path / "a")
     assert words in str(refused.value)
     assert str(refused.value).endswith(".") and not str(refused.value).endswith("..")
-
-
-def test_what_was_read_before_the_fault_is_there(tmp_path):
-    (tmp_path / "a").write_text("[1, 2, 3,")
-    found = []
-    with pytest.raises(UsageError, match="cut off"):
-        found.extend(one for one in TraceFile(tmp_path / "a").events() if found.append(one))
-    assert found == [1, 2, 3]
-
-
-def test_many_short_values_are_no_long_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(json_stream, "LONGEST_VALUE", 220)
-    (tmp_path / "a").write_text(json.dumps(list(range(200))))
-    assert read(tmp_path / "a")[0] == list(range(200))
-
-
-def test_the_longest_value_is_not_too_long(tmp_path, monkeypatch):
-    """Of 64 characters with its quotes: all of them are held while more is read."""
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(json_stream, "LONGEST_VALUE", 64)
-    (tmp_path / "a").write_text(json.dumps(["x" * 62]))
-    assert read(tmp_path / "a")[0] == ["x" * 62]
-
-
-def test_half_a_letter_is_not_nothing(tmp_path):
-    (tmp_path / "a").write_bytes(b"\xc3")
-    with pytest.raises(UsageError, match="is not JSON"):
-        read(tmp_path / "a")

@@ -1,10 +1,8 @@
 """Who asked for a kernel: the call that launched it, and what stood around the call."""
 
-import numpy as np
 import pytest
 
-from scalebench.trace.classify import timeline_of
-from scalebench.trace.kernel_launches import NEVER, KernelLaunches, Launch, find_launches
+from scalebench.trace.kernel_launches import find_launches
 from tests.builders.traces import US, annotation, events, kernel, launch, op
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -12,18 +10,6 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 def launches_of(trace):
     return find_launches(trace, trace.of("kernel"))
-
-
-def test_what_surrounds_no_launch_is_none_and_not_the_last_event():
-    nothing, first = np.array([-1]), np.array([0])
-    assert KernelLaunches(first, nothing, nothing, nothing).of(0) == Launch(None, None, None)
-    assert KernelLaunches(first, first, first, first).of(0) == Launch(0, 0, 0)
-
-
-def test_a_kernel_without_a_call_knows_nothing_of_an_annotation_elsewhere():
-    trace = events(kernel("ncclDevKernel_Generic", 5, 9), annotation("nccl:all_gather", 20, 30))
-    (operation,) = timeline_of(trace).operations
-    assert (operation.kind, operation.enqueued_ns) == ("unknown", None)
 
 
 @pytest.mark.parametrize(
@@ -41,10 +27,3 @@ def test_an_event_that_shares_the_external_id_counts_if_the_launch_lies_in_it(la
     launches = launches_of(trace)
     assert (launches.of(0).annotation == 1) == found
     assert launches.asked_ns[0] == (10 if found else launched) * US
-
-
-def test_a_correlation_of_zero_ties_a_kernel_to_no_call():
-    asked = launches_of(events(launch(10, 0), launch(20, 5), kernel(NCCL, 40, 50, 0))).asked_ns
-    assert asked.tolist() == [NEVER]
-    asked = launches_of(events(launch(10, 0), launch(20, 5), kernel(NCCL, 40, 50, 5))).asked_ns
-    assert asked.tolist() == [20 * US]

@@ -9,12 +9,8 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.trace import json_stream
-from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import CATEGORIES
-from scalebench.trace.intervals import intersect, length_s
 from scalebench.trace.kineto import nanoseconds, read_kineto
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 
 KERNEL = {
     "ph": "X", "cat": "kernel", "name": "ncclDevKernel_Generic", "pid": 0, "tid": 20,
@@ -29,46 +25,6 @@ OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4, "tid": 4, "ts": 
 def written(path: Path, content: object) -> Path:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
-
-
-@pytest.mark.parametrize(
-    ("name", "comm_ms", "compute_ms", "both_ms", "kinds"),
-    [
-        ("nccl-2.17_2ranks_rank0", 46.876, 115.656, 7.317, {"all_reduce": 15, "broadcast": 6}),
-        (
-            "nccl-sendrecv_128ranks_rank0", 396.199, 210.320, 59.216,
-            {"all_to_all": 4, "all_reduce": 4, "all_gather": 2},
-        ),
-        (
-            "nccl-sendrecv_128ranks_rank1", 379.053, 271.973, 75.530,
-            {"all_to_all": 4, "all_reduce": 4, "all_gather": 2},
-        ),
-    ],
-)  # fmt: skip
-def test_the_golden_traces(name, comm_ms, compute_ms, both_ms, kinds):
-    timeline = timeline_of(read_kineto(GOLDEN / f"{name}.json.gz"))
-    communication = timeline.communication
-    both = intersect(communication, timeline.compute)
-    assert 1e3 * length_s(communication) == pytest.approx(comm_ms, rel=1e-3)
-    assert 1e3 * length_s(timeline.compute) == pytest.approx(compute_ms, rel=1e-3)
-    assert 1e3 * length_s(both) == pytest.approx(both_ms, rel=1e-3)
-    found = [operation.kind for operation in timeline.operations]
-    assert {kind: found.count(kind) for kind in set(found)} == kinds
-
-
-def test_what_the_golden_trace_says_of_its_job():
-    events = read_kineto(GOLDEN / "nccl-2.17_2ranks_rank0.json.gz")
-    assert (events.rank, events.world_size, events.groups) == (0, 2, {"0": 2})
-    timeline = timeline_of(events)
-    first = timeline.operations[0]
-    assert (first.kind, first.num_bytes, first.dtype) == ("broadcast", 53120 * 4, "float32")
-    assert (first.group, first.group_size, first.phase) == ("0", 2, "forward")
-    reduces = [o for o in timeline.operations if o.kind == "all_reduce"]
-    assert {o.phase for o in reduces} == {"backward"}
-    assert [o.num_bytes for o in reduces[:3]] == [2049000 * 4, 7875584 * 4, 6563840 * 4]
-    assert len(timeline.steps) == 3
-    # May 2024, as its log lines say: base time and time stamps added up
-    assert 1_716_350_000 < events.clock_offset_ns / 1e9 < 1_716_450_000
 
 
 @pytest.mark.parametrize(
@@ -164,45 +120,6 @@ def test_which_events_count(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "category"),
-    [
-        ("kernel", "kernel"),
-        ("Kernel", "kernel"),
-        ("Memcpy", "gpu_memcpy"),
-        ("gpu_memset", "gpu_memset"),
-        ("Operator", "cpu_op"),
-        ("cuda_runtime", "runtime"),
-        ("cuda_driver", "runtime"),
-        ("hip_runtime", "runtime"),
-        ("Runtime", "runtime"),
-        ("user_annotation", "user_annotation"),
-        ("python_function", "other"),
-        ("Trace", "other"),
-        (None, "other"),
-    ],
-)
-def test_categories_of_all_versions(tmp_path, given, category):
-    events = read_kineto(written(tmp_path / "trace.json", [{**OP, "cat": given}]))
-    assert events.of(category).tolist() == [0]
-
-
-def test_threads_and_correlations_of_any_type(tmp_path):
-    content = [
-        {**OP, "tid": "stream 7"},
-        {**OP, "tid": "stream 8"},
-        {**OP, "tid": "stream 7", "args": {"correlation": "12"}},
-        {**OP, "tid": "4"},
-        {**OP, "tid": 2**70, "args": {"correlation": 2**70}},
-        {k: v for k, v in OP.items() if k != "tid"},
-    ]
-    events = read_kineto(written(tmp_path / "trace.json", content))
-    first, second, third, fourth, _, _ = events.thread.tolist()
-    assert first == third != second
-    assert fourth == 4
-    assert events.correlation.tolist() == [-1, -1, 12, -1, -1, -1]
-
-
 WHOLE = json.dumps({"traceEvents": [KERNEL, OP]}).encode()
 
 
@@ -250,14 +167,6 @@ def test_no_file_and_no_ordinary_file(tmp_path):
         read_kineto(tmp_path / "absent.json")
     with pytest.raises(UsageError, match="directory"):
         read_kineto(tmp_path)
-
-
-def test_every_cut_of_a_trace_is_noticed(tmp_path):
-    path = tmp_path / "trace.json"
-    for size in range(1, len(WHOLE)):
-        path.write_bytes(WHOLE[:size])
-        with pytest.raises(UsageError, match="cut off"):
-            read_kineto(path)
 
 
 def test_memory_does_not_grow_with_what_is_left_out(tmp_path):
@@ -311,13 +220,6 @@ def test_what_cannot_be_where_the_file_has_it_is_left_out_and_counted(
     events = read_kineto(written(tmp_path / "a.json", [*whole, {**KERNEL, "ts": ts, **changed}]))
     assert (len(events), events.num_left_out) == ((3, 0) if is_kept else (2, 1))
     assert events.start_ns.max() < 10**9
-
-
-def test_a_trace_may_begin_at_0_and_kernels_be_alone(tmp_path):
-    events = read_kineto(written(tmp_path / "a.json", [{**KERNEL, "ts": 0}, {**KERNEL, "ts": 9}]))
-    assert (len(events), events.num_left_out) == (2, 0)
-    with pytest.raises(UsageError, match="no event with a valid time"):
-        read_kineto(written(tmp_path / "b.json", [{**KERNEL, "ts": 0, "dur": 0}]))
 
 
 def test_what_the_device_of_mtia_does(tmp_path):

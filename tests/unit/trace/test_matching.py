@@ -42,32 +42,6 @@ def test_the_kth_of_a_kind_and_size_is_held_against_the_kth():
     assert [arrival.rank for arrival in found.arrivals] == [1, 0]
 
 
-def test_operations_of_other_sizes_that_change_places_are_not_confused():
-    def pair(small, large):
-        return make_trace(
-            [make_operation(*small, num_bytes=1), make_operation(*large, num_bytes=9)]
-        )
-
-    found = match({0: pair((10, 20), (11, 50)), 1: pair((12, 20), (11, 50))})
-    assert spans(found.waiting[0]) == [(10, 12)]
-    assert spans(found.waiting[1]) == []
-
-
-def test_all_to_alls_with_uneven_splits_are_matched_by_their_order():
-    def pair(first, second):
-        return make_trace(
-            [
-                make_operation(*one[:2], kind="all_to_all", num_bytes=one[2])
-                for one in (first, second)
-            ]
-        )
-
-    found = match({0: pair((10, 20, 7), (30, 50, 1)), 1: pair((15, 20, 2), (29, 50, 9))})
-    assert (found.mismatch, found.num_alone) == (None, 0)
-    assert spans(found.waiting[0]) == [(10, 15)]
-    assert spans(found.waiting[1]) == [(29, 30)]
-
-
 def test_numbers_that_the_trace_carries_go_before_sizes():
     def numbered(*starts_and_numbers):
         return make_trace(
@@ -79,21 +53,6 @@ def test_numbers_that_the_trace_carries_go_before_sizes():
     assert spans(found.waiting[1]) == [(15, 20)]
 
 
-def test_in_rooted_operations_nobody_is_said_to_wait():
-    sent, received = make_operation(10, 40, kind="send"), make_operation(5, 40, kind="recv")
-    found = match({0: make_trace([sent]), 1: make_trace([received])})
-    assert [spans(waiting) for waiting in found.waiting.values()] == [[], []]
-    assert (found.arrivals, found.num_alone) == ([], 0)
-
-
-def test_a_wait_ends_with_the_operation():
-    """Clocks that are not quite aligned may say that the last came after the end."""
-    found = match(
-        {0: make_trace([make_operation(10, 20)]), 1: make_trace([make_operation(25, 26)])}
-    )
-    assert spans(found.waiting[0]) == [(10, 20)]
-
-
 def test_the_first_step_in_which_ranks_differ_is_named():
     steps = ((0, 50), (50, 100))
     whole = [make_operation(10, 20), make_operation(60, 70, step=1), make_operation(80, 90, step=1)]
@@ -101,16 +60,6 @@ def test_the_first_step_in_which_ranks_differ_is_named():
     assert found.mismatch == "in traced step 1, rank 0 has 2 all_reduce where rank 1 has 1"
     assert found.num_alone == 3
     assert len(found.arrivals) == 1
-
-
-def test_a_group_of_some_ranks_is_matched_within_itself():
-    pair = make_operation(10, 20, group="a", group_size=2)
-    late = make_operation(15, 20, group="a", group_size=2)
-    other = make_operation(11, 20, group="b", group_size=2)
-    traces = {0: make_trace([pair]), 1: make_trace([late]), 2: make_trace([other])}
-    found = match(traces)
-    assert spans(found.waiting[0]) == [(10, 15)]
-    assert (found.mismatch, found.num_alone) == (None, 1)
 
 
 @given(st.lists(st.lists(st.floats(0, 50), min_size=3, max_size=3), min_size=1, max_size=6))
@@ -153,14 +102,6 @@ def test_a_transfer_is_from_the_last_arrival_to_the_last_end():
     ]
 
 
-def test_transfers_are_measured_on_one_clock():
-    early = make_trace([make_operation(10, 45)], origin=1000)
-    late = make_trace([make_operation(33, 38)], origin=6007)
-    ahead = ClockAlignment(method="ping-pong", at_ns=0, offset_ns=5000 * MS, bound_ns=0)
-    (found,) = transfers({0: early, 1: late}, {1: ahead})
-    assert found.transfer_s == 0.005
-
-
 def test_ranks_that_broadcast_in_turn_are_each_waited_for():
     """Two broadcasts of the optimizer: rank 0's, which is prompt, and rank 1's, 20 ms late."""
     mine = {"kind": "broadcast", "phase": "optimizer"}
@@ -174,10 +115,3 @@ def test_ranks_that_broadcast_in_turn_are_each_waited_for():
     assert spans(found.waiting[1]) == []
     assert [arrival.rank for arrival in found.arrivals] == [1]
     assert spans(match(traces, root=0).waiting[0]) == []
-
-
-def test_a_group_of_one_rank_has_no_arrivals():
-    alone = {"group": "ranks 0", "group_size": 1}
-    found = match({0: make_trace([make_operation(10, 20, **alone)])})
-    assert (found.arrivals, found.num_alone) == ([], 0)
-    assert spans(found.waiting[0]) == []

@@ -29,19 +29,6 @@ def test_metadata_tells_every_fact(name, kind, elements):
     assert found == Facts(kind, 4 * elements, "float32", "7", 4, 9)
 
 
-def test_a_rank_that_receives_hands_in_nothing():
-    found = from_metadata({"Collective name": "recv", **TOLD, "In msg nelems": 0})
-    assert found.num_bytes == 4 * 24
-
-
-def test_what_metadata_leaves_out_is_not_known():
-    assert from_metadata({}) == Facts()
-    assert from_metadata({"Collective name": "allreduce"}) == Facts("all_reduce")
-    empty = {"Process Group Name": "", "Group size": 0, "In msg nelems": 0, "dtype": "Half"}
-    found = from_metadata({"Collective name": "allreduce", **empty})
-    assert found == Facts("all_reduce", 0, "float16")
-
-
 def shapes(*dims, types=("double", "float")):
     return {"Input Dims": list(dims), "Input type": list(types)}
 
@@ -83,11 +70,3 @@ def test_an_all_gather_is_as_large_as_all_ranks_parts():
 )
 def test_a_request_has_its_full_tensor_at_its_place(name, found):
     assert from_request(name, shapes([2, 3], [5])) == found
-
-
-def test_gaps_are_filled_by_what_the_other_source_knows():
-    known = Facts("all_reduce", 8, "float32", "1", 2, 3)
-    assert Facts().or_else(known) == known == known.or_else(Facts("broadcast", 1, "x", "y", 9, 9))
-    other = Facts("all_gather").or_else(known)
-    assert other == Facts("all_gather", None, "float32", "1", 2, 3)
-    assert Facts("all_gather").or_else(Facts(num_bytes=8)).num_bytes == 8

@@ -71,27 +71,6 @@ def test_the_bytes_of_an_element_are_torchs(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "size"),
-    [
-        ("float8_e8m0fnu", "float8_e8m0fnu", 1),
-        ("float4_e2m1fn_x2", "float4_e2m1fn_x2", 1),  # two elements of half a byte
-        (" Char ", "int8", 1),
-        ("short int", "int16", 2),
-        ("long long", "int64", 8),
-        ("unsigned short", "uint16", 2),
-        ("unsigned int", "uint32", 4),
-        ("unsigned long", "uint64", 8),
-        ("ComplexHalf", "complex32", 4),
-        ("c10::complex<c10::half>", "complex32", 4),
-        ("ComplexDouble", "complex128", 16),
-        ("torch.bool", "bool", 1),
-    ],
-)
-def test_the_dtypes_of_other_spellings(name, dtype, size):
-    assert names.dtype_of(name) == (dtype, size)
-
-
-@pytest.mark.parametrize(
     ("name", "backend", "on_device"),
     [
         ("nccl:all_reduce", "nccl", True),

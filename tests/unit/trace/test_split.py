@@ -70,19 +70,6 @@ def test_each_by_itself(found, rows, ranks, by, parts):
     assert [file["part"] for file in as_json(job)["files"]] == parts
 
 
-def test_processes_that_count_their_launches_alike_keep_their_own(found):
-    job = found([*rank(), *rank(200, **OTHER_PROCESS)])
-    assert [rank.figures.window_s for rank in job.ranks] == [pytest.approx(140e-6)] * 2
-    asked = [rank.trace.timeline.operations[0] for rank in job.ranks]
-    assert [op.start_ns - op.enqueued_ns for op in asked] == [10_000, 10_000]
-
-
-def test_a_copy_on_another_device_is_no_other_rank(found):
-    copy = event("gpu_memcpy", "Memcpy PtoP", 150, 10, 1, device=1)
-    (one,) = found([*rank(), copy]).ranks
-    assert (one.trace.part, one.figures.copies_s) == ("", pytest.approx(10e-6))
-
-
 def test_devices_of_several_hosts_are_ranks_in_the_order_given(found):
     host = [*rank(), *rank(device=1, first=5)]
     job = found(host, host)

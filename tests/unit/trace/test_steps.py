@@ -44,19 +44,6 @@ def test_a_kernel_belongs_to_the_step_that_launched_it():
     assert [share.name for share in found.kinds] == ["broadcast"]
 
 
-def test_a_single_step_counts():
-    timeline, within, _ = whole_steps(
-        events(
-            *steps((100, 200)),
-            launch(150, 2), kernel("gemm", 180, 220, 2),
-            launch(210, 3), kernel("gemm", 230, 240, 3),
-        )
-    )  # fmt: skip
-    assert within.tolist() == [[100_000, 220_000]]
-    assert timeline.steps.tolist() == [[100_000, 200_000]]
-    assert analyse(timeline, within).compute_s == us(40)
-
-
 def test_on_the_cpu_a_step_is_what_lies_between_its_marks():
     timeline, within, _ = whole_steps(
         events(
@@ -87,44 +74,3 @@ def test_no_steps_to_look_at():
 def test_the_overlap_that_holistic_trace_analysis_finds(name, overlap):
     job = analyse_job([GOLDEN / f"{name}.json.gz"], "steps")
     assert job.total.overlap_ratio == pytest.approx(overlap, abs=5e-5)
-
-
-def test_what_was_launched_as_the_first_step_begins_counts_and_as_the_last_begins_does_not():
-    timeline, within, _ = whole_steps(
-        events(
-            *steps((100, 200), (200, 300)),
-            launch(100, 1), kernel("gemm", 110, 120, 1),
-            launch(99.999, 2), kernel("gemm", 130, 150, 2),
-            launch(199.999, 3), kernel("gemm", 210, 240, 3),
-            launch(200, 4), kernel("gemm", 250, 280, 4),
-        )
-    )  # fmt: skip
-    assert timeline.compute.tolist() == [[110_000, 120_000], [210_000, 240_000]]
-    assert timeline.steps.tolist() == [[100_000, 200_000]]
-    assert within.tolist() == [[100_000, 240_000]]
-
-
-def test_without_work_in_the_steps_they_end_where_the_last_begins():
-    timeline, within, _ = whole_steps(
-        events(*steps((100, 200), (200, 300), (300, 400)), launch(5, 1), kernel("gemm", 7, 9, 1))
-    )
-    assert within.tolist() == [[100_000, 300_000]]
-    assert len(timeline.compute) == 0 and len(timeline.steps) == 2
-
-
-def test_details_stay_with_their_events_when_others_are_left_out():
-    """Two kernels before them are of no step; each of the rest keeps what it says of itself."""
-    told = {"In msg nelems": 6, "dtype": "Byte", "Group size": 2}
-    timeline, _, _ = whole_steps(
-        events(
-            launch(1, 1), kernel("gemm", 2, 3, 1),
-            launch(4, 2), kernel(REDUCE, 5, 6, 2, **{"Collective name": "barrier", **told}),
-            *steps((100, 200)),
-            launch(150, 3), kernel(REDUCE, 160, 170, 3, **{"Collective name": "broadcast", **told}),
-            launch(151, 4), kernel(REDUCE, 171, 180, 4, **{"Collective name": "reduce", **told}),
-        )
-    )  # fmt: skip
-    assert [(o.kind, o.num_bytes, o.start_ns) for o in timeline.operations] == [
-        ("broadcast", 6, 160_000),
-        ("reduce", 6, 171_000),
-    ]
