@@ -58,13 +58,6 @@ def test_what_is_listed(project):
     assert [one.num_runs for one in list_baselines()] == [1, 1]
 
 
-def test_each_suite_of_a_run_has_its_file(project):
-    rows = [make_row(), make_row("b").model_copy(update={"suite": "fsdp"}), make_row("c")]
-    found = accept(Results("run", (run(1, *rows),)), "ci")
-    assert [path.name for path in found] == ["ddp.json", "fsdp.json"]
-    assert [one.num_rows for one in list_baselines()] == [2, 1]
-
-
 @pytest.mark.parametrize(
     ("rows", "status", "why"),
     [

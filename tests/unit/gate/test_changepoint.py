@@ -21,14 +21,6 @@ def energy(before, after):
     return n * m / (n + m) * (2 * across - sum(within))
 
 
-def test_the_p_value_is_the_part_of_orders_that_are_as_good():
-    """Of 252 ways to choose five of ten two are as good: 1.6 expected among 200 orders."""
-    (point,) = change_points([0.0] * 5 + [1.0] * 5)
-    assert point.index == 5
-    assert 1 / 201 - 1e-12 <= point.p_value <= 7 / 201
-    assert round(point.p_value * 201) == pytest.approx(point.p_value * 201)
-
-
 def best_by_loops(values):
     energies = {n: energy(values[:n], values[n:]) for n in range(3, len(values) - 2)}
     best = max(energies, key=energies.__getitem__)

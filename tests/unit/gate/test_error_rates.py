@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gate_noise import LEVELS, Noise
-from benchmarks.gate_power import GATE, MARKS, MOST_FALSE, simulate, upper_bound
+from benchmarks.gate_power import GATE, MARKS, MOST_FALSE, simulate
 from benchmarks.gate_rules import gate_alarms, gate_pairs
 from scalebench.gate.result import GateResult
 
@@ -72,9 +72,3 @@ def test_a_result_promises_what_was_simulated():
     result = GateResult("a", "b", "one", "two", rows=())
     assert (result.false_alarm_rate, result.confidence) == (MOST_FALSE, 0.99)
     assert result.as_json()["false_alarm_rate"] == MOST_FALSE
-
-
-def test_the_bound_of_a_rate_is_the_textbooks():
-    """No hits in n: 1 - 0.05^(1/n), the rule of three."""
-    assert upper_bound(0, 300) == pytest.approx(1 - 0.05 ** (1 / 300))
-    assert upper_bound(5, 5) == 1.0

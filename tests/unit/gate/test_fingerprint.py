@@ -2,10 +2,8 @@
 
 import pytest
 
-from scalebench.errors import UsageError
 from scalebench.gate.result import Mismatch
 from scalebench.gate.results import (
-    check_names,
     environment_mismatches,
     notable,
     profile_mismatches,
@@ -71,15 +69,6 @@ def test_what_differs_in_the_specification_of_a_row():
     assert [m.name for m in allowed if m.allowed] == ["backend", "order"]
     assert all(m.allowed for m in row_mismatches(base, new, ["case"]))
     assert row_mismatches(base, base, []) == []
-
-
-def test_names_that_may_differ_are_properties_or_settings_of_a_row():
-    rows = [make_row(), make_row(strategy_settings={"shard": 2})]
-    check_names(["torch", "backend", "case", "link_profile", "bucket_mb", "shard"], rows)
-    check_names([], [])
-    for name, of in (("shard", rows[:1]), ("host", rows), ("link_profil", rows)):
-        with pytest.raises(UsageError, match="property for --allow-mismatch"):
-            check_names([name], of)
 
 
 def test_a_row_whose_ranks_were_pinned_is_not_compared_with_one_whose_ranks_were_not():

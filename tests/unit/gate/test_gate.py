@@ -1,6 +1,5 @@
 """The rules of the gate: which verdict, which exit code, and why."""
 
-import json
 import math
 
 import pytest
@@ -13,7 +12,6 @@ from scalebench.gate.gate import compare
 from scalebench.gate.metrics import GateSettings, gate_settings
 from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
-from scalebench.records.summary import Estimate
 from tests.builders.gated import (
     collectives,
     explained,
@@ -96,12 +94,6 @@ def test_a_slower_row_regresses_and_the_others_do_not():
     assert efficiency.rank_p_value == pytest.approx(1 / 252), "from the rounds, not the interval"
 
 
-def test_a_faster_row_improves_and_passes():
-    result = gated(gated_run(seed=1), gated_run({("ddp", 4): 0.95}, seed=2))
-    assert result.verdict == "passed"
-    assert {r.metric for r in result.of("improved")} == {"step_s", "efficiency"}
-
-
 @pytest.mark.parametrize("factor", [1.02, 1.04])
 def test_a_change_is_only_called_so_beyond_both_floors(factor):
     base, new = gated_run(seed=1), gated_run({("ddp", 4): factor}, seed=2)
@@ -135,29 +127,6 @@ def test_noisy_runs_of_the_same_code_pass_and_a_fifth_slower_does_not(seed, fact
         assert result.exit_code == ExitCode.REGRESSION and step.verdict in WORSE
 
 
-def test_a_change_that_may_be_within_the_tolerance_is_probably_there():
-    wide = settings(step_s={"relative_floor": 0.2})
-    result = gated(gated_run(seed=1, launch_sd=0.02),
-                   gated_run({("ddp", 4): 1.2}, seed=2, launch_sd=0.02), settings=wide)  # fmt: skip
-    step = verdict_of(result, "step_s", world_size=4)
-    assert 0 < step.low < step.floor < step.high
-    assert (step.verdict, result.exit_code) == ("probably regressed", ExitCode.REGRESSION)
-
-
-def test_the_efficiency_of_what_others_are_divided_by_is_not_judged():
-    """A script's own run on one rank is its baseline: 100 % in every launch."""
-
-    def own(seed):
-        run = gated_run(seed=seed)
-        rows = [r.model_copy(update={"strategy": "script", "baseline": ("ddp", "plain", 1)})
-                for r in run.rows]  # fmt: skip
-        return run.model_copy(update={"rows": rows})
-
-    result = gated(own(1), own(2))
-    judged = {(row.case, row.world_size) for row in result.rows if row.metric == "efficiency"}
-    assert ("plain", 1) not in judged and ("ddp", 2) in judged
-
-
 def test_where_noise_hides_a_change_it_is_told_what_would_have_been_seen():
     result = gated(gated_run(launch_sd=0.02, seed=1), gated_run(launch_sd=0.02, seed=2))
     assert result.verdict == "passed" and result.exit_code == ExitCode.OK
@@ -170,15 +139,6 @@ def test_where_noise_hides_a_change_it_is_told_what_would_have_been_seen():
     assert any(row.further_launches for row in open_)
 
 
-def test_not_worse_for_sure_passes_although_better_is_open():
-    """Half a percent faster than the floor's edge: the interval crosses it, on that side."""
-    base, new = gated_run(launch_sd=0.004, seed=3), gated_run({("ddp", 2): 0.99}, seed=4,
-                                                              launch_sd=0.004)  # fmt: skip
-    row = verdict_of(gated(base, new), "step_s")
-    assert row.verdict == "not worse" and row.no_worse
-    assert row.low < -row.floor < row.high < row.floor
-
-
 def test_one_launch_a_side_shows_the_change_and_decides_nothing():
     result = gated(gated_run(num_launches=1, seed=1), gated_run({("ddp", 2): 1.5}, num_launches=1))
     row = verdict_of(result, "step_s")
@@ -187,26 +147,6 @@ def test_one_launch_a_side_shows_the_change_and_decides_nothing():
     assert (row.low, row.high, row.p_value, row.min_detectable) == (None,) * 4
     assert "1 launch a side" in row.reason and "--repeats" in row.reason
     assert result.exit_code == ExitCode.INCONCLUSIVE
-
-
-def test_two_launches_a_side_find_what_is_large_and_never_more_surely_than_five():
-    large = {("ddp", 2): 1.5}
-    noisy = {"launch_sd": 0.02}
-    two = gated(gated_run(num_launches=2, seed=1, **noisy),
-                gated_run(large, num_launches=2, seed=2, **noisy))  # fmt: skip
-    five = gated(gated_run(seed=1, **noisy), gated_run(large, seed=2, **noisy))
-    assert verdict_of(two, "step_s").min_detectable > verdict_of(five, "step_s").min_detectable
-    assert verdict_of(two, "step_s").verdict == "regressed"
-
-
-def test_one_launch_beside_rows_with_several_borrows_their_noise():
-    base, new = gated_run(seed=1), gated_run({("ddp", 2): 1.2}, seed=2)
-    (row,) = [r for r in new.rows if (r.case, r.world_size) == ("ddp", 2)]
-    samples = row.samples[:1]
-    one = with_row(new, "ddp", 2, samples=samples, step_s=Estimate(value=row.step_s.value, n=1))
-    found = verdict_of(gated(base, one), "step_s")
-    assert found.new_launches == 1 and found.low is not None
-    assert found.verdict == "regressed"
 
 
 def test_memory_is_held_against_its_floor_and_has_no_interval():
@@ -270,15 +210,6 @@ def test_losses_are_compared_only_after_as_many_steps(base_steps, new_steps, cle
     of_row = [row for row in gated(base, new).rows if (row.case, row.world_size) == ("ddp", 2)]
     assert of_row
     assert ("loss_last" in {row.metric for row in of_row}) == compared
-
-
-def test_exposed_communication_may_be_zero():
-    zero = Estimate(value=0.0, low=0.0, high=0.0, n=5)
-    base = with_row(gated_run(seed=1), "ddp", 2, exposed_comm_s=zero)
-    new = with_row(gated_run(seed=2), "ddp", 2, exposed_comm_s=estimate(0.002, n=5))
-    row = verdict_of(gated(base, new), "exposed_comm_s")
-    assert (row.verdict, row.change, row.decides) == ("regressed", None, False)
-    json.dumps(gated(base, new).as_json(), allow_nan=False)
 
 
 @pytest.mark.parametrize("status", ["failed", "oom"])

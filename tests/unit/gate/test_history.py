@@ -41,12 +41,6 @@ def test_false_alarms_of_a_steady_series_and_finds_of_one_that_moves():
     assert found >= 108 and near >= 0.9 * found
 
 
-def test_two_changes_are_both_found():
-    generator = np.random.default_rng(1)
-    series = np.repeat([0.0, 5.0, 1.0], 10) + generator.normal(0, 0.5, 30)
-    assert [point.index for point in change_points(list(series))] == [10, 20]
-
-
 def test_a_family_needs_more_and_short_or_constant_series_say_nothing():
     series = [0.0, 0.1, -0.1, 0.05, 0.02, 1.0, 1.1, 0.9, 1.05, 0.98]
     assert [p.index for p in change_points(series)] == [5]
@@ -104,14 +98,6 @@ def test_a_steady_history_is_seldom_called_a_drift():
     assert sum(told.trends[1].worse for told in slower) >= 15
 
 
-def test_one_launch_a_run_tells_no_interval_of_two_runs():
-    single = [gated_run(seed=i, num_launches=1, run_id=f"run-{i}") for i in range(2)]
-    assert {(t.low, t.smallest_drift, t.worse) for t in history(single).trends} == {
-        (None, None, False)
-    }
-    assert "–" in render_history(history(single))
-
-
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_each_series_is_a_line_that_fits(width):
     text = render_history(history(drifting(5, 0.05)), width)
@@ -138,22 +124,6 @@ def test_another_definition_of_the_step_is_no_change_of_level():
     assert history([*old, *runs(16)[8:]]).shifts == ()
     told = history([*old, *runs(16, change_at=11)[8:]])
     assert {shift.run_id for shift in told.shifts} == {"run-11"}
-
-
-def with_later_ranks(run, factor=1.1):
-    """The run, its job as fast as it was, with a slowest rank of each step that is slower."""
-    rows = [
-        row.model_copy(update={"samples": [
-            s.model_copy(update={"step_s": [factor * t for t in s.step_s]}) for s in row.samples
-        ]})
-        for row in run.rows
-    ]  # fmt: skip
-    return run.model_copy(update={"rows": rows})
-
-
-def test_the_pace_of_the_job_is_followed_and_not_the_slowest_rank_of_each_step():
-    steady = runs(16)
-    assert history([*steady[:9], *map(with_later_ranks, steady[9:])]).shifts == ()
 
 
 def test_the_command(project):

@@ -1,16 +1,9 @@
 """The smallest changes of interest of each metric."""
 
-from dataclasses import replace
-
 import pytest
 
 from scalebench.gate.metrics import (
-    COLLECTIVES,
     METRICS,
-    RECOVERY,
-    Metric,
-    count_metric,
-    named_metric,
 )
 
 
@@ -23,17 +16,3 @@ def test_a_floor_is_the_larger_of_a_share_and_an_amount():
     assert floors["peak_memory_bytes"](1e9) == pytest.approx(0.005)
     assert floors["peak_memory_bytes"](2**20) == pytest.approx(2**16 / 2**20)
     assert floors["step_s"](0.0) == float("inf") and floors["wire_bytes"](0.0) == 0.0
-
-
-def test_metrics_of_one_kind_have_the_settings_of_all():
-    stall = replace(RECOVERY[0], relative_floor=0.7)
-    found = named_metric("async_two_checkpoint_stall_s", stall)
-    assert found == replace(
-        stall, name="async_two_checkpoint_stall_s", phrase="stall of a checkpoint (async two)"
-    )
-    for decides in (True, False):
-        counted = count_metric("all_reduce", replace(COLLECTIVES, decides=decides))
-        assert counted == Metric(
-            *("all_reduce_count", "all-reduces per step", "count", "exact"), decides=decides
-        )
-    assert count_metric("broadcast").decides

@@ -3,7 +3,6 @@
 import pytest
 
 from scalebench.gate.metrics import GateSettings, gate_settings
-from scalebench.report.gate.table import metric_phrase
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 from tests.builders.recoveries import recovery
 
@@ -51,15 +50,3 @@ def test_a_restart_that_is_no_longer_measured_is_missing():
     gone, come = judged(recovery(), less), judged(less, recovery())
     assert verdict_of(gone, RESTART, world_size=4).verdict == "missing"
     assert verdict_of(come, RESTART, world_size=4).verdict == "not comparable"
-
-
-def test_their_floors_and_whether_they_decide_are_settings():
-    table = {"checkpoint_stall_s": {"relative_floor": 0.5, "decides": True}}
-    result = judged(recovery(), recovery(stall_s=0.13), gate_settings(table, "the test"))
-    found = verdict_of(result, STALL, world_size=4)
-    assert (found.verdict, found.floor) == ("unchanged", 0.5)
-
-
-def test_they_have_names_that_people_read():
-    assert metric_phrase(STALL) == "stall of a checkpoint (async)"
-    assert metric_phrase(RESTART) == "time to restart (kill torchrun)"

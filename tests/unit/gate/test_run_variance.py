@@ -6,7 +6,7 @@ import pytest
 
 from scalebench.gate.change import Change
 from scalebench.gate.observation import Measured
-from scalebench.gate.variance import change_over_runs, pooled_runs, run_sd
+from scalebench.gate.variance import change_over_runs, run_sd
 from scalebench.stats import Variance
 
 RUNS = (
@@ -18,17 +18,6 @@ RUNS = (
 
 PART = 0.4 * (1 / 2 + 1 / 4 + 1 / 5) / 3
 """What launches with a variance of 0.4 add to it."""
-
-
-def test_runs_are_pooled_into_one_side():
-    assert pooled_runs(RUNS) == Measured(
-        center=3.0,
-        num_launches=11,
-        variance=Variance(pytest.approx((0.5 * 1 + 0.1 * 3) / 4), 4.0),
-        within=pytest.approx(0.03),
-        values=(),
-    )
-    assert pooled_runs(RUNS[2:]) == Measured(6.0, 5, None, pytest.approx(0.06))
 
 
 def test_runs_differ_by_what_launches_do_not_explain():
@@ -56,18 +45,3 @@ def test_the_error_of_a_change_is_that_of_one_further_run(of_base, of_new, launc
     assert found == Change(0.5, pytest.approx(math.sqrt(7 * 4 / 3 + excess)), 2, 0.9)
     unknown = change_over_runs(Change(0.5), RUNS, sides)
     assert unknown.error == pytest.approx(found.error)
-
-
-def test_the_error_is_never_less_than_that_of_the_launches():
-    sides = Measured(3.0, 11, None), Measured(3.5, 3, None)
-    assert change_over_runs(Change(0.5, 9.0, 8.0), RUNS, sides) == Change(0.5, 9.0, 2)
-
-
-def test_one_run_says_nothing_of_how_runs_differ_and_two_do():
-    sides = Measured(1.0, 2, None), Measured(3.5, 3, None)
-    change = Change(2.5, 0.1, 8.0)
-    assert (
-        change_over_runs(change, RUNS[:1], sides) == change_over_runs(change, (), sides) == change
-    )
-    two = change_over_runs(change, RUNS[:2], sides)
-    assert two == Change(2.5, pytest.approx(math.sqrt(0.5 * 3 / 2)), 1)

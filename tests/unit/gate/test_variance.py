@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from scalebench.gate.variance import Typical, typical_variance
 from scalebench.stats import Variance
@@ -50,22 +50,3 @@ def test_three_rows_with_noise_are_the_fewest_that_tell_what_is_typical():
         three = typical_variance([noisy, noisy, noisy, silent])
         assert three.dof == pytest.approx(6.0)
     assert typical_variance([noisy, noisy, Variance(1.5e-20, 2.0)]).dof > 0
-
-
-def test_the_row_is_moved_by_what_both_know():
-    typical = Typical(3.0, 6.0)
-    assert typical.moderate(Variance(1.0, 2.0)) == Variance((6 * 3 + 2 * 1) / 8, 8.0)
-    assert typical.moderate(Variance(3.0, 2.0)) == Variance(3.0, 8.0)
-    mixed = (6 * 3 + 2 * 7) / 8
-    assert typical.moderate(Variance(7.0, 2.0)) == Variance((7 + mixed) / 2, 8.0)
-    assert typical.moderate(None) == Variance(3.0, 6.0)
-    assert Typical(3.0, 0.0).moderate(Variance(1.0, 2.0)) == Variance(1.0, 2.0)
-    assert Typical(3.0, 0.0).moderate(None) is None
-    assert Typical(3.0, 0.5).moderate(None) == Variance(3.0, 0.5)
-
-
-@pytest.mark.parametrize(("part", "stands_alone"), [(0.98, False), (1.02, True)])
-def test_a_row_stands_alone_where_one_in_a_thousand_varies_so_much(part, stands_alone):
-    ratio = float(stats.f.isf(0.001, 4, 12))
-    own = Variance(part * ratio * 3.0, 4.0)
-    assert (Typical(3.0, 12.0).moderate(own) == own) is stands_alone

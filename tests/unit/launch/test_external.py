@@ -120,12 +120,6 @@ def test_tracks_and_steps_are_on_the_clock_of_the_session(world, tmp_path):
     assert launched.node.unavailable == {} and launched.node.host is not None
 
 
-def test_on_the_cpu_nobody_watches(world, tmp_path):
-    seats, launched = launch(world, tmp_path, ("a", "a"), (("x",), ("y",)), device="cpu")
-    assert not any("watch" in seat for seat in seats.values())
-    assert launched.node.unavailable == {"devices": "the ranks ran on the CPU"}
-
-
 def test_a_machine_of_the_world_whose_devices_cannot_be_used_is_named(world):
     told = {"devices": "NVML shows 8 GPUs, and torch sees none", "reason": "too old"}
     answers = [surveyed(["a"]), surveyed(["a"]), surveyed([], told)]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.launch.external.environment import PORTS, find_member, first_host, port_of
+from scalebench.launch.external.environment import PORTS, find_member
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -139,15 +139,3 @@ def test_contradictions_are_told_in_one_line(environment: dict[str, str], words:
     assert "\n" not in str(told.value)
     for word in words:
         assert re.search(re.escape(word), str(told.value)), str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [("n1", "n1"), ("n1,n2", "n1"), ("n[08-11,15],x", "n08"), ("a[3],b", "a3"), ("r[1-2]c", "r1c")],
-)
-def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
-
-
-def test_a_port_is_below_those_of_outgoing_connections() -> None:
-    assert all(1024 < port_of(str(job)) < 32768 for job in range(1000))

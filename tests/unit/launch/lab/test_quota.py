@@ -47,23 +47,6 @@ def test_the_cpu_controller_of_version_1_is_found_among_others(tmp_path):
     assert list(found.candidates()) == [found.own, tmp_path / "cpu,cpuacct"]
 
 
-def test_a_group_that_is_not_to_be_seen_from_here_gives_way_to_the_top(tmp_path):
-    (tmp_path / "cpu,cpuacct").mkdir()
-    for group in ("/docker/abc", "/../up"):
-        found = find_hierarchy(V1.format(top=tmp_path), f"2:cpu,cpuacct:{group}\n")
-        assert found.own == found.top
-
-
-def test_version_2_is_taken_where_version_1_has_no_cpu_controller(v2):
-    top, own = v2
-    found = find_hierarchy(V2.format(top=top), "0::/user.slice/app.slice/run.scope\n")
-    assert (found.version, found.own, found.top) == (2, own, top)
-
-
-def test_no_cgroup_at_all():
-    assert find_hierarchy("tmpfs / tmpfs rw 0 0\n", "") is None
-
-
 def test_groups_of_version_2_are_made_where_the_controller_is_delegated(v2):
     top, own = v2
     quotas = Quotas(

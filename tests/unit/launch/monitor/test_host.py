@@ -12,7 +12,6 @@ import pytest
 
 from scalebench.launch.monitor.node import HostWatch
 from scalebench.launch.monitor.processes import kinship
-from scalebench.records.telemetry import HostLoad
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 JOB = 4000
@@ -61,18 +60,6 @@ def test_only_the_processors_that_may_be_used_count(tmp_path):
     assert load.steal_cpu_s == pytest.approx(0.03)
 
 
-def test_shares_are_of_the_processors_time():
-    load = HostLoad(wall_s=10.0, num_processors=4, busy_cpu_s=30.0, steal_cpu_s=2.0, job_cpu_s=24.0)
-    assert load.foreign_cores == pytest.approx(0.6)
-    assert load.foreign_fraction == pytest.approx(0.15)
-    assert load.steal_fraction == pytest.approx(0.05)
-
-
-def test_rounding_makes_no_negative_load():
-    load = HostLoad(wall_s=1.0, num_processors=2, busy_cpu_s=1.0, job_cpu_s=1.02)
-    assert load.foreign_cores == 0.0
-
-
 def test_what_cannot_be_read_is_null_with_a_reason(tmp_path):
     load = HostWatch([JOB], tmp_path).stop()
     known = ("busy_cpu_s", "steal_cpu_s", "job_cpu_s", "swap_in_bytes", "num_processors")
@@ -88,15 +75,6 @@ def test_a_machine_that_counts_nothing_is_not_taken_for_an_idle_one(tmp_path):
     load = HostWatch([JOB], tmp_path, [0]).stop()
     assert load.busy_cpu_s is None
     assert "counts no processor's time" in load.unavailable["busy_cpu_s"]
-
-
-def test_a_job_that_is_gone_leaves_the_rest(tmp_path):
-    begun = watch(tmp_path)
-    (tmp_path / str(JOB) / "stat").unlink()
-    load = begun.stop()
-    assert load.job_cpu_s is None
-    assert load.busy_cpu_s is not None
-    assert load.foreign_cores is None
 
 
 def test_kinship_follows_the_parents(tmp_path):

@@ -32,14 +32,6 @@ def test_readings_are_in_si_units_at_the_time_they_were_taken():
     assert device.unavailable == {}
 
 
-def test_traffic_is_read_once_a_second_and_of_one_device_per_wake():
-    twin = make_twin()
-    sampler = sample(twin, until_s=2.0)[1]
-    first, second = (log.traffic for log in sampler.logs)
-    assert [t - BEGIN_NS for t, _ in first] == [0, 10**9, 2 * 10**9]
-    assert [t - BEGIN_NS for t, _ in second] == [10**8, 11 * 10**8]
-
-
 @pytest.mark.parametrize(
     ("call", "field"),
     [
@@ -73,18 +65,6 @@ def test_a_fault_in_the_middle_leaves_what_was_read_and_the_other_fields(code):
     assert device.unavailable["power_w"] == f"NVML: {pynvml.NVMLError(code)} (in 6 of 11 readings)"
     assert list(device.unavailable) == ["power_w"]
     assert None not in device.states.energy_j
-
-
-def test_a_lost_device_does_not_disturb_its_neighbour():
-    twin = make_twin()
-    for query in ("TotalEnergyConsumption", "PowerUsage", "ClockInfo", "MemoryInfo"):
-        twin.fail(f"nvmlDeviceGet{query}", pynvml.NVML_ERROR_GPU_IS_LOST, 0.3, uuid=A)
-    node, _ = sample(twin, until_s=1.0)
-    lost, well = node.devices
-    assert lost.states.energy_j[:4] == [5_000_000.0, 5_000_030.0, 5_000_060.0, None]
-    assert "GPU is lost" in lost.unavailable["energy_j"]
-    assert well.unavailable == {}
-    assert well.states.power_w == [450.0] * 11
 
 
 def test_no_device_at_all_is_a_reason():

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 
-import pynvml
 import pytest
 
 from scalebench.launch.monitor.node import NodeWatch
@@ -72,18 +71,6 @@ def test_a_driver_that_stops_answering_leaves_what_was_read(stuck):
     assert len(track.states.power_w) == len(track.states.time_ns)
 
 
-def test_stopping_before_it_began_is_harmless():
-    assert DeviceSampler([A], make_twin()).stop() == []
-
-
-def test_nvml_is_given_back():
-    twin = make_twin()
-    sampler = DeviceSampler([A], twin, period_s=0.01)
-    sampler.start()
-    sampler.stop()
-    assert (twin.calls.count("nvmlInit"), twin.calls[-1]) == (1, "nvmlShutdown")
-
-
 def test_the_watch_brings_devices_and_processors_together():
     with NodeWatch("cuda", [A], [os.getpid()], make_twin()) as watch:
         time.sleep(0.25)
@@ -105,21 +92,3 @@ def test_the_watch_ends_when_the_launch_is_interrupted():
         pass
     assert threading.active_count() == before
     assert watch.track is not None
-
-
-def test_on_the_cpu_no_gpu_is_looked_at():
-    twin = make_twin()
-    with NodeWatch("cpu", [A], [os.getpid()], twin) as watch:
-        pass
-    assert twin.calls == []
-    assert watch.track.unavailable == {"devices": "the ranks ran on the CPU"}
-    assert watch.track.host is not None
-
-
-def test_a_device_without_any_uuid_is_no_crash():
-    twin = make_twin()
-    twin.fail("nvmlDeviceGetCount", pynvml.NVML_ERROR_UNKNOWN)
-    with NodeWatch("cuda", None, [os.getpid()], twin) as watch:
-        pass
-    assert watch.track.devices == []
-    assert watch.track.unavailable["devices"] == "NVML: Unknown Error"
