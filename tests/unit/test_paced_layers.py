@@ -21,14 +21,6 @@ def test_a_layer_waits_for_its_multiplications_and_in_backward_twice_as_long(wai
     assert waited[1:] == [pytest.approx(2 * waited[0])]
 
 
-def test_half_of_a_layer_waits_half_as_long(waited):
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 4))
-    paced_layers.pace(model, 0.001)
-    with torch.no_grad():
-        model(torch.ones(5, 4))
-    assert waited == [pytest.approx(0.06), pytest.approx(0.06)]
-
-
 def test_the_values_stay_as_they_are(waited):
     layer, x = nn.Linear(4, 6), torch.randn(5, 4)
     before = layer(x)

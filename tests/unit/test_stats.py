@@ -28,10 +28,6 @@ def test_an_estimate_of_one_launch_has_no_interval_in_any_unit():
     assert one.inverted(3) == Estimate(value=1.5, n=1)
 
 
-def test_half_width():
-    assert Estimate(value=2.0, low=1.0, high=4.0, n=3).half_width == 1.5
-
-
 @pytest.mark.parametrize("wrong", [{"value": math.nan}, {"value": math.inf}, {"n": 0}])
 def test_an_estimate_is_finite_and_rests_on_something(wrong):
     with pytest.raises(ValidationError):

@@ -58,11 +58,6 @@ def test_what_is_decided_holds_wherever_in_the_noise_the_truth_lies(error, noise
         assert "noise" in line.reason
 
 
-def test_a_line_without_noise_is_always_decided():
-    assert judged(a_line(0.02, None, 0.02)).passed is True
-    assert judged(a_line(0.03, None, 0.02)).passed is False
-
-
 def test_what_is_decided_already_stays_so():
     wrong_rank = a_line(0.0, 0.0, 0.1, passed=False, reason="rank 1 was named")
     assert judged(wrong_rank) is wrong_rank

@@ -15,7 +15,6 @@ from scalebench.analysis.summarise import summarise
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.files import read_model, read_text, write_atomic, write_model
 from scalebench.records.folder import find_runs, is_run_folder, working_on
-from scalebench.records.paths import RunPaths
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult
 from tests.builders.runs import (
@@ -43,12 +42,6 @@ def files_of_at_most(num_bytes):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_what_is_written_is_there_whole(tmp_path):
-    write_atomic(tmp_path / "file", "größe\n")
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "größe\n"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_the_text_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
@@ -321,13 +314,6 @@ def test_what_is_no_run_folder_is_answered_with_where_runs_are_listed(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is not a run folder"):
         load_run(tmp_path / "file")
-
-
-def test_a_run_without_its_cells_folder_has_no_results(tmp_path):
-    RunPaths(tmp_path).root.mkdir(exist_ok=True)
-    stopped = make_info([make_cell()]).model_copy(update={"status": "interrupted"})
-    write_model(RunPaths(tmp_path).run_json, stopped)
-    assert load_run(tmp_path).results == {}
 
 
 def begin(root, new=True):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scalebench.records import paths
-from scalebench.records.paths import LaunchPaths, RunPaths
+from scalebench.records.paths import RunPaths
 from tests.builders.runs import make_cell
 
 RUN = RunPaths(Path("/runs/one"))
@@ -44,37 +44,9 @@ def test_every_name_that_a_suite_may_use_can_be_stored(suite, case):
     assert len(RUN.cell(cell_id).name) <= 255
 
 
-def test_cells_have_names_of_their_own():
-    cells = [
-        make_cell(case, n, repeat, purpose=purpose)
-        for case in ("ddp", "ddp-2")
-        for n in (1, 2, 12)
-        for purpose, repeats in (("inspect", 1), ("measure", 3))
-        for repeat in range(repeats)
-    ]
-    assert len({RUN.cell(cell.id) for cell in cells}) == len(cells)
-
-
-def test_everything_of_a_run_lies_in_its_folder():
-    files = (RUN.run_json, RUN.summary_json, RUN.summary_csv, RUN.summary_md, RUN.report_html)
-    assert {file.parent for file in files} == {RUN.root}
-    assert len(set(files)) == 5
-
-
-def test_a_launch_has_one_record_per_rank_and_a_store_of_its_own():
-    one, two = LaunchPaths(Path("/scratch/1")), LaunchPaths(Path("/scratch/2"))
-    assert one.record(0) != one.record(1)
-    assert one.store != two.store
-    assert len({one.job_json, one.store, one.record(0)}) == 3
-
-
 def test_the_cache_is_where_the_platform_says(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert paths.cache_folder() == tmp_path / "scalebench"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert paths.cache_folder() == tmp_path / "home" / ".cache" / "scalebench"
-
-
-def test_the_bundled_suites_are_there():
-    assert (paths.bundled_suites() / "ddp.py").is_file()

@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from scalebench.records.run import CellResult
-from scalebench.records.telemetry import DeviceStates, DeviceTraffic, NodeTrack, throttle_reasons
+from scalebench.records.telemetry import DeviceStates, DeviceTraffic, throttle_reasons
 from tests.builders.watched import make_twin, sample, watched
 
 
@@ -48,17 +48,3 @@ def test_a_launch_stored_by_an_earlier_version_can_be_read():
     stored = watched(None).model_dump()
     del stored["node"]
     assert CellResult.model_validate(stored).node is None
-
-
-def test_columns_take_less_room_than_objects():
-    track = sample(make_twin())[0].devices[0]
-    columns = len(track.states.model_dump_json())
-    rows = [
-        DeviceStates(**{name: [column[i]] for name, column in track.states.model_dump().items()})
-        for i in range(len(track.states.time_ns))
-    ]
-    assert columns < 0.5 * sum(len(row.model_dump_json()) for row in rows)
-
-
-def test_fields_of_a_later_version_are_left_out():
-    assert NodeTrack.model_validate({"later": 1}) == NodeTrack()

@@ -21,14 +21,6 @@ def test_the_probability_is_that_of_drawn_errors() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("steps", "error", "expected"),
-    [([1.0], 0.1, 1.0), ([1.0, 1.0], 0.1, 0.5), ([1.0, 2.0], 0.0, 1.0), ([1.0, 1.0], 0.0, 0.0)],
-)
-def test_simple_cases(steps: list[float], error: float, expected: float) -> None:
-    assert probability_fastest(steps, error) == pytest.approx(expected, abs=1e-6)
-
-
 def test_without_a_comparison_there_is_no_error_and_no_interval() -> None:
     assert typical_error([], []) is None and interval(1.0, None) is None
     assert typical_error([1.1, 0.9], [1.0, 1.0]) == pytest.approx(0.1, abs=0.01)

@@ -38,14 +38,6 @@ def test_the_efficiency_of_a_block_is_found_again_from_that_of_its_products(
     assert again == pytest.approx(efficiency)
 
 
-def test_wider_models_lose_less_to_memory_and_undivided_norms_cost_tensor_groups() -> None:
-    wide = replace(MODEL, width=64, heads=16)
-    assert whole_efficiency(wide, 1, 0.6, **DEVICE) > whole_efficiency(MODEL, 1, 0.6, **DEVICE)
-    assert whole_efficiency(wide, 8, 0.6, **DEVICE) < whole_efficiency(wide, 1, 0.6, **DEVICE)
-    endless = DEVICE | {"byte_per_s": 1e30}
-    assert whole_efficiency(wide, 8, 0.6, **endless) == pytest.approx(0.6)
-
-
 def test_the_published_rows_start_from_the_first_rows_efficiency_alone() -> None:
     found = [efficiency_of(row) for row in MEGATRON]
     assert found[0] == pytest.approx(0.45)

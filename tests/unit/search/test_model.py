@@ -1,7 +1,5 @@
 """A transformer's parameters and work, counted by hand and as papers name them."""
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.published import LLAMAS, MEGATRON
@@ -21,31 +19,6 @@ def test_a_mixture_by_hand():
     assert MIXTURE.matrix_flops == 2 * (attention + router + 2 * expert) * 16
 
 
-@pytest.mark.parametrize("experts", [2, 3, 4])
-def test_two_experts_are_a_mixture(experts):
-    attention, router, expert = 4 * 8 * 8, 8 * experts, 2 * 8 * 32
-    model = replace(MIXTURE, experts=experts)
-    assert model.block_parameters == attention + router
-    assert model.expert_parameters == experts * expert
-    assert model.num_parameters == 100 * 8 + 3 * (attention + router + experts * expert)
-    assert model.matrix_flops == 2 * (attention + router + 2 * expert) * 16
-
-
-@pytest.mark.parametrize(("gated", "matrices"), [(False, 2), (True, 3)])
-def test_without_a_mixture_a_block_has_its_mlp_and_no_router(gated, matrices):
-    model = replace(MIXTURE, experts=1, top_k=1, gated=gated)
-    attention, mlp = 4 * 8 * 8, matrices * 8 * 32
-    assert model.block_parameters == attention + mlp
-    assert model.expert_parameters == 0
-    assert model.num_parameters == 100 * 8 + 3 * (attention + mlp)
-    assert model.matrix_flops == 2 * (attention + mlp) * 16
-
-
-def test_fewer_heads_of_keys_have_fewer_parameters():
-    model = replace(MIXTURE, experts=1, top_k=1, kv_heads=1)
-    assert model.block_parameters == (2 + 2 / 2) * 8 * 8 + 2 * 8 * 32
-
-
 NAMED_BY_SIZE = [one for one in (*MEGATRON, *LLAMAS) if one.model.name.endswith("B")]
 
 
@@ -60,12 +33,6 @@ def test_published_ranks_and_batches_divide(published):
     model_ranks = published.tensor * published.pipeline * published.context
     assert published.world_size % model_ranks == 0
     assert published.batch % (published.world_size // model_ranks) == 0
-
-
-def test_the_long_context_is_of_the_same_model():
-    short, *_, long = LLAMAS
-    assert long.model.context == 16 * short.model.context
-    assert long.model.num_parameters == short.model.num_parameters
 
 
 def test_a_workload_without_layers_has_the_work_that_was_counted_and_no_more():

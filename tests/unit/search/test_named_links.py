@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scalebench.costmodel.links.topology import LINKS, Topology
+from scalebench.costmodel.links.topology import LINKS
 from scalebench.errors import UsageError
 from scalebench.search.links import links_by_name
 
@@ -33,17 +33,3 @@ def test_one_name_is_the_link_of_all() -> None:
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         links_by_name(text, 4)
-
-
-def test_a_node_has_a_network_link_for_each_rank() -> None:
-    inside, across = LINKS["pcie4"], LINKS["ethernet-100g"]
-    found = links_by_name("pcie4+ethernet-100g", 3)
-    assert found.topology == Topology(
-        ranks_per_node=3, inside=inside, across=across, links_across=3
-    )
-    assert found.told.startswith("pcie4+ethernet-100g, 3 ranks a node; nominal links")
-    alone = links_by_name("pcie4", 3)
-    assert alone.topology == Topology(
-        ranks_per_node=1, inside=inside, across=inside, links_across=1
-    )
-    assert alone.told.startswith("pcie4, 1 ranks a node; nominal links")

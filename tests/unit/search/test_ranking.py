@@ -14,7 +14,7 @@ from scalebench.search.choice import choice_at, choices
 from scalebench.search.job import SCHEDULES, Job
 from scalebench.search.links import NominalLinks
 from scalebench.search.memory import fits, memory_bytes
-from scalebench.search.ranking import Found, Ranking, search
+from scalebench.search.ranking import Ranking, search
 from scalebench.search.run import Trainable
 from scalebench.search.space import Candidates, Floats, candidates, joined, meshes
 from scalebench.search.step import bound_s, step_parts
@@ -96,12 +96,6 @@ def test_without_bounds_the_answer_is_the_same() -> None:
     assert without.num_evaluated == without.num_fitting > with_.num_evaluated
 
 
-def test_the_space_in_small_chunks_is_the_space() -> None:
-    of = JOBS["routed"]
-    small = joined(list(candidates(of, meshes(of), chunk=64)))
-    assert len(small) == len(whole("routed").every)
-
-
 @settings(max_examples=12)
 @given(
     batch=st.sampled_from([8, 16, 24]),
@@ -181,10 +175,6 @@ def test_the_best_that_are_trained_are_those_of_the_whole_space(name: str) -> No
     assert found.num_evaluated < found.num_fitting, "bounds have saved nothing"
 
 
-def test_without_asking_nothing_is_said_of_what_is_trained() -> None:
-    assert not len(ten_best("dense").trained)
-
-
 def test_what_does_not_fit_is_told() -> None:
     found = search(job(memory_limit_bytes=1000))
     assert found.num_fitting == 0 and not len(found.best) and not len(found.front)
@@ -235,28 +225,7 @@ def test_of_what_does_not_fit_the_smallest_of_each_mesh_is_kept() -> None:
     assert (found.rejected.memory_bytes[0] * (1 + of.margin)) > (of.memory_limit_bytes or 0)
 
 
-def test_parts_sum_to_the_step() -> None:
-    (one, *_) = choices(JOBS["dense"], ten_best("dense").best)
-    assert sum(one.parts_s.values()) == pytest.approx(one.step_s)
-
-
-def test_found_candidates_can_be_taken_apart() -> None:
-    found = ten_best("dense").best
-    assert isinstance(found.take(np.array([0])), Found) and len(found.take(np.array([0]))) == 1
-
-
 @pytest.mark.parametrize(("ranks", "batch"), [(7, 3), (3, 2), (11, 5)])
 def test_a_pipeline_that_no_batch_fills_is_no_mesh(ranks, batch):
     with pytest.raises(UsageError, match=f"--gpus {ranks}: no mesh divides the job"):
         meshes(job(ranks, batch, model=replace(SMALL, layers=12)))
-
-
-@given(ranks=st.integers(2, 24), batch=st.integers(1, 24))
-def test_every_mesh_of_the_space_has_a_candidate(ranks, batch):
-    of = job(ranks, batch)
-    try:
-        found = meshes(of)
-    except UsageError:
-        return
-    for mesh in found:
-        assert sum(map(len, candidates(of, [mesh]))) > 0, mesh

@@ -14,7 +14,6 @@ from scalebench.search.model import SearchModel, WholeModel
 from scalebench.search.ranking import search
 from scalebench.search.scores import (
     activation_ratio,
-    choice_of_row,
     model_of,
     peaks_of,
     scored_rows,
@@ -23,7 +22,6 @@ from scalebench.search.scores import (
 from scalebench.search.speed import NoPlainRow, measured_speed, whole_model
 from scalebench.search.strategies import strategy_of
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
-from tests.builders.summaries import make_row
 from tests.unit.search.jobs import ROUTED, SMALL, job
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery"
@@ -164,19 +162,6 @@ def test_a_row_without_a_peak_or_in_mixed_precision_says_nothing_of_activations(
     assert activation_ratio(known, [unknown, plain, mixed]) == known.activation_ratio
 
 
-def test_the_peak_of_a_device_counts_where_the_work_of_a_sample_is_known(fsdp) -> None:
-    run, summary = fsdp
-    device = {"devices": [{"name": "NVIDIA A100-SXM4-80GB"}]}
-    spec = run.info.spec.model_copy(update={"device": "cuda"})
-    info = run.info.model_copy(update={"environment": device, "spec": spec})
-    on_gpu = replace(run, info=info)
-    counted = whole_model(on_gpu, summary, "gpt-tiny")
-    assert measured_speed(on_gpu, summary, tiny()).peak_flops == {"float32": 19.5e12}
-    assert measured_speed(on_gpu, summary, counted).peak_flops == {"float32": 19.5e12}
-    uncounted = replace(counted, sample_flops=1.0)
-    assert measured_speed(on_gpu, summary, uncounted).peak_flops == {}
-
-
 def test_the_optimizers_part_is_that_of_the_same_workload(fsdp) -> None:
     run, summary = fsdp
     found = measured_speed(run, summary, tiny())
@@ -185,8 +170,3 @@ def test_the_optimizers_part_is_that_of_the_same_workload(fsdp) -> None:
     renamed = [row.model_copy(update={"workload": SMALL.name}) for row in summary.rows]
     other = summary.model_copy(update={"rows": renamed})
     assert measured_speed(run, other, SMALL).update_s == 0
-
-
-def test_a_strategy_that_this_version_does_not_know_is_no_configuration() -> None:
-    told = choice_of_row(make_row("new", 2, strategy="of-a-newer-version"))
-    assert isinstance(told, str) and "knows no strategy of-a-newer-version" in told

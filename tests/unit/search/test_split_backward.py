@@ -54,10 +54,6 @@ def test_rows_that_do_not_tell(changes: dict) -> None:
     assert split_backward_s(JOB, [row]) == 0.0
 
 
-def test_a_row_that_is_faster_than_predicted_gives_no_negative_time() -> None:
-    assert split_backward_s(JOB, [row_of("zero-bubble", 1e-6)]) == 0.0
-
-
 def test_a_row_that_the_model_is_fitted_to_does_not_score_it() -> None:
     rows = [row_of("zero-bubble", 0.2), row_of("1f1b", 0.2)]
     assert [row.case for row in scored_rows(JOB, rows)] == ["1f1b"]

@@ -66,13 +66,6 @@ def test_ranks_of_a_group_differ_along_its_dimensions_alone(mesh, world_size, ax
         assert len(others) == 1
 
 
-def test_groups_are_as_the_order_of_the_dimensions_puts_them():
-    mesh = Mesh(shard=4, tensor=2)
-    assert mesh.groups_along(8, "tensor") == ((0, 1), (2, 3), (4, 5), (6, 7))
-    assert mesh.groups_along(8, "shard") == ((0, 2, 4, 6), (1, 3, 5, 7))
-    assert mesh.groups_along(8, "shard", "tensor") == (tuple(range(8)),)
-
-
 def test_neighbours_are_along_the_last_dimension_of_the_order():
     tensor_inside = Mesh(data=2, tensor=2)
     assert [tensor_inside.coordinates(rank, 4)["tensor"] for rank in range(4)] == [0, 1, 0, 1]
@@ -114,11 +107,6 @@ def test_what_does_not_make_up_the_ranks_is_named(mesh, world_size, said):
 def test_compiled_blocks_with_a_divided_sequence_are_refused_as_in_tensor_groups():
     assert "--no-compile" in Mesh(tensor=2, sequence=True, compile=True).why_not("cuda", 2)
     assert "--no-compile" in Mesh(tensor=2, sequence=True, compile=True).why_not("cuda", 1)
-
-
-def test_a_mesh_on_one_rank_is_a_single_group():
-    mesh = Mesh(shard=None, tensor=4)
-    assert (mesh.ranks_per_group(1), mesh.num_shards(1), mesh.ranks_per_shard_group(1)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -65,29 +65,6 @@ def test_ranks_are_put_on_hosts_and_hosts_in_racks_in_order():
     assert hosts().rack_of(7) == 0
 
 
-@pytest.mark.parametrize(
-    ("share", "cores", "ranks"),
-    [
-        (None, 2, None),
-        (0.2, 2, 10),
-        (0.25, 2, 8),
-        (0.1, 1, 10),
-        (1, 2, 2),
-        (0.3, 2, 6),
-        (0.6, 2, 2),  # not 3: one core would have to hold two of them
-        (1.5, 4, 2),
-        (3, 2, 0),
-    ],
-)
-def test_how_many_ranks_have_their_share_at_all_times(share, cores, ranks):
-    assert hosts(cpus_per_rank=share).capacity(cores) == ranks
-
-
-@pytest.mark.parametrize(("share", "threads"), [(None, None), (0.2, 1), (1, 1), (1.5, 2)])
-def test_threads_are_what_the_share_can_keep_busy(share, threads):
-    assert hosts(cpus_per_rank=share).threads == threads
-
-
 def test_ranks_may_have_different_shares():
     slow = hosts(cpu_shares=(1, 0.6, 0.33))
     assert (slow.threads, slow.cpu) == (1, "1,0.6,0.33")

@@ -47,12 +47,6 @@ def test_up_to_its_capacity_every_rank_has_a_core_to_itself(
         assert capacity == max(fits, default=0)
 
 
-def test_threads_are_those_of_the_fullest_node() -> None:
-    assert world(4, 4).threads([1, 2, 4, 8]) == 2
-    assert world(2, 4).threads([1]) == 8
-    assert world(16).threads([16]) == 1
-
-
 def test_ranks_dealt_out_by_turns_are_put_in_order() -> None:
     registrations = {
         rank: Registration(
@@ -72,11 +66,6 @@ def test_a_cgroup_limits_the_cores_of_a_node() -> None:
     there = (0, 1, 2, 3)
     hello = Registration(host="n", pid=1, affinity=there, cores=there, cgroup_cpus=1.5, torch="2")
     assert world_of("srun", {0: hello}, {0: {"devices": []}}).nodes[0].num_cores == 1
-
-
-def test_siblings_of_a_node_are_one_core() -> None:
-    hello = Registration(host="n", pid=1, affinity=(0, 1, 2, 3), cores=(0, 0, 2, 2), torch="2")
-    assert world_of("srun", {0: hello}, {0: {"devices": []}}).nodes[0].num_cores == 2
 
 
 def test_the_plan_of_a_world() -> None:
