@@ -31,7 +31,10 @@ from scalebench.trace.intervals import (
     union,
 )
 
-PRECEDENCE = ("codec", "compute", "wait", "exposed_transfer", "copies", "data_stall", "other_idle")
+PRECEDENCE = (
+    *("codec", "compute", "wait", "exposed_transfer"),
+    *("copies", "data_stall", "other_idle"),
+)
 """What shares out a step: where several happen at once, the first of them has the moment.
 
 Most are worked out in `partition`; any other is the trace's own set of that name.

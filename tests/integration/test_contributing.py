@@ -34,6 +34,36 @@ def workload(shard: Shard) -> Workload:
     return Workload(torch.nn.Linear(8, 1), batches, lambda module, x: module(x).square().mean())
 """
 
+GARBAGE = """
+import gc, torch
+from scalebench import Shard, Workload
+
+kept = [[i] for i in range(300_000)]
+
+def workload(shard: Shard) -> Workload:
+    points = torch.randn(256, 8, generator=torch.Generator().manual_seed(shard.seed))
+    batches = points[shard.rank :: shard.world_size].split(shard.batch_size)
+
+    def loss(module, x):
+        gc.collect()
+        return module(x).square().mean()
+
+    return Workload(torch.nn.Linear(8, 1), batches, loss)
+"""
+SCRIPT = """
+import gc, torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+kept = [[i] for i in range(300_000)]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(800):
+    gc.collect()
+    model(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 
 def hunks(diff: str) -> list[tuple[str, str]]:
     """Return what each hunk of a diff finds, and what it puts there."""
@@ -121,7 +151,7 @@ def rows(project: Path) -> dict[tuple[str, int], dict[str, object]]:
 def test_the_guide_answers_for_every_extension_point() -> None:
     asked = re.findall(r"\(#([a-z-]+)\)", GUIDE)
     assert asked == [title.lower().replace(" ", "-") for title in EXAMPLES]
-    assert len(asked) == 6
+    assert len(asked) == 8
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
@@ -203,3 +233,36 @@ def test_a_rule_of_advice_speaks(project: Path, scalebench: Command) -> None:
     shutil.copytree(GALLERY, project / "reports" / "run")
     told = " ".join(scalebench("show", "--verbose", "reports/run").stdout.split())
     assert "Try static_graph=True, if your graph never changes: idle takes 5.7" in told
+
+
+def product_files(title: str) -> set[str]:
+    """Return the files of the package that an example touches."""
+    firsts = [body.partition("\n")[0].removeprefix("# ") for _, body in EXAMPLES[title]]
+    return {first for first in firsts if first.startswith("scalebench/")}
+
+
+def test_a_part_of_the_budget_and_a_number_of_each_rank_are_entered_in_few_places() -> None:
+    assert len(product_files("A part of the loss budget")) <= 8
+    assert len(product_files("A number that each rank measures")) <= 6
+
+
+@pytest.mark.parametrize("of_a_script", [False, True])
+def test_a_part_and_a_number_are_measured_in_workloads_and_scripts(
+    of_a_script: bool, project: Path, scalebench: Command
+) -> None:
+    (project / "garbage.py").write_text(GARBAGE)
+    (project / "train.py").write_text(SCRIPT)
+    arguments = documented("A part of the loss budget")
+    if of_a_script:
+        scalebench("run", "--gpus", "1,2", "--quick", "--", "train.py")
+    else:
+        scalebench(*arguments, "--workload", "garbage:workload")
+    row = next(row for (_, n), row in rows(project).items() if n == 2)
+    budget = row["budget"]
+    assert isinstance(budget, dict)
+    assert budget["garbage_s"] > 0.1 * budget["measured_s"]
+    assert all(rank["garbage_s"] > 0 for rank in budget["ranks"])
+    assert isinstance(row["page_faults"], int) and row["page_faults"] > 0
+    assert "garbage" in scalebench("show", "--verbose").stdout
+    scalebench(*documented("A number that each rank measures"))
+    assert "page_faults" in (project / "rows.csv").read_text()
