@@ -138,6 +138,10 @@ class Loss:
     sentence: str | None = None
     about: str | None = None
 
+    def share(self, step_s: float) -> str:
+        """Write cause and share: ``"small buckets, up to 32.2 % of the step"``."""
+        return f"{self.cause}, up to {units.percent(self.taken_s.value / step_s)} of the step"
+
 
 Says = Callable[[AdviceInput], Advice | None]
 

@@ -100,9 +100,15 @@ def case_in_brief(finding: Finding, best: Row | None = None) -> CaseInBrief:
         case=wording.plain(finding.case, 64),
         speedup=_speedup(row, best) if row is not None and rated else "",
         result=_result(finding),
-        losses=losses(row, finding.certain is not None) if row is not None and rated else (),
+        losses=_losses(finding) if rated else (),
         next_step=finding.next_step,
     )
+
+
+def _losses(finding: Finding) -> tuple[str, ...]:
+    if finding.headline is None:
+        return ()
+    return (finding.cause,) if finding.cause else losses(finding.headline, bool(finding.certain))
 
 
 def _speedup(row: Row, best: Row | None) -> str:
@@ -170,5 +176,5 @@ def _why_open(budget: Budget) -> str:
     unexplained = abs(budget.share(RESIDUAL))
     if unexplained > causes.LARGEST_RESIDUAL:
         return f"{causes.points(unexplained)} % of the step is unexplained"
-    slower = "longer" if budget.drift > 0 else "shorter"
-    return f"steps next to traced ones {abs(100 * budget.drift):.0f} % {slower}"
+    slower = "more" if budget.drift > 0 else "less"
+    return f"while parts were measured, a step took {abs(100 * budget.drift):.0f} % {slower}"

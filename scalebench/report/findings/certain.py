@@ -60,11 +60,14 @@ def certain(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
 
 
 def _at_most(loss: Loss, row: Row) -> Loss:
-    assert row.step_s is not None
-    most_s = row.step_s.value
-    if loss.about in OF_SEVERAL_RANKS and row.efficiency is not None:
-        most_s *= max(0.0, 1 - row.efficiency.value)
+    most_s = _most_s(row, loss.about in OF_SEVERAL_RANKS)
     return replace(loss, taken_s=Estimate(value=min(loss.taken_s.value, most_s), n=1))
+
+
+def _most_s(row: Row, lost: bool) -> float:
+    """Return the seconds of a step, or of those what is missing to ideal."""
+    part = max(0.0, 1 - row.efficiency.value) if lost and row.efficiency else 1.0
+    return part * row.step_s.value if row.step_s else 0.0
 
 
 def _late_ranks(row: Row) -> Iterator[Loss]:
@@ -89,7 +92,7 @@ def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Loss:
     look = action(rank, part)
     if largest.certain:
         name = f"rank {rank} is the slow one{last}"
-        told = f"longer in {largest.num_longer} of {largest.num_blocks} stretches of steps"
+        told = f"longer in {largest.num_longer} of {largest.num_blocks} blocks of steps"
     else:
         name = f"rank {rank} is probably the slow one"
         told = f"in all {largest.num_blocks} traced steps, which are too few to be certain"
@@ -115,11 +118,11 @@ def _slow_loader(row: Row, of_suite: Sequence[Row]) -> Iterator[Loss]:
     loader = row.script.loader if row.script else None
     has = f" than num_workers={loader.num_workers}" if loader and loader.num_workers else ""
     takes = f"{units.seconds(most_s)} of the {units.seconds(row.step_s.value)} step"
-    one_rank = f"on one rank {units.seconds(alone_s)} of {units.seconds(alone.step_s.value)}"
+    one_rank = f"at N=1 {units.seconds(alone_s)} of {units.seconds(alone.step_s.value)}"
     told = f"ranks wait for their batches, {takes}, {one_rank}: that costs speed, not scaling"
     action = f"Give the loader more workers{has}"
     advice = Advice(action, told, f"{action}: data takes {takes}")
-    yield _loss("loader that is slow on one rank, too", told, most_s, advice, "data_stall")
+    yield _loss("slow loader, at N=1 as well", told, most_s, advice, "data_stall")
 
 
 def _few_workers(row: Row) -> Iterator[Loss]:
@@ -158,8 +161,8 @@ def _sent_too_often(row: Row) -> Iterator[Loss]:
     exposed_s = _exposed_s(row) * (1 - 1 / passes)
     told = f"each of the {passes} backward passes of a step sends the gradients"
     size = (
-        f"{units.bytes_(sent[1])} a step instead of {units.bytes_(sent[1] / passes)}, up to"
-        f" {units.seconds(exposed_s)} of exposed communication"
+        f"{units.bytes_(sent[1])} a step instead of {units.bytes_(sent[1] / passes)}, which costs"
+        f" up to {units.seconds(exposed_s)}"
     )
     action = f"Run all passes but the last under {remedy}"
     yield _loss(
@@ -185,15 +188,17 @@ def _small_buckets(row: Row) -> Iterator[Loss]:
         return
     told = f"DDP sends its gradients of {units.bytes_(sent[1])} in {count} operations a step"
     size = (
-        f"buckets of {units.bytes_(cap)}, the default of 25 MiB makes {by_default}; up to"
-        f" {units.seconds(exposed_s)} of exposed communication"
+        f"bucket_cap_mb={cap / 2**20:g}; the default, 25, makes {by_default} and may save up to"
+        f" {units.seconds(exposed_s)}"
     )
     action = "Try bucket_cap_mb=25"
     yield _loss(
         "small buckets",
         f"{told} ({size})",
         exposed_s,
-        Advice(action, f"{told} ({size})", f"{action}: {count} operations a step are sent"),
+        Advice(
+            action, f"{told} ({size})", f"{action}: {count} operations a step, not {by_default}"
+        ),
         "exposed_transfer",
     )
 
@@ -224,7 +229,8 @@ def _gradients_sent(row: Row) -> tuple[float, float] | None:
 
 
 def _exposed_s(row: Row) -> float:
-    return row.exposed_comm_s.value if row.exposed_comm_s else 0.0
+    """Return the communication that computation does not hide, at most what is lost, seconds."""
+    return min(row.exposed_comm_s.value, _most_s(row, True)) if row.exposed_comm_s else 0.0
 
 
 def _needless_search(row: Row) -> Iterator[Loss]:

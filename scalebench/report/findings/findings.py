@@ -52,6 +52,8 @@ class Finding:
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
         certain: What is certain of it at any noise and takes most; None: nothing is.
+        cause: What the advice is about and how much of the step that takes, where the loss budget
+            does not say it; empty: it does.
     """
 
     suite: str
@@ -65,6 +67,7 @@ class Finding:
     notes: tuple[str, ...]
     headline: Row | None
     certain: str | None = None
+    cause: str = ""
 
     @property
     def verdict(self) -> str:
@@ -162,13 +165,15 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
-        *(_seen_of_script(headline) if headline else ()),
+        *(_seen_of_script(headline, rows) if headline else ()),
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
     known = certain(headline, of_suite or rows) if headline else []
     sure = [note for one in known[:1] for note in _as_note(one.sentence)]
     notes = [note for note in notes if not _told_already(note, sure)]
+    first = advice.first_loss(headline, of_suite or rows) if headline else None
+    step = headline.step_s if headline else None
     last = rows[-1]
     label = wording.strategy_label(last)
     return Finding(
@@ -183,11 +188,12 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         notes=tuple(notes),
         headline=headline,
         certain=sure[0] if sure else None,
+        cause=first.share(step.value) if step and first and first.sentence else "",
     )
 
 
-def _seen_of_script(row: Row) -> list[str]:
-    told = (step_kinds.sentence(row), outside.sentence(row), *script_remarks.remarks(row))
+def _seen_of_script(row: Row, rows: Sequence[Row]) -> list[str]:
+    told = (step_kinds.sentence(row), outside.sentence(row), *script_remarks.remarks(row, rows))
     return [wording.as_sentence(said) for said in told if said]
 
 

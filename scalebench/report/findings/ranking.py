@@ -138,8 +138,8 @@ def _slower_than_one_rank(ranking: Ranking) -> str:
     reached = [row.speedup for row in ranking.rows]
     if any(one is None or (one.high or one.value) >= 1 for one in reached):
         return ""
-    none = "It does not train" if len(reached) == 1 else "None trains"
-    return f" {none} faster than plain training on one rank."
+    none = "It trains no" if len(reached) == 1 else "None trains"
+    return f" {none} faster than one rank alone."
 
 
 NOT_RANKED = "The cases run different workloads or batches: they are not ranked."
@@ -165,7 +165,11 @@ def headline(ranking: Ranking | None) -> str:
     slower = _slower_than_one_rank(ranking)
     if not others:
         said = f"Efficiency of {name}: {reached}."
-        return f"{said}{slower}" if span else f"{said} It has no interval.{slower}"
+        return (
+            f"{said}{slower}"
+            if span
+            else f"{said} {_without_interval(best)[0].upper()}{_without_interval(best)[1:]}{slower}"
+        )
     said = f"Highest efficiency: case {name}, {reached}."
     if not ranking.known:
         return f"{said} Not certain: {_without_interval(best)}{slower}"

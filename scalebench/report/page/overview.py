@@ -145,7 +145,7 @@ def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
     """Say what costs most in these cases; of one, how certain that is."""
     first = first_loss(heads[0], rows) if len(heads) == 1 else None
     if first is not None and first.sentence is not None and (step := heads[0].step_s):
-        return f"{first.cause}, up to {units.percent(first.taken_s.value / step.value)} of the step"
+        return first.share(step.value)
     found = largest_loss(heads)
     if found is not None and len(heads) > 1:
         share, cause, row = found
@@ -158,7 +158,7 @@ def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
         return f"{wording.plain(heads[0].case, 64)}: {told[0].removeprefix('biggest cause: ')}"
     sure = ((one, row.step_s) for row in heads if row.step_s for one in certain(row, rows)[:1])
     for one, step in sure:
-        return f"{one.cause}, up to {units.percent(one.taken_s.value / step.value)} of the step"
+        return one.share(step.value)
     budgets = [row.budget for row in heads if row.budget]
     if not budgets:
         never_traced = all(row.recovery is not None for row in heads)

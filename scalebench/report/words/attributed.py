@@ -179,7 +179,7 @@ def lateness(late: Straggler) -> str:
     """Say to how many operations a rank comes last, and by how much."""
     few = late.share == 1 and late.count < SELDOM
     share = f"all {late.count}" if few else f"{100 * late.share:.0f} % of"
-    return f"last in {share} operations, {units.seconds(late.median_late_s)} late"
+    return f"last to enter {share} operations, {units.seconds(late.median_late_s)} late"
 
 
 def held_up(row: Row) -> list[str]:

@@ -47,17 +47,19 @@ def brief(rows: Sequence[Row]) -> list[str]:
         return []
     search = needless_search(row)
     worth_it = search is not None and search.share is not None and search.share >= LEAST_SHARE
-    told = [_calls(row)] if _calls(row) else []
-    told += [_search(row)] if worth_it else []
-    told += [_never_seen(row)] if _never_seen(row) else []
-    told += [host_waits(row)] if row.device == "cuda" and host_waits(row) else []
-    return [f"{wording.place(row)}: {said}" for said in told]
+    told = [
+        _calls(row),
+        _search(row) if worth_it else "",
+        _never_seen(row, rows),
+        host_waits(row) if row.device == "cuda" else "",
+    ]
+    return [f"{wording.place(row)}: {said}" for said in told if said]
 
 
 def in_full(rows: Sequence[Row]) -> list[str]:
     """Return all remarks on the row with most ranks."""
     row = _largest(rows)
-    return [f"{wording.place(row)}: {said}" for said in remarks(row)] if row else []
+    return [f"{wording.place(row)}: {said}" for said in remarks(row, rows)] if row else []
 
 
 def _largest(rows: Sequence[Row]) -> Row | None:
@@ -65,8 +67,8 @@ def _largest(rows: Sequence[Row]) -> Row | None:
     return max(measured, key=lambda row: row.world_size, default=None)
 
 
-def remarks(row: Row) -> list[str]:
-    """Return all that was seen, as sentences without a full stop."""
+def remarks(row: Row, of_case: Sequence[Row] = ()) -> list[str]:
+    """Return all that was seen, as sentences without a full stop; ``of_case``: at other sizes."""
     if row.script is None:
         return []
     told = [
@@ -75,7 +77,7 @@ def remarks(row: Row) -> list[str]:
         host_waits(row),
         _loader(row.script.loader),
         _groups(row.script.groups),
-        _never_seen(row),
+        _never_seen(row, of_case),
     ]
     return [said for said in told if said]
 
@@ -109,12 +111,16 @@ def host_waits(row: Row) -> str:
     return f"{calls} {waits} the host {what}; the first is {first.call} in {place}"
 
 
-def _never_seen(row: Row) -> str:
+def _never_seen(row: Row, of_case: Sequence[Row]) -> str:
     found, steps = row.outside_step, max((len(s.step_s) for s in row.samples), default=0)
     if found is None or not steps:
         return ""
-    parts = {"evaluation": found.evaluation_s, "checkpoint": found.checkpoint_s}
-    missing = [name for name, seconds in parts.items() if seconds == 0]
+    all_found = [found, *(one.outside_step for one in of_case if one.outside_step is not None)]
+    parts = {
+        "evaluation": [one.evaluation_s for one in all_found],
+        "checkpoint": [one.checkpoint_s for one in all_found],
+    }
+    missing = [name for name, seconds in parts.items() if not any(seconds) and 0 in seconds]
     if not missing:
         return ""
     return (

@@ -194,7 +194,7 @@ def test_a_rank_is_named_only_if_it_is_late_often_and_by_much(
     assert (straggler(row) is not None) is named
     if named:
         often = "all 4" if count == 4 else f"{share * 100:.0f} % of"
-        text = f"Rank 3 is the slow one (last in {often} operations, "
+        text = f"Rank 3 is the slow one (last to enter {often} operations, "
         assert held_up(row)[0].startswith(text)
 
 
@@ -239,7 +239,7 @@ def test_the_table_marks_doubt_and_what_does_not_close():
     assert next(line for line in lines if " 95.0 " in line).endswith("5.0  open")
     assert "? uncertain, may be zero, or the parts of the row do not add up" in text
     assert "profiling made steps 14 % slower; the numbers above are corrected" in text
-    assert "ddp-25mb, N=2: rank 1 is the slow one (last in 97 % of operations," in text
+    assert "ddp-25mb, N=2: rank 1 is the slow one (last to enter 97 % of operations," in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])

@@ -61,7 +61,7 @@ def test_a_late_rank_is_named_with_what_makes_it_late_also_by_one_launch():
     assert told.whole.startswith(
         "Look at the loader of rank 1: its data loading takes 151 ms a step, on the others"
     )
-    assert "it is last in 100 % of operations, 9.00 ms late" in told.whole
+    assert "it is last to enter 100 % of operations, 9.00 ms late" in told.whole
     assert told.next_step == told.whole.partition(";")[0]
     one = advice.advise(slow_to_load(spread=None))
     assert (
@@ -70,7 +70,7 @@ def test_a_late_rank_is_named_with_what_makes_it_late_also_by_one_launch():
     )
     assert one.next_step.startswith("--repeats 3; rank 1 is late: its data loading takes 151")
     unknown = row_with(spread=None, stragglers=LATE)
-    assert "in it, rank 3 is late: last in 97 % of operations" in advise(unknown)
+    assert "in it, rank 3 is late: last to enter 97 % of operations" in advise(unknown)
 
 
 def test_accumulation_is_not_advised_where_it_was_measured_to_be_slower():
@@ -160,7 +160,7 @@ SPEAKS = {
     "send less often": (row_with(TRANSFER), "than 16, or gradient accumulation, divide the 15.0"),
     "late rank": (
         row_with({"wait": 15.0}, stragglers=LATE, **{"spread": 0.02}),
-        "Look at rank 3: it is last in 97 % of operations, 9 ms late",
+        "Look at rank 3: it is last to enter 97 % of operations, 9 ms late",
     ),
     "uneven ranks": (row_with({"wait": 15.0}), "waiting takes 15.0 % of the step"),
     "small share": (
