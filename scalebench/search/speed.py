@@ -7,9 +7,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from scalebench import units
+from scalebench.analysis.rows.at_one_rank import StepAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import grouped
-from scalebench.analysis.rows.prediction import StepAtOneRank, step_at_one_rank
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.device_peaks import peak_flops
 from scalebench.errors import unknown_name

@@ -25,9 +25,9 @@ from scalebench.analysis.prediction_intervals import (
 from scalebench.analysis.prediction_scores import compared_rows
 from scalebench.analysis.projection.rows import MeasuredShard, ProjectedRow, Projection
 from scalebench.analysis.projection.starts import cases_at_one, start_of
+from scalebench.analysis.rows.at_one_rank import AtOneRank, PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import grouped
-from scalebench.analysis.rows.prediction import AtOneRank, PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.profile import LinkProfile
@@ -234,9 +234,8 @@ def _predicted(
     if cell.rank_batch % parts:
         return f"{cell.rank_batch} samples cannot be split into {parts} microbatches"
     try:
-        if isinstance(bare, PipelineAtOneRank):
-            played = bare if own_links is None else bare.played_over(own_links, cell)
-            return played.predict(cell, links, what_if)
+        if isinstance(bare, PipelineAtOneRank) and own_links is not None:
+            bare = bare.played_over(own_links, cell)
         return bare.predict(cell, links, what_if, shard.step_s if shard else None)
     except NoFit as reason:
         return str(reason)

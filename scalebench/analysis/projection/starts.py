@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from scalebench.analysis.rows.at_one_rank import prediction_base
 from scalebench.analysis.rows.launches import Launches, Table, grouped
-from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
 from scalebench.spec import Cell
 from scalebench.spec.presets import divisible

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scalebench.analysis.loss_curves import LossCurve, compare
+from scalebench.analysis.rows.at_one_rank import StepAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.context import Context
 from scalebench.analysis.rows.fields import Fields, Unavailable
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.prediction import StepAtOneRank, step_at_one_rank
 from scalebench.analysis.steps import launch_step_s, mean_losses
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.records.baseline import key_of

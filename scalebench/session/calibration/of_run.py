@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from scalebench import machine
+from scalebench.analysis.rows.at_one_rank import prediction_base
 from scalebench.analysis.rows.axes import predicted_operations
 from scalebench.analysis.rows.launches import grouped
-from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.group_steps import group_operations, model_of_workload
 from scalebench.costmodel.links.profile import LinkProfile

@@ -15,9 +15,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from scalebench.analysis.rows.at_one_rank import PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, grouped
-from scalebench.analysis.rows.prediction import PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import busy_part
 from scalebench.costmodel.links.times import LinkModel, NoFit
@@ -189,7 +189,7 @@ def _parts(cells: list[Cell], stored: StoredRun) -> _Parts:
         try:
             bare = step_at_one_rank(at_one)
             if isinstance(bare, PipelineAtOneRank):
-                passes = bare.shape.with_batch(cell.rank_batch)
+                passes = bare.pipeline.with_batch(cell.rank_batch)
                 parts.pipelines.append(_Part(cell, rehearsal_of(passes, cell.world_size)))
             else:
                 row = table.get(cell.row_key)

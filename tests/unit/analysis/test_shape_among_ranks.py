@@ -8,8 +8,8 @@ import pytest
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.projection.project import project
+from scalebench.analysis.rows.at_one_rank import prediction_base
 from scalebench.analysis.rows.launches import grouped
-from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.shape_among_ranks import shape_among_ranks
 from scalebench.analysis.step_shape import NoShape

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from scalebench.analysis.rows.group_step import NO_SHARD, GroupAtOneRank
+from scalebench.analysis.rows.at_one_rank import NO_SHARD, GroupAtOneRank
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.costmodel.context_layers import AttendingModel
@@ -66,7 +66,7 @@ def test_without_a_shard_there_is_no_prediction_and_the_reason():
 def test_layers_send_within_the_step_and_gradients_are_summed_behind_it():
     strategy = Tensor(sequence=True)
     operations = operations_of_step(strategy, MODEL, 2, 8)
-    shape = GroupAtOneRank(MODEL, shard_s=0.03, contention=1.5).shape_of(cell(2, strategy))
+    shape = GroupAtOneRank(model=MODEL, shard_s=0.03, contention=1.5).shape_of(cell(2, strategy))
     assert shape.computing_s == 0.03, "of a rank that has the machine to itself"
     behind = [r for r in shape.requests if r.ready_s == 0.03]
     assert len(behind) == sum(op.phase == "gradients" for op in operations) > 0
@@ -81,7 +81,7 @@ def ring_at_one(turns_s=None):
     of = cell(2, RING, purpose="shard")
     told = {"context": {} if turns_s is None else {"turns_s": turns_s}}
     alone = make_result(of, ranks=[make_record(0, facts=told, clean_s=(1.0,) * 4)])
-    return GroupAtOneRank(AttendingModel.of_preset(GPT, 8)).with_shards([alone])
+    return GroupAtOneRank(model=AttendingModel.of_preset(GPT, 8)).with_shards([alone])
 
 
 def by_size(op, world_size, size_bytes):
@@ -103,6 +103,6 @@ def test_a_ring_hides_messages_behind_its_turns_but_for_the_last_gradients():
 def test_the_textbook_adds_every_byte_to_the_shard_and_no_latency():
     """By the ring's law a rank of two sends each byte once."""
     bytes_sent = sum(op.num_bytes for op in operations_of_step(DIVIDED, MODEL, 2, 8))
-    bare, link = GroupAtOneRank(MODEL, shard_s=0.03), the_link(2)
+    bare, link = GroupAtOneRank(model=MODEL, shard_s=0.03), the_link(2)
     told_s = bare.textbook_s(cell(2), bare.predict(cell(2), link.time), link)
     assert told_s == pytest.approx(0.03 + bytes_sent * SECONDS_PER_BYTE)

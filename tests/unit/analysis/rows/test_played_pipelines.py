@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.rows.prediction import PipelineAtOneRank
+from scalebench.analysis.rows.at_one_rank import PipelineAtOneRank
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.pipelines.layers import Layers
@@ -16,7 +16,7 @@ STRATEGY = Pipeline(schedule="gpipe", microbatches=4)
 SHAPE = PipelineShape(
     STRATEGY, Layers((1.0,) * 4, (1024,) * 4), {"F": 0.01, "B": 0.02}, 0.0, 0.0, num_samples=32
 )
-AT_ONE = PipelineAtOneRank(SHAPE, 0.0, 1, contention=1.5)
+AT_ONE = PipelineAtOneRank(pipeline=SHAPE, contention=1.5)
 
 
 def played(world_size: int, step_s: float, case: str = "gpipe") -> RehearsedPipeline:
@@ -51,16 +51,12 @@ def cell(world_size: int, case: str = "gpipe"):
     return make_cell(case, world_size, strategy=STRATEGY, global_batch=32, rank_batch=32)
 
 
-def longer_s(at: PipelineAtOneRank) -> float | None:
-    return at.shape.longer_s
-
-
 def test_a_row_takes_what_was_played_at_the_nearest_number_of_ranks() -> None:
     link = links(played(2, 0.101), played(4, 0.142), played(4, 9.0, case="1f1b"))
-    assert longer_s(AT_ONE.played_over(link, cell(2))) == pytest.approx(0.001, abs=1e-5)
-    assert longer_s(AT_ONE.played_over(link, cell(4))) == pytest.approx(0.002, abs=1e-5)
-    assert longer_s(AT_ONE.played_over(link, cell(16))) == pytest.approx(0.002, abs=1e-5)
-    assert longer_s(AT_ONE.played_over(link, cell(2, "other"))) is None
+    assert AT_ONE.played_over(link, cell(2)).longer_s == pytest.approx(0.001, abs=1e-5)
+    assert AT_ONE.played_over(link, cell(4)).longer_s == pytest.approx(0.002, abs=1e-5)
+    assert AT_ONE.played_over(link, cell(16)).longer_s == pytest.approx(0.002, abs=1e-5)
+    assert AT_ONE.played_over(link, cell(2, "other")).longer_s is None
 
 
 def test_ranks_that_play_compute_at_once_so_contention_does_not_count_again() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.rows.prediction import StepAtOneRank
+from scalebench.analysis.rows.at_one_rank import StepAtOneRank
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.replay import CommRequest
@@ -12,9 +12,9 @@ from tests.builders.link_sweeps import sizes, sweep
 from tests.builders.runs import make_cell
 
 AT_ONE = StepAtOneRank(
-    StepShape((CommRequest("all_reduce", 4096, 0.1, 0.1),), 0.1, 0.02, 32, {16: 0.06, 8: 0.03}),
-    0.0,
-    1,
+    shape=StepShape(
+        (CommRequest("all_reduce", 4096, 0.1, 0.1),), 0.1, 0.02, 32, {16: 0.06, 8: 0.03}
+    )
 )
 
 
@@ -52,7 +52,7 @@ def test_a_row_is_as_much_longer_as_it_was_played_at_the_nearest_number_of_ranks
 
 def test_contention_lengthens_the_work_and_not_what_was_played() -> None:
     cell, link = make_cell("ddp", 2), links(played(2, 0.003))
-    crowded = StepAtOneRank(AT_ONE.shape, 0.0, 1, contention=1.5).played_over(link, cell)
+    crowded = StepAtOneRank(shape=AT_ONE.shape, contention=1.5).played_over(link, cell)
     assert crowded.predict(cell, link.time).step_s == pytest.approx(0.093, abs=1e-5)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.rows.prediction import PipelineAtOneRank, StepAtOneRank
+from scalebench.analysis.rows.at_one_rank import PipelineAtOneRank, StepAtOneRank
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.costmodel.links.times import LinkModel, LinkTime
@@ -62,7 +62,7 @@ def pipelines(*sizes: int, strategy: Pipeline = GPIPE, **changes: object) -> lis
 
 @pytest.fixture(autouse=True)
 def _known_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = PipelineAtOneRank(shape(GPIPE), 0.0, 1)
+    known = PipelineAtOneRank(pipeline=shape(GPIPE))
     monkeypatch.setattr(rehearsals, "step_at_one_rank", lambda _: known)
 
 
@@ -97,7 +97,7 @@ def test_steps_are_played_as_they_are_at_that_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = (CommRequest("all_reduce", 4000, 0.002, 0.01),)
-    bare = StepAtOneRank(StepShape(requests, 0.01, 0.002, 32, {16: 0.007}), 0.0, 1)
+    bare = StepAtOneRank(shape=StepShape(requests, 0.01, 0.002, 32, {16: 0.007}))
     monkeypatch.setattr(rehearsals, "step_at_one_rank", lambda _: bare)
     cells, players = [make_cell("ddp", 1), make_cell("ddp", 2)], Players()
     run = run_of(tmp_path / "r", cells)
@@ -117,7 +117,7 @@ def test_steps_are_played_as_they_are_at_that_size(
 def on_hosts(root: Path, monkeypatch: pytest.MonkeyPatch, **of_clean_block: float) -> StoredRun:
     """Return a run of DDP on two virtual hosts whose step at N=1 takes 5.4 s."""
     requests = (CommRequest("all_reduce", 4000, 0.2, 1.0),)
-    bare = StepAtOneRank(StepShape(requests, 1.0, 0.2, 16), 0.0, 1)
+    bare = StepAtOneRank(shape=StepShape(requests, 1.0, 0.2, 16))
     monkeypatch.setattr(rehearsals, "step_at_one_rank", lambda _: bare)
     monkeypatch.setattr(LinkModel, "time", lambda *_: LinkTime(1.5, 1.5, 1.5, (2,)))
     cells = [make_cell("ddp", n, virtual_hosts=LAB) for n in (1, 2)]
