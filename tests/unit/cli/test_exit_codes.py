@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from scalebench import cli
 from scalebench.cli import main, view
+from scalebench.errors import ExitCode
 
 START = [sys.executable, "-m", "scalebench"]
 UNKNOWN = ["show", "--schedule", "no-such"]
@@ -127,3 +129,17 @@ def test_a_package_that_cannot_be_imported(tmp_path, raises, code):
     done = shell(["show"], "", cwd=tmp_path, env=os.environ | {"TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert len(done.stderr.splitlines()) == (code != 130)
+
+
+@pytest.mark.parametrize(("rank", "speaks"), [("0", True), ("1", False)])
+def test_the_silent_wait_before_they_end_the_world(monkeypatch, capsys, rank, speaks):
+    for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank,
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    waited = []
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["run", "ddp", "--launcher", "lab", "--link", "50mbit"])
+    assert left.value.code == ExitCode.USAGE
+    assert ("Leave out --launcher" in capsys.readouterr().err) == speaks
+    assert waited == ([] if speaks else [cli.SILENT_S])

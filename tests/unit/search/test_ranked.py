@@ -1,9 +1,20 @@
 """What a search's result says of its ranking."""
 
-from scalebench.search.choice import choices
+import numpy as np
+import pytest
+
+from scalebench.search.choice import Choice, choices
 from scalebench.search.ranking import search
-from scalebench.search.result import PUBLISHED_ERROR, result_of
-from scalebench.search.scores import ScoredRow, Scores, scores_of
+from scalebench.search.result import PUBLISHED_ERROR, result_of, why_faster
+from scalebench.search.scores import (
+    ScoredRow,
+    Scores,
+    interval,
+    probability_fastest,
+    scores_of,
+    typical_error,
+)
+from scalebench.search.step import PARTS
 from tests.unit.search.jobs import job
 
 
@@ -40,3 +51,100 @@ def test_the_margin_is_that_of_the_peak_that_was_most_above_its_prediction() -> 
     assert found.margin is not None and round(found.margin, 9) == 0.2
     assert (found.num_peaks, found.num_steps, found.error) == (3, 4, 0.0)
     assert scores_of([row(900)]).margin == 0.0 and scores_of([row(None)]).margin is None
+
+
+def test_the_probabilities_of_all_sum_to_one() -> None:
+    steps = [1.0, 1.05, 1.2, 1.21]
+    orders = [[one, *(s for s in steps if s != one)] for one in steps]
+    assert sum(probability_fastest(order, 0.1) for order in orders) == pytest.approx(1, abs=1e-6)
+
+
+def test_the_probability_is_that_of_drawn_errors() -> None:
+    random = np.random.default_rng(1)
+    steps = np.array([1.0, 1.1, 1.15])
+    drawn = np.log(steps) + 0.1 * random.standard_normal((200_000, 3))
+    assert probability_fastest(list(steps), 0.1) == pytest.approx(
+        np.mean(drawn.argmin(axis=1) == 0), abs=0.005
+    )
+
+
+def test_without_a_comparison_there_is_no_error_and_no_interval() -> None:
+    assert typical_error([], []) is None and interval(1.0, None) is None
+    assert typical_error([1.1, 0.9], [1.0, 1.0]) == pytest.approx(0.1, abs=0.01)
+    low, high = interval(2.0, 0.1) or (0, 0)
+    assert low * high == pytest.approx(4.0) and low < 2 < high
+    drawn = 2.0 * np.exp(0.1 * np.random.default_rng(1).standard_normal(200_000))
+    assert np.mean((low <= drawn) & (drawn <= high)) == pytest.approx(0.9, abs=0.005)
+
+
+NOTHING = dict.fromkeys(PARTS, 0.0)
+FIRST, SECOND = list(PARTS)[:2]
+
+
+def choice(first_s: float, second_s: float, **changes: int) -> Choice:
+    parts = NOTHING | {FIRST: first_s, SECOND: second_s}
+    return Choice(**{"data": 1, **changes}, step_s=first_s + second_s, parts_s=parts)
+
+
+def test_the_part_that_gains_most_is_named_with_what_it_gains() -> None:
+    told = why_faster(choice(0.008, 0.002, data=4), choice(0.011, 0.0021, tensor=4))
+    assert told == (
+        f"data 4 is 3.10 ms (31 %) faster than tensor 4: it spends 3.00 ms less on {PARTS[FIRST]}."
+    )
+
+
+def test_a_part_that_loses_is_named_where_it_counts() -> None:
+    told = why_faster(choice(0.008, 0.002, data=4), choice(0.011, 0.001, tensor=4))
+    assert "data 4 is 2.00 ms (20 %) faster than tensor 4" in told
+    assert told.endswith(f"3.00 ms less on {PARTS[FIRST]}, and 1.00 ms more on {PARTS[SECOND]}.")
+
+
+def test_equal_steps_are_said_to_be_equal() -> None:
+    told = why_faster(choice(0.008, 0.002, data=4), choice(0.008, 0.002, tensor=4))
+    assert told.startswith("data 4 and tensor 4 take equally long")
+
+
+@pytest.mark.parametrize(
+    ("choice", "mesh", "how", "name"),
+    [
+        (Choice(data=1), "one rank", "float32", "one"),
+        (Choice(data=4), "data 4", "float32, buckets 25 MiB", "d4-b25"),
+        (
+            Choice(data=2, pipeline=2, schedule="1f1b", microbatches=4),
+            "data 2 × pipeline 2", "1f1b, 4 microbatches, float32", "d2-p2-1f1b-m4",
+        ),
+        (
+            Choice(data=1, pipeline=2, schedule="interleaved-1f1b", chunks=2),
+            "pipeline 2", "interleaved-1f1b v=2, float32", "p2-interleaved-1f1b-v2",
+        ),
+        (
+            Choice(data=2, shard=4, tensor=2, zero=3, precision="bfloat16"),
+            "data 2 × shard 4 (ZeRO-3) × tensor 2", "bfloat16", "d2-s4-t2-z3-bf16",
+        ),
+        (
+            Choice(data=1, context=2, context_method="ring", checkpointing="full"),
+            "context 2", "ring, full checkpointing, float32", "c2-ring-full",
+        ),
+    ],
+)  # fmt: skip
+def test_a_configuration_in_words(choice: Choice, mesh: str, how: str, name: str) -> None:
+    assert (choice.mesh_words, choice.how_words, choice.name) == (mesh, how, name)
+
+
+@pytest.mark.parametrize(
+    ("choice", "replicates"),
+    [
+        (Choice(data=1), False),
+        (Choice(data=2), True),
+        (Choice(data=1, expert=4), True),  # what is no expert's is on all ranks
+        (Choice(data=1, shard=2, zero=1), True),
+        (Choice(data=1, shard=2, zero=2), False),
+        (Choice(data=2, tensor=2), False),
+        (Choice(data=2, context=2), False),
+        (Choice(data=2, pipeline=2, schedule="gpipe"), False),
+    ],
+)
+def test_gradients_go_in_buckets_where_whole_replicas_sum_them(
+    choice: Choice, replicates: bool
+) -> None:
+    assert choice.replicates_alone == replicates

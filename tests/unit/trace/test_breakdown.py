@@ -1,12 +1,20 @@
 """Every moment of a step belongs to one part."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.errors import UsageError
+from scalebench.trace.analysis import analyse, together
 from scalebench.trace.breakdown import break_down, is_between_two
+from scalebench.trace.classify import timeline_of
 from scalebench.trace.intervals import intervals, union
+from scalebench.trace.job import analyse_job
+from scalebench.trace.steps import whole_steps
 from tests.builders.traced import flat, make_operation, make_trace
+from tests.builders.traces import Event, annotation, events, kernel, launch, op
 
 PARTS = (
     *("codec_s", "busy_s", "wait_s", "exposed_transfer_s"),
@@ -115,3 +123,162 @@ def test_where_blocking_was_noted_it_stands_for_sends_and_receives():
     assert break_down(0, trace).comm_s == pytest.approx(0.085)
     assert break_down(0, noted).comm_s == pytest.approx(0.005 + 0.020)
     assert [is_between_two(op) for op in operations] == [True, True, False]
+
+
+GEMM = "ampere_sgemm_128x64_tn"
+
+
+def collective(name, nelems, start, end, stream, **more):
+    details = {"Collective name": name, "In msg nelems": nelems, "dtype": "Byte", **more}
+    return kernel("ncclDevKernel_Generic", start, end, stream=stream, **details)
+
+
+@pytest.fixture
+def timeline():
+    """Microseconds: comm 100-200 and 150-260 (160), compute 0-120 and 250-300 (170)."""
+    return timeline_of(
+        events(
+            annotation("ProfilerStep#1", 50, 150),
+            annotation("ProfilerStep#2", 150, 220),
+            kernel(GEMM, 0, 120),
+            kernel(GEMM, 250, 300),
+            collective("allreduce", 100, 100, 200, 20),
+            collective("broadcast", 7, 150, 260, 21),
+            Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 320, 330),
+            op("aten::item", 0, 400),
+        )
+    )
+
+
+def us(value):
+    return pytest.approx(value * 1e-6)
+
+
+def test_the_whole_file(timeline):
+    found = analyse(timeline)
+    assert found.window_s == us(400)
+    assert found.comm_s == us(160)
+    assert found.compute_s == us(170)
+    assert found.overlap_s == us(20 + 10)
+    assert found.exposed_comm_s == us(130)
+    assert found.overlap_ratio == pytest.approx(30 / 160)
+    assert found.comm_compute_ratio == pytest.approx(160 / 170)
+    assert found.copies_s == us(10)
+    assert found.idle_s == us(400 - 300 - 10)
+
+
+def test_copies_hide_no_communication():
+    """Microseconds: compute 0-50, comm 40-100, copies 30-60, 55-70 and 95-120."""
+    timeline = timeline_of(
+        events(
+            kernel(GEMM, 0, 50),
+            collective("allreduce", 100, 40, 100, 20),
+            Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 30, 60),
+            Event("gpu_memset", "Memset (Device)", 55, 70),
+            Event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 95, 120),
+        )
+    )
+    found = analyse(timeline)
+    assert (found.overlap_s, found.exposed_comm_s) == (us(10), us(50))
+    assert found.copies_s == us(40 + 25)
+    assert found.comm_beside_copies_s == us(20 + 5)
+    assert found.copies_alone_s == us(20)
+    both = together([found, found])
+    assert (both.comm_beside_copies_s, both.copies_alone_s) == (us(50), us(40))
+
+
+def test_kinds_overlap_each_other_and_are_each_a_union(timeline):
+    broadcast, reduce = analyse(timeline).kinds  # the longest first
+    assert (broadcast.name, broadcast.count, broadcast.payload_bytes) == ("broadcast", 1, 7)
+    assert (broadcast.total_s, broadcast.hidden_s, broadcast.exposed_s) == (
+        us(110),
+        us(10),
+        us(100),
+    )
+    assert (reduce.name, reduce.total_s) == ("all_reduce", us(100))
+    assert (reduce.hidden_s, reduce.exposed_s) == (us(20), us(80))
+
+
+def test_a_size_that_is_not_known_makes_the_sum_unknown():
+    timeline = timeline_of(
+        events(
+            collective("allreduce", 5, 0, 10, 20),
+            collective("allreduce", None, 20, 30, 20),
+        )
+    )
+    (share,) = analyse(timeline).kinds
+    assert (share.count, share.payload_bytes) == (2, None)
+
+
+def test_several_ranks_are_summed_and_their_ratio_is_that_of_the_sums(timeline):
+    hidden = timeline_of(events(kernel(GEMM, 0, 50), collective("allreduce", 3, 0, 40, 20)))
+    found = together([analyse(timeline), analyse(hidden)])
+    assert found.comm_s == us(200)
+    assert found.exposed_comm_s == us(130)
+    assert found.overlap_ratio == pytest.approx(70 / 200)
+    assert {share.name: (share.count, share.payload_bytes) for share in found.kinds} == {
+        "all_reduce": (2, 103),
+        "broadcast": (1, 7),
+    }
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def steps(*bounds):
+    return [annotation(f"ProfilerStep#{i}", *span) for i, span in enumerate(bounds)]
+
+
+def test_a_kernel_belongs_to_the_step_that_launched_it():
+    timeline, within, _ = whole_steps(
+        events(
+            *steps((100, 200), (200, 300), (300, 400)),
+            launch(50, 1), kernel("gemm", 110, 120, 1),  # before the first step
+            launch(150, 2), kernel("gemm", 180, 220, 2),
+            launch(290, 3), kernel("gemm", 350, 380, 3),  # of the second, run during the third
+            launch(290, 4), kernel(REDUCE, 370, 390, 4, 20, **{"Collective name": "broadcast"}),
+            launch(300, 5), kernel("gemm", 395, 399, 5),  # of the last
+            launch(280, 6), Event("gpu_memcpy", "Memcpy DtoH", 391, 392, 7, 6),
+            launch(310, 7), Event("gpu_memset", "Memset (Device)", 398, 399, 7, 7),
+            kernel("gemm", 210, 299, 99),  # launched nobody knows when
+        )
+    )  # fmt: skip
+    found = analyse(timeline, within)
+    assert within.tolist() == [[100_000, 392_000]]
+    assert len(timeline.steps) == 2
+    assert (found.compute_s, found.comm_s, found.overlap_s) == (us(70), us(20), us(10))
+    assert found.copies_s == us(1)
+    assert [share.name for share in found.kinds] == ["broadcast"]
+
+
+def test_on_the_cpu_a_step_is_what_lies_between_its_marks():
+    timeline, within, _ = whole_steps(
+        events(
+            *steps((100, 200), (250, 300)),
+            op("aten::mm", 150, 260),
+            annotation("gloo:all_reduce", 190, 400, thread=2),
+        )
+    )
+    found = analyse(timeline, within)
+    assert found.window_s == us(150)
+    assert (found.compute_s, found.comm_s, found.overlap_s) == (us(60), us(60), us(20))
+
+
+def test_no_steps_to_look_at():
+    with pytest.raises(UsageError, match="no profiler steps"):
+        whole_steps(events(kernel("gemm", 0, 10)))
+
+
+@pytest.mark.parametrize(
+    ("name", "overlap"),
+    [
+        # HolisticTraceAnalysis 0.5.0, HTA_DISABLE_NS_ROUNDING=1
+        ("nccl-2.17_2ranks_rank0", 0.1476),
+        ("nccl-sendrecv_128ranks_rank0", 0.1181),
+        ("nccl-sendrecv_128ranks_rank1", 0.2005),
+    ],
+)
+def test_the_overlap_that_holistic_trace_analysis_finds(name, overlap):
+    job = analyse_job([GOLDEN / f"{name}.json.gz"], "steps")
+    assert job.total.overlap_ratio == pytest.approx(overlap, abs=5e-5)

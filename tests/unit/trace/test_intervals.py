@@ -1,6 +1,7 @@
 """Interval algebra against a reference that paints every nanosecond."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,9 @@ from scalebench.trace.intervals import (
     subtract,
     union,
 )
+from scalebench.trace.kernel_launches import find_launches
+from scalebench.trace.spans import Spans
+from tests.builders.traces import US, annotation, events, kernel, launch, op
 
 END = 40
 PAIRS = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)
@@ -82,3 +86,52 @@ def test_times_of_day_in_nanoseconds_are_exact():
     now = 1_795_246_991_239_749_685
     a = union(intervals([(now, now + 3), (now + 2, now + 5)]))
     assert length(subtract(a, intervals([(now + 1, now + 4)]))) == 2
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def launches_of(trace):
+    return find_launches(trace, trace.of("kernel"))
+
+
+@pytest.mark.parametrize(
+    ("launched", "found"), [(9, False), (10, True), (15, True), (20, True), (21, False)]
+)
+def test_an_event_that_shares_the_external_id_counts_if_the_launch_lies_in_it(launched, found):
+    """The annotation is around the event, not around the launch: only the event leads to it."""
+    identity = {"External id": 77}
+    trace = events(
+        op("aten::add", 10, 20, thread=2, **identity),
+        annotation("nccl:all_reduce", 8, 30, thread=2),
+        launch(launched, 5),
+        kernel(NCCL, 40, 50, 5, **identity),
+    )
+    launches = launches_of(trace)
+    assert (launches.of(0).annotation == 1) == found
+    assert launches.asked_ns[0] == (10 if found else launched) * US
+
+
+NESTED = [("a", 0, 9, 1), ("b", 2, 6, 1), ("c", 3, 5, 1), ("d", 7, 8, 1), ("e", 4, 12, 5)]
+
+
+def spans(rows):
+    made = events(*(op(name, begin, end, thread=thread) for name, begin, end, thread in rows))
+    return Spans.of(made, np.arange(len(rows)))
+
+
+def by_looking(rows, moment, thread):
+    around = [
+        (begin, i)
+        for i, (_, begin, end, on) in enumerate(rows)
+        if on == thread and begin <= moment <= end
+    ]
+    return max(around)[1] if around else -1
+
+
+@given(st.lists(st.tuples(st.integers(-1, 14), st.integers(0, 6)), min_size=1))
+def test_the_innermost_event_of_the_thread(asked):
+    moments = np.array([moment * US for moment, _ in asked])
+    threads = np.array([thread for _, thread in asked])
+    found = spans(NESTED).containing(moments, threads)
+    assert found.tolist() == [by_looking(NESTED, moment, thread) for moment, thread in asked]

@@ -1,12 +1,18 @@
 """Transfer and wait apart: who came last, and how long the others waited."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.records.trace import ClockAlignment
+from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
+from scalebench.trace.causality import ends_apart, launches_between, shows_no_gpu
 from scalebench.trace.intervals import length_s
+from scalebench.trace.kineto import read_kineto
 from scalebench.trace.matching import Arrival, Transfer, match, stragglers, transfers
 from tests.builders.traced import MS, make_operation, make_trace
+from tests.builders.traces import US, annotation, events, kernel, launch, op
 
 
 def spans(waiting):
@@ -115,3 +121,106 @@ def test_ranks_that_broadcast_in_turn_are_each_waited_for():
     assert spans(found.waiting[1]) == []
     assert [arrival.rank for arrival in found.arrivals] == [1]
     assert spans(match(traces, root=0).waiting[0]) == []
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def record(size):
+    details = {"Collective name": "allreduce", "Group size": size, "In msg nelems": 4}
+    return op("record_param_comms", 30, 31, **{**details, "dtype": "Float"})
+
+
+def steps(lost=(), early=(), count=10):
+    """Launches at 0, 10, 20, … µs, each with a kernel 5 µs later."""
+    for n in range(count):
+        yield launch(10 * n, n + 1)
+        if n not in lost:
+            yield kernel("gemm", 10 * n + (-1 if n in early else 5), 10 * n + 8, n + 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "num", "num_impossible"),
+    [
+        (steps(), 10, 0),
+        (steps(lost=[3, 4]), 10, 2),
+        (steps(early=[3, 5, 6]), 10, 3),
+        (steps(lost=[0], early=[9]), 10, 2),
+        ([*steps(), record(1)], 10, 0),  # one rank: in place, NCCL launches nothing
+        ([*steps(), record(2)], 11, 1),
+        ([*steps(), record(2), kernel(ALL_REDUCE, 35, 39, 4)], 10, 0),
+        ([*steps(lost=[3]), annotation("cudaStreamBeginCapture", 1, 2)], 10, 0),
+        ([op("aten::mm", 0, 5)], 0, 0),  # on CPU
+    ],
+)
+def test_launches_without_their_kernel_or_after_it_are_counted(rows, num, num_impossible):
+    found = launches_between(events(*rows), 0, 1000 * US)
+    assert (found.num, found.num_impossible) == (num, num_impossible)
+
+
+@pytest.mark.parametrize(("num_lost", "refused"), [(0, False), (2, False), (3, True)])
+def test_more_than_one_in_a_hundred_is_refused_with_the_remedy(num_lost, refused):
+    found = launches_between(events(*steps(lost=range(num_lost), count=200)), 0, 10_000 * US)
+    reason = found.why_refused or ""
+    assert bool(reason) is refused
+    assert not refused or ("3 of 200 launches" in reason and "CUDA 13.1" in reason)
+
+
+@pytest.mark.parametrize(
+    ("rows", "silent"),
+    [
+        ([launch(0, 1)], True),
+        ([annotation("nccl:all_reduce", 0, 1)], True),
+        ([launch(0, 1), kernel("gemm", 5, 8, 1)], False),
+        ([annotation("gloo:all_reduce", 0, 1), op("aten::mm", 0, 5)], False),
+    ],
+)
+def test_a_gpu_of_which_nothing_is_seen_is_no_cpu(rows, silent):
+    assert shows_no_gpu(events(*rows)) is silent
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("nccl*.gz")), ids=lambda path: path.name)
+def test_real_traces_are_possible(path):
+    read = read_kineto(path)
+    found = launches_between(read, int(read.start_ns.min()), int(read.end_ns.max()) + 1)
+    assert (found.num, found.num_impossible) == (len(read.of("kernel")), 0)
+
+
+def reduced(ends_us, name=ALL_REDUCE, kind="all_reduce"):
+    """Return the trace of a rank whose operations of 200 µs end then."""
+    return Trace(
+        origin_ns=0,
+        steps=[(0, 10**9)],
+        operations=[
+            TracedOperation(
+                kind=kind, name=name, step=0, ordinal=n, num_bytes=4, group_size=2,
+                start_ns=round((end - 200) * US), end_ns=round(end * US),
+            )
+            for n, end in enumerate(ends_us)
+        ],
+    )  # fmt: skip
+
+
+EVEN = [1000 * n for n in range(1, 201)]
+
+
+@pytest.mark.parametrize(
+    ("apart_us", "num_shifted", "clock_us", "change", "refused"),
+    [
+        (0, 200, 0, {}, False),
+        (110, 200, 0, {}, False),  # the last pieces arrive one after another
+        (130, 200, 0, {}, True),
+        (130, 2, 0, {}, False),  # no more than one in a hundred
+        (130, 3, 0, {}, True),
+        (130, 200, 20, {}, False),  # the clocks explain it
+        (130, 200, 0, {"name": "gloo:all_reduce"}, False),
+        (130, 200, 0, {"kind": "all_gather"}, False),
+    ],
+)
+def test_all_reduces_that_end_apart_are_refused(apart_us, num_shifted, clock_us, change, refused):
+    shifted = [end + apart_us * (n < num_shifted) for n, end in enumerate(EVEN)]
+    traces = {0: reduced(EVEN, **change), 1: reduced(shifted, **change)}
+    reason = ends_apart(traces, {}, clock_us / 1e6)
+    assert bool(reason) is refused
+    assert not refused or f"{num_shifted} of 200 all-reduces" in reason

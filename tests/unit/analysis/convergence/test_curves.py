@@ -1,11 +1,25 @@
 """When a race reached its target: by hand, and for any curve."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.convergence.projected import arrival
-from scalebench.records.race import RacePoint
+from scalebench.analysis.convergence.noise_scale import (
+    gradient_variance,
+    noise_scale,
+    squared_gradient,
+)
+from scalebench.analysis.convergence.projected import (
+    Training,
+    arrival,
+    time_to_loss,
+)
+from scalebench.analysis.projection.project import project
+from scalebench.records.race import GradientNorms, RacePoint
+from scalebench.report.tables.projection import render_projection
+from scalebench.stats import Estimate
+from tests.unit.analysis.projection.test_project import make_run, the_profile
 
 
 def course(*losses, samples=100, seconds=2.0, evaluation_s=0.5):
@@ -60,3 +74,104 @@ def test_an_arrival_lies_before_two_evaluations_that_confirm_it(losses, target):
 def test_a_lower_target_is_never_reached_sooner(losses, lower):
     easy, hard = (arrival(course(*losses), target) for target in (3.0, 3.0 - lower))
     assert hard is None or (easy is not None and easy.samples <= hard.samples)
+
+
+def norms_of(gradients, batch_size):
+    """What a rank would write of batches with these gradients, shape [batches, parameters]."""
+    return GradientNorms(
+        num_batches=len(gradients),
+        batch_size=batch_size,
+        mean_square=float((gradients**2).sum(1).mean()),
+        square_of_mean=float((gradients.mean(0) ** 2).sum()),
+    )
+
+
+def drawn(generator, true, deviations, batches, batch_size):
+    """Mean gradients of batches whose samples scatter by ``deviations`` in each direction."""
+    noise = generator.normal(size=(batches, len(true))) * deviations / np.sqrt(batch_size)
+    return true + noise
+
+
+@pytest.mark.parametrize(("batches", "batch_size"), [(2, 1), (4, 8), (16, 8)])
+def test_both_parts_are_unbiased(batches, batch_size):
+    generator = np.random.default_rng(0)
+    true, deviations = np.array([1.0, -0.5, 0.25]), np.array([2.0, 1.0, 3.0])
+    found = [
+        norms_of(drawn(generator, true, deviations, batches, batch_size), batch_size)
+        for _ in range(4000)
+    ]
+    gradients = np.array([squared_gradient(norms) for norms in found])
+    variances = np.array([gradient_variance(norms) for norms in found])
+    for values, known in ((gradients, (true**2).sum()), (variances, (deviations**2).sum())):
+        error = values.std() / np.sqrt(len(values))
+        assert abs(values.mean() - known) < 4 * error
+    pooled = noise_scale(found)
+    assert pooled == pytest.approx((deviations**2).sum() / (true**2).sum(), rel=0.2)
+
+
+def test_gradients_that_cancel_have_no_noise_scale():
+    assert noise_scale([norms_of(np.array([[1.0, 0.0], [-1.0, 0.0]]), 4)]) is None
+    assert noise_scale([]) is None
+
+
+batches = st.integers(1, 1 << 20)
+rates = st.floats(1e-3, 1e9)
+noises = st.floats(1e-3, 1e9)
+
+
+def exactly(noise):
+    return Estimate(value=noise, low=noise, high=noise, n=1)
+
+
+def test_a_batch_beyond_the_noise_scale_needs_more_samples():
+    # E(b) = 1 + b / 3: 2 for a batch of 3, 5 for one of 12.
+    found = time_to_loss(Training(12, 80.0, 40.0, 160.0), Training(3, 10.0), exactly(3.0))
+    assert found.statistical_efficiency == pytest.approx(2 / 5)
+    assert found.speedup == pytest.approx(8 * 2 / 5)
+    assert (found.low, found.high) == (pytest.approx(4 * 2 / 5), pytest.approx(16 * 2 / 5))
+
+
+@given(batches, rates, rates, noises)
+def test_the_same_batch_needs_the_same_samples(batch, rate, base_rate, noise):
+    found = time_to_loss(Training(batch, rate), Training(batch, base_rate), exactly(noise))
+    assert found.statistical_efficiency == 1
+    assert found.speedup == pytest.approx(rate / base_rate)
+
+
+@given(batches, batches, rates, noises)
+def test_a_larger_batch_never_needs_fewer_samples_nor_more_than_in_proportion(a, b, rate, noise):
+    small, large = sorted((a, b))
+    found = time_to_loss(Training(large, rate), Training(small, rate), exactly(noise))
+    assert small / large * (1 - 1e-9) <= found.statistical_efficiency <= 1 + 1e-9
+
+
+def test_weak_scaling_steps_faster_and_reaches_a_loss_no_sooner(tmp_path):
+    run = make_run(tmp_path, link=the_profile(2), scaling="weak")
+    few, many = project(run, [8, 512], noise_scale=32.0).rows
+    assert many.throughput > 10 * few.throughput
+    assert few.statistical_efficiency == pytest.approx(2 / 9)
+    # 32 samples in 0.1 s on one rank; N times as many in a step here.
+    assert few.speedup_to_loss == pytest.approx(0.1 / few.step_s * 8 * 2 / 9)
+    # 8 ranks need 4.5 times the samples, 512 need 256.5 times as many.
+    assert many.speedup_to_loss == pytest.approx(0.1 / many.step_s * 512 * 2 / 513)
+    assert few.speedup_to_loss_low is None  # no row of this run was compared with a measurement
+
+
+def test_without_a_noise_scale_nothing_is_said_of_the_loss(tmp_path):
+    projection = project(make_run(tmp_path, link=the_profile(2)), [8])
+    assert projection.rows[0].speedup_to_loss is None
+    assert "loss" not in render_projection(projection, 160)
+
+
+def test_the_table_says_where_more_ranks_do_not_help(tmp_path):
+    run = make_run(tmp_path, link=the_profile(2), scaling="weak")
+    slow = project(run, [2, 8, 64], noise_scale=1.0)
+    told = " ".join(render_projection(slow, 160).split())
+    best = max(slow.rows, key=lambda row: row.speedup_to_loss)
+    assert best.world_size == 2
+    assert "ddp reaches a loss soonest at N=2 (more ranks take longer)" in told
+    assert "a gradient noise scale of 1.00 samples" in told
+    fast = project(run, [2, 8], noise_scale=1e6)
+    told = " ".join(render_projection(fast, 160).split())
+    assert "ddp reaches a loss soonest at N=8 (the largest number projected)" in told
+    assert "samples" in told and "1×" in told

@@ -5,10 +5,18 @@ import math
 import numpy as np
 import pytest
 
+from scalebench.analysis.rows.against_uncompressed import (
+    replayed_break_even,
+)
 from scalebench.analysis.rows.efficiency import Ratios
+from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.rows.launches import Launches
+from scalebench.costmodel.links.profile import profile_of
+from scalebench.costmodel.links.times import LinkModel
 from scalebench.records.rank import Block, RankRecord
 from scalebench.records.run import CellResult
 from tests.builders.runs import make_cell, make_info, make_record, make_result, make_run
+from tests.unit.analysis.rows.test_prediction import ask, at_one, the_link
 
 TURNS, STEPS = 6, 5
 PLAIN_S, DDP_S, DRIFT = 0.1, 0.06, 0.2
@@ -60,3 +68,61 @@ def test_a_run_that_looked_after_every_round_takes_wider_intervals() -> None:
         return found.half_width
 
     assert width(Ratios.of(looked)) > 1.05 * width(Ratios.of(make_run(results)))
+
+
+N2 = make_cell("ddp", 2, global_batch=64, rank_batch=32)
+"""As large a batch per rank as at N=1, so that computing takes as long."""
+
+LINK = the_link(2)
+
+
+def launches(*results):
+    return Launches(results[0].cell, measured=dict(enumerate(results)))
+
+
+def exact(clean=100):
+    return at_one(ask(90, num_bytes=4_000_000), clean=clean)
+
+
+def smaller(clean, num_bytes=1_000_000):
+    return at_one(ask(90, num_bytes=num_bytes), clean=clean)
+
+
+def test_where_nothing_overlaps_it_is_the_serial_limit():
+    found = replayed_break_even(N2, launches(smaller(120)), launches(exact()), LINK)
+    # 3 MB less on the wire, by 2(N-1)/N = 1, against 20 ms more of computing.
+    assert found.value == pytest.approx(3_000_000 / 0.02, rel=1e-3)
+    assert (found.low, found.high, found.n) == (None, None, 1)
+
+
+def test_what_the_computation_hides_moves_it_down():
+    buckets = [ask(30, num_bytes=3_000_000), ask(90, 1, num_bytes=1_000_000)]
+    hidden = at_one(*buckets)
+    found = replayed_break_even(N2, launches(smaller(120)), launches(hidden), LINK)
+    assert 0 < found.value < 0.7 * 3_000_000 / 0.02
+
+
+def test_the_scatter_of_the_launches_is_its_interval():
+    own = launches(smaller(119), smaller(121))
+    whole = launches(exact(99), exact(101))
+    found = replayed_break_even(N2, own, whole, LINK)
+    assert found.low < 3_000_000 / 0.02 < found.high
+    assert found.n == 2
+
+
+def test_more_bytes_and_more_computing_never_pay():
+    own = launches(smaller(120, num_bytes=5_000_000))
+    assert replayed_break_even(N2, own, launches(exact()), LINK).value == 0
+
+
+def test_fewer_bytes_and_less_computing_pay_on_every_link():
+    with pytest.raises(Unavailable, match="shorter on every link"):
+        replayed_break_even(N2, launches(smaller(90)), launches(exact()), LINK)
+
+
+def test_it_says_what_is_missing():
+    with pytest.raises(Unavailable, match="no launch of the strategy at N=1"):
+        replayed_break_even(N2, None, launches(exact()), LINK)
+    nothing = LinkModel(profile_of([], (), created="", version="", device="", backend="").fits)
+    with pytest.raises(Unavailable, match="no all_reduce was calibrated"):
+        replayed_break_even(N2, launches(smaller(120)), launches(exact()), nothing)

@@ -1,7 +1,10 @@
 """Calibration: what is planned, what becomes of points, how it is shown."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
@@ -10,15 +13,21 @@ from scalebench.cli.calibrate import as_object, calibrate
 from scalebench.costmodel.links.crossover import crossovers
 from scalebench.costmodel.links.profile import LinkProfile, profile_of
 from scalebench.errors import ExitCode, UsageError
+from scalebench.records.rank import Memory
 from scalebench.report.tables.calibration import render_calibration
+from scalebench.session.calibration.of_run import PARTS, _sweeps
 from scalebench.session.calibration.sweeps import (
     Sweeps,
     cut_short,
     imported,
     measured_profile,
     sizes_up_to,
+    transfers_of,
 )
+from scalebench.spec import Cell, Ddp, Expert
+from scalebench.spec.presets import PRESETS, MoeShape
 from tests.builders.calibrated import ALPHA_S, BANDWIDTH, line, point
+from tests.builders.runs import make_cell, make_record, make_result
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "nccl_tests"
 ORIGIN = {"created": "now", "version": "0", "device": "cpu", "backend": "gloo"}
@@ -163,3 +172,36 @@ def test_a_broadcast_is_fitted_by_the_backends_law(backend, law):
     if law == "ring":
         assert regime.alpha_s == pytest.approx(ALPHA_S, rel=1e-3)
         assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=1e-3)
+
+
+MOE = cast(MoeShape, PRESETS["gpt-moe-tiny"])
+PARAMETERS_BYTES = 9_135_104
+
+
+def of_run(cells: Sequence[Cell]) -> Sweeps:
+    """Return what a run of cells calibrates that have been inspected."""
+    spec = SimpleNamespace(device="cpu", virtual_hosts=None, pinned=False)
+    inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in cells]
+    memory = Memory(parameters_bytes=PARAMETERS_BYTES)
+    ranks = [make_record(r).model_copy(update={"memory": memory}) for r in range(2)]
+    results = {cell.id: make_result(cell, ranks=ranks) for cell in inspections}
+    return _sweeps(cells, SimpleNamespace(results=results, info=SimpleNamespace(spec=spec)))  # type: ignore[arg-type]
+
+
+def test_each_operation_is_timed_up_to_what_its_own_strategies_send() -> None:
+    """Tokens on their way to experts are small beside all gradients in one bucket."""
+    settings = {"world_size": 2, "workload": MOE, "global_batch": 16, "rank_batch": 8}
+    cells = [
+        make_cell("ddp", strategy=Ddp(), **settings),
+        make_cell("expert", strategy=Expert(), **settings),
+    ]
+    sweeps = of_run(cells)
+    largest = {op: sizes[-1] for op, sizes in sweeps.sizes.items()}
+    assert not sweeps.pinned, "as the run's ranks are"
+    assert largest["all_reduce"] == PARAMETERS_BYTES
+    assert largest["all_to_all"] == 4 * MOE.width * MOE.top_k * MOE.context * 8
+    planned = transfers_of(sweeps)
+    assert len(planned) == 2 * len(PARTS)
+    assert {(t.operation, t.size_bytes) for t in planned} == {
+        (op, size // part) for op, size in largest.items() for part in PARTS
+    }

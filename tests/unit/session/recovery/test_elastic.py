@@ -1,11 +1,21 @@
 """A job with fewer ranks: who trains what, and what was noted made into stretches."""
 
+import errno
+import os
+import signal
+import subprocess
+from collections import namedtuple
+
 import pytest
 
-from scalebench.records.fault_events import Event
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.fault_events import CAUGHT_UP, Event, FaultFolder
+from scalebench.session.recovery import directory
 from scalebench.session.recovery.elastic import elastic_run, goes_on_with_fewer, with_fewer_ranks
+from scalebench.session.recovery.striking import CALM_POLL_S, Striking
+from scalebench.session.recovery.timeline import NoTimeline
 from scalebench.spec import Ddp, Fsdp, Mesh
-from scalebench.spec.recovery import Recovery
+from scalebench.spec.recovery import FaultPlan, Recovery
 from tests.builders.runs import make_cell
 
 MS = 1_000_000
@@ -59,3 +69,132 @@ def test_stretches_are_steps_that_all_ranks_have_done():
     assert third.first == 9 and len(found.unbroken_loss) == 11
     assert found.shrink_s == pytest.approx(0.455)  # from 65 ms to 520 ms
     assert found.grow_s == pytest.approx(0.135)  # from 580 ms to 715 ms
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def cells():
+    saving = make_cell("ddp", 2).model_copy(update={"purpose": "save", "recovery": Recovery()})
+    return [make_cell("ddp", 2), saving]
+
+
+def test_a_suite_may_name_the_directory_and_the_command_line_another(cells, tmp_path):
+    of_suite, chosen = tmp_path / "suite", tmp_path / "chosen"
+    of_suite.mkdir()
+    chosen.mkdir()
+    plan = Recovery(directory=str(of_suite))
+    saving = cells[1].model_copy(update={"recovery": plan})
+    (found,) = directory.with_directory([saving], None, tmp_path, "x")
+    assert found.recovery.directory == str(of_suite / "scalebench-x")
+    (found,) = directory.with_directory([saving], chosen, tmp_path, "x")
+    assert found.recovery.directory == str(chosen / "scalebench-x")
+
+
+def test_a_given_directory_gets_a_folder_of_the_run(cells, tmp_path):
+    chosen = tmp_path / "fast"
+    chosen.mkdir()
+    _, saving = directory.with_directory(cells, chosen, tmp_path, "the-run")
+    assert saving.recovery.directory == str(chosen / "scalebench-the-run")
+    directory.remove_checkpoints([chosen, chosen / "scalebench-the-run"], tmp_path, "the-run")
+    assert os.listdir(chosen) == []
+
+
+def test_a_directory_that_is_not_there(cells, tmp_path):
+    with pytest.raises(UsageError, match="there is no such directory"):
+        directory.with_directory(cells, tmp_path / "missing", tmp_path, "x")
+
+
+def refusing(number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (errno.EACCES, "Permission denied"),
+        (errno.EROFS, "Read-only file system"),
+        (errno.ENOSPC, "No space left on device"),
+    ],
+)
+def test_a_directory_that_cannot_be_written(cells, tmp_path, monkeypatch, number, why):
+    monkeypatch.setattr(directory.tempfile, "NamedTemporaryFile", refusing(number))
+    with pytest.raises(UsageError, match=f"cannot go into .*: {why}. Give a directory that you"):
+        directory.with_directory(cells, tmp_path, tmp_path, "x")
+
+
+def test_a_directory_that_cannot_keep_files(cells, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", refusing(errno.EINVAL))
+    what = "where fsync fails: Invalid argument. Give a directory on another"
+    with pytest.raises(UsageError, match=what):
+        directory.with_directory(cells, tmp_path, tmp_path, "x")
+
+
+def test_a_directory_that_is_too_small(cells, tmp_path, monkeypatch):
+    monkeypatch.setattr(directory.shutil, "disk_usage", lambda _: Usage(10, 9, 1000))
+    needed = 3 * 3 * 12 * cells[1].workload.num_parameters
+    assert directory.needed_bytes(cells) == needed
+    with pytest.raises(UsageError, match=r"has 1\.00 kB free, and they need about"):
+        directory.with_directory(cells, tmp_path, tmp_path, "x")
+
+
+@pytest.fixture
+def rank():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def folder(tmp_path, rank):
+    """Return what a rank has noted that has done its step."""
+    folder = FaultFolder(tmp_path)
+    folder.note(0, 1, "started", rank.pid)
+    folder.note(0, 1, "step", 6)
+    return folder
+
+
+def strike(folder, rank, kind, cut_link=None):
+    with Striking(folder, [FaultPlan(kind=kind, rank=1, at_step=6)], cut_link) as striking:
+        rank.wait()
+    return striking
+
+
+def test_a_killed_rank_has_failed_at_a_moment_that_is_known(folder, rank):
+    striking = strike(folder, rank, "kill")
+    assert rank.returncode == -signal.SIGKILL
+    assert striking.failed_ns[0] >= folder.events(0, 1)[-1].time_ns
+
+
+def test_a_restarted_rank_is_not_struck_before_it_has_caught_up(folder, rank):
+    plans = [
+        FaultPlan(kind="raise", rank=1, at_step=6),
+        FaultPlan(kind="kill", rank=1, at_step=5, attempt=1),
+        FaultPlan(kind="kill", rank=1, at_step=5, attempt=2, fails=False),
+    ]
+    folder.note(1, 1, "started", rank.pid)
+    folder.note(1, 1, "step", 60)
+    with Striking(folder, plans) as striking:
+        with pytest.raises(subprocess.TimeoutExpired):
+            rank.wait(5 * CALM_POLL_S)
+        folder.note(1, 1, CAUGHT_UP, 60)
+        folder.note(1, 1, "step", 64)
+        with pytest.raises(subprocess.TimeoutExpired):
+            rank.wait(5 * CALM_POLL_S)
+        folder.note(1, 1, "step", 65)
+        assert rank.wait(10) == -signal.SIGKILL
+    assert list(striking.failed_ns) == [1], "it raised by itself in the first attempt"
+
+
+@pytest.mark.parametrize("error", [EnvironmentUnfit("the holder has ended"), ValueError("closed")])
+def test_a_link_that_cannot_be_cut_is_said_and_its_rank_ends(folder, rank, error):
+    def refuse():
+        raise error
+
+    with pytest.raises(NoTimeline, match=f"rank 1 could not be made to fail: {error}"):
+        strike(folder, rank, "link", refuse)
+    assert rank.returncode == -signal.SIGKILL

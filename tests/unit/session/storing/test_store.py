@@ -1,17 +1,23 @@
 """A result whose storing was cut short is not lost."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
 from scalebench.analysis.run import load_run
-from scalebench.errors import UsageError
+from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.files import write_checked
+from scalebench.session.storing import overview_picture
 from scalebench.session.storing import store as module
 from scalebench.session.storing.anonymise import Cleaner
 from scalebench.session.storing.finish import results_not_saved
+from scalebench.session.storing.overview_picture import draw_overview
 from scalebench.session.storing.store import RunStore
-from tests.builders.runs import make_stored_run
+from scalebench.session.storing.written_files import WrittenFiles, warning
+from scalebench.spec import Script
+from scalebench.spec.script import ScriptTarget
+from tests.builders.runs import make_cell, make_record, make_stored_run
 
 
 @pytest.fixture
@@ -84,3 +90,82 @@ def test_a_complete_run_that_lost_results_says_which(resumed):
         load_run(store.run.paths.root)
     write_checked(store.run.paths.run_json, info.model_copy(update={"status": "interrupted"}))
     assert load_run(store.run.paths.root).damaged == {}
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("<p>a page</p>", encoding="utf-8")
+    return path
+
+
+def test_without_a_browser_one_line_says_what_is_needed(page, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EnvironmentUnfit, match=r"needs Chromium or Chrome.*Install one"):
+        draw_overview(page, page.with_name("a.png"))
+
+
+def test_a_browser_that_draws_nothing_is_named(page, monkeypatch):
+    monkeypatch.setattr(overview_picture.shutil, "which", lambda name: "/bin/true")
+    with pytest.raises(EnvironmentUnfit, match="/bin/true made no picture"):
+        draw_overview(page, page.with_name("a.png"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("a.jpg", "ends in .png"), ("nowhere/a.png", "no folder")]
+)
+def test_a_picture_that_cannot_be_written_is_refused(page, name, told):
+    with pytest.raises(UsageError, match=told):
+        draw_overview(page, page.parent / name)
+
+
+TARGET = ScriptTarget(name="train", program="train.py")
+CELL = make_cell("script", 1, strategy=Script(), workload=TARGET)
+
+
+def launch(files: WrittenFiles, *names: str, loads: tuple[str, ...] = ()) -> list[str]:
+    """Write files as a launch does that has loaded others; return what there is to say."""
+    files.before_launch(CELL)
+    for name in names:
+        path = files.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write("x")
+    return files.after_launch(CELL, [make_record(0, facts={"loaded": list(loads)})])
+
+
+def test_what_two_launches_write_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("as it was")
+    files = WrittenFiles(tmp_path, tmp_path / "run")
+    assert launch(files, "model.pt", "logs/a.txt", "once") == []
+    (said,) = launch(files, "model.pt", "logs/a.txt")
+    assert said == warning(TARGET, ["logs/a.txt", "model.pt"], False)
+    assert launch(files, "model.pt", "logs/a.txt") == []
+    said = warning(TARGET, ["a", "b", "c", "d"], False)
+    assert "every launch writes a, b, c and 1 more" in said and "{run_dir}" in said
+
+
+def test_what_a_launch_loads_of_one_before_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pretrained.pt").write_text("as it was")
+    files = WrittenFiles(tmp_path, tmp_path / "run")
+    loads = ("snapshot.pt", "pretrained.pt")
+    assert launch(files, "snapshot.pt", loads=loads) == []
+    (said,) = launch(files, "snapshot.pt", loads=loads)
+    assert "goes on from snapshot.pt, which the launch before it has left" in said
+    assert "{run_dir}" in said
+
+
+def test_what_another_program_writes_meanwhile_is_left_out(tmp_path: Path) -> None:
+    files = WrittenFiles(tmp_path, tmp_path / "run")
+    with (tmp_path / "shell.log").open("a"):  # as of `command > shell.log &`, still running
+        launch(files, "shell.log")
+        assert launch(files, "shell.log") == []
+    (said,) = launch(files, "shell.log")
+    assert "every launch writes shell.log" in said
+
+
+@pytest.mark.parametrize("name", ["run/cells/x.json.gz", ".cache/x", "__pycache__/x.pyc"])
+def test_what_is_not_the_scripts_output_is_left_out(tmp_path: Path, name: str) -> None:
+    files = WrittenFiles(tmp_path, tmp_path / "run")
+    launch(files, name)
+    assert launch(files, name) == []

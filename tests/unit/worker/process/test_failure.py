@@ -1,4 +1,7 @@
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -8,7 +11,10 @@ from torch._inductor.exc import InductorError
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.rank import RankError
-from scalebench.worker.process.failure import Unsupported, classify, describe
+from scalebench.spec.workload import Workload
+from scalebench.worker.process import family
+from scalebench.worker.process.failure import Unsupported, building_nothing, classify, describe
+from scalebench.worker.strategies.execution import make_optimizer
 
 NCCL = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
@@ -138,3 +144,65 @@ def test_an_error_without_a_text_is_described_by_its_type(text):
 def test_any_text_can_be_described_and_stored(text):
     found = raised(OSError(text))
     assert RankError.model_validate_json(found.model_dump_json()) == found
+
+
+IS_DEAF = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); "
+    "time.sleep(600)"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "stopped", "ended_by"),
+    [
+        ("import time; print(flush=True); time.sleep(600)", False, -15),
+        ("import time; print(flush=True); time.sleep(600)", True, -9),
+        (IS_DEAF, False, -9),
+    ],
+)
+def test_what_does_not_heed_sigterm_is_killed_after_the_grace(
+    monkeypatch: pytest.MonkeyPatch, code: str, stopped: bool, ended_by: int
+) -> None:
+    monkeypatch.setattr(family, "GRACE_S", 0.2)
+    spared = {process.pid for process in family.descendants()}
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.stdout.close()
+    (found,) = family.descendants(spared)
+    assert family.above(found, {child.pid}) == child.pid
+    if stopped:
+        found.suspend()
+        end = time.monotonic() + 10
+        while not family.is_stopped(found) and time.monotonic() < end:
+            time.sleep(0.01)
+    family.end_descendants(spared)
+    assert child.wait(10) == ended_by
+    assert family.descendants(spared) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "flag"),
+    [
+        ("Unable to JIT load the deepspeed_shm_comm op due to ninja", "DS_BUILD_SHM_COMM=1"),
+        ("Error building extension 'cpu_adam': ninja: build stopped", "DS_BUILD_CPU_ADAM=1"),
+        ("DeepSpeedCPUAdam requires the cpu_adam op, which failed to build/load.", "_CPU_ADAM=1"),
+        ("Ninja is required to load C++ extensions", "DS_BUILD_OPS=1"),
+    ],
+)
+def test_a_build_that_fails_is_one_line_with_the_way_round_it(told, flag):
+    with pytest.raises(Unsupported, match=flag) as error, building_nothing():
+        raise RuntimeError(f"{told}\nmore")
+    assert "\n" not in str(error.value)
+    with pytest.raises(RuntimeError, match="something else"), building_nothing():
+        raise RuntimeError("something else")
+
+
+def test_a_workload_s_own_optimizer_may_compile_when_it_is_made():
+    def cpu_adam(parameters):
+        raise RuntimeError("Error building extension 'cpu_adam': ninja: build stopped\nmore")
+
+    module = torch.nn.Linear(2, 1)
+    workload = Workload(module, [], lambda module, batch: module(batch).sum(), optimizer=cpu_adam)
+    with pytest.raises(Unsupported, match="DS_BUILD_CPU_ADAM=1"):
+        make_optimizer(workload, module.parameters())
