@@ -26,7 +26,8 @@ from scalebench.analysis.prediction_scores import compared_rows
 from scalebench.analysis.projection.rows import MeasuredShard, ProjectedRow, Projection
 from scalebench.analysis.projection.starts import cases_at_one, start_of
 from scalebench.analysis.rows.at_one_rank import AtOneRank, PipelineAtOneRank, step_at_one_rank
-from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.rows.context import Context
+from scalebench.analysis.rows.fields import Fields, Unavailable
 from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
@@ -114,7 +115,7 @@ def project(
     summary = summary or summarise(run)
     scores = compared_rows(summary.rows)
     links = _links(run, topology, profile, what_if)
-    own_links = _own_links(run) if topology is None and profile is None else None
+    own_links = Context.link_of(run) if topology is None and profile is None else None
     measured = {(shard.suite, shard.case, shard.world_size): shard for shard in shards}
     rows: list[ProjectedRow] = []
     refusals: dict[str, str] = {}
@@ -122,44 +123,47 @@ def project(
     table = grouped(run)
     starts = [start_of(one, table) for one in cases_at_one(run)]
     for one in starts:
+        cell = one.cell
         try:
             bare = step_at_one_rank(one.base)
         except Unavailable as reason:
-            refusals[one.cell.case] = str(reason)
+            refusals[cell.case] = str(reason)
             continue
-        contended = contention_of_case(summary.rows, one.cell)
+        contended = contention_of_case(summary.rows, cell)
         if contended is not None:
             bare = replace(bare, contention=contended.factor)
             contentions.append(contended)
-        plain = _plain_step(summary.rows, one.cell.row_key)
-        scale = _noise_scale(noise_scale, summary.rows, one.cell.workload.name)
+        plain = _plain_step(summary.rows, cell.row_key)
+        scale = noise_scale_of_workload(summary.rows, cell.workload.name)
+        if noise_scale is not None:
+            scale = Estimate(value=noise_scale, low=noise_scale, high=noise_scale, n=1)
         for world_size in world_sizes:
             there = one.cell_at(world_size)
+            place = {"suite": cell.suite, "case": cell.case, "world_size": world_size}
             if isinstance(there, str):
-                rows.append(_no_job(one.cell, world_size, there))
+                batches = {"global_batch": cell.global_batch, "rank_batch": 0}
+                rows.append(ProjectedRow(**place, **batches, reason=there))
                 continue
-            shard = measured.get((one.cell.suite, one.cell.case, world_size))
-            predicted = _predicted(there, bare, links, what_if, shard, own_links)
-            row = _row(there, predicted, plain)
-            if not isinstance(predicted, str):
-                reach = _reach(predicted, bare, scores, topology, world_size)
-                row = _with_interval(row, predicted.step_s, reach)
-                row = _with_time_to_loss(row, plain, scale)
-            rows.append(row.model_copy(update={"share": shard}))
+            shard = measured.get((cell.suite, cell.case, world_size))
+            batches = {"global_batch": there.global_batch, "rank_batch": there.rank_batch}
+            try:
+                step = _predicted(there, bare, links, what_if, shard, own_links)
+            except NoFit as reason:
+                fields: Fields = {"reason": str(reason)}
+            else:
+                fields = _of_step(there, step, plain)
+                fields |= _interval(step, bare, scores, topology, world_size)
+                fields |= _time_to_loss(there, fields, plain, scale)
+            rows.append(ProjectedRow(**place, **batches, **fields, share=shard))
     if not rows:
         told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
             "no strategy was measured at N=1"
         )
         raise NothingToProject(f"{run.paths.root} supports no projection: {told}.")
-    told_links = "links as this run calibrated them"
-    if topology is not None:
-        told_links = "nominal links of the topology"
-    elif profile is not None:
-        told_links = f"links as calibrated {profile.created[:10]} ({profile.backend})"
     return Projection(
         run_id=run.info.run_id,
         assumptions=(
-            told_links,
+            _told_links(topology, profile),
             *dict.fromkeys(one.assumption for one in starts if one.assumption),
             *what_if.told(),
             *told_contention(contentions),
@@ -196,9 +200,12 @@ def _links(
     return LinkModel(calibrated.fits).faster(faster)
 
 
-def _own_links(run: StoredRun) -> LinkModel | None:
-    """Return the links of the run itself, with the pipelines that were played over them."""
-    return LinkModel(run.link.fits, rehearsals=run.link.played) if run.link else None
+def _told_links(topology: Topology | None, profile: LinkProfile | None) -> str:
+    if topology is not None:
+        return "nominal links of the topology"
+    if profile is not None:
+        return f"links as calibrated {profile.created[:10]} ({profile.backend})"
+    return "links as this run calibrated them"
 
 
 def _plain_step(rows: Sequence[Row], key: RowKey) -> tuple[float, int] | None:
@@ -210,53 +217,26 @@ def _plain_step(rows: Sequence[Row], key: RowKey) -> tuple[float, int] | None:
     return baseline.step_s.value, baseline.rank_batch
 
 
-def _no_job(cell: Cell, world_size: int, reason: str) -> ProjectedRow:
-    return ProjectedRow(
-        suite=cell.suite,
-        case=cell.case,
-        world_size=world_size,
-        global_batch=cell.global_batch,
-        rank_batch=0,
-        reason=reason,
-    )
-
-
 def _predicted(
     cell: Cell,
     bare: AtOneRank,
     links: LinkTimes,
     what_if: WhatIf,
     shard: MeasuredShard | None,
-    own_links: LinkModel | None,
-) -> PredictedStep | str:
+    own_links: LinkModel | str | None,
+) -> PredictedStep:
+    """Predict a cell; raises NoFit."""
     parts = what_if.microbatches if isinstance(bare, PipelineAtOneRank) else None
     parts = parts or cell.strategy.num_parts(cell.world_size) // cell.num_shards
     if cell.rank_batch % parts:
-        return f"{cell.rank_batch} samples cannot be split into {parts} microbatches"
-    try:
-        if isinstance(bare, PipelineAtOneRank) and own_links is not None:
-            bare = bare.played_over(own_links, cell)
-        return bare.predict(cell, links, what_if, shard.step_s if shard else None)
-    except NoFit as reason:
-        return str(reason)
+        raise NoFit(f"{cell.rank_batch} samples cannot be split into {parts} microbatches")
+    if isinstance(bare, PipelineAtOneRank) and isinstance(own_links, LinkModel):
+        bare = bare.played_over(own_links, cell)
+    return bare.predict(cell, links, what_if, shard.step_s if shard else None)
 
 
-def _row(
-    cell: Cell,
-    step: PredictedStep | str,
-    plain: tuple[float, int] | None,
-) -> ProjectedRow:
-    world_size = cell.world_size
-    row = ProjectedRow(
-        suite=cell.suite,
-        case=cell.case,
-        world_size=world_size,
-        global_batch=cell.global_batch,
-        rank_batch=cell.rank_batch,
-    )
-    if isinstance(step, str):
-        return row.model_copy(update={"reason": step})
-    found = {
+def _of_step(cell: Cell, step: PredictedStep, plain: tuple[float, int] | None) -> Fields:
+    found: Fields = {
         "step_s": step.step_s,
         "throughput": cell.global_batch / step.step_s,
         "bubble_s": step.bubble_s,
@@ -264,67 +244,53 @@ def _row(
         "calibrated_world_sizes": step.world_sizes,
         "outside": step.outside,
     }
-    if plain is not None:
-        ideal_s = plain[0] * cell.global_batch / world_size / plain[1]
-        found |= {
-            "efficiency": ideal_s / step.step_s,
-            "ideal_s": ideal_s,
-            "compute_inflation_s": step.computing_s - step.bubble_s - ideal_s,
-        }
-    return row.model_copy(update=found)
+    if plain is None:
+        return found
+    ideal_s = plain[0] * cell.global_batch / cell.world_size / plain[1]
+    return found | {
+        "efficiency": ideal_s / step.step_s,
+        "ideal_s": ideal_s,
+        "compute_inflation_s": step.computing_s - step.bubble_s - ideal_s,
+    }
 
 
-def _reach(
+def _interval(
     step: PredictedStep,
     bare: AtOneRank,
     compared: Sequence[Compared],
     topology: Topology | None,
     world_size: int,
-) -> float | str:
-    """Return the half width of the interval of the step's logarithm; or why there is none."""
+) -> Fields:
+    """Return the ends of the step's interval; or why there is none."""
     if topology is not None:
-        return "the links are nominal, not measured"
-    largest = max(step.world_sizes, default=1)
-    doublings = max(1.0, math.log2(world_size / largest))
+        return {"interval_reason": "the links are nominal, not measured"}
+    doublings = max(1.0, math.log2(world_size / max(step.world_sizes, default=1)))
     known = known_of_step(step, bare.spread, bare.num_launches)
-    found = half_width(known, compared, doublings)
-    if found is None:
-        return "no prediction of this run could be compared with a measurement"
-    return found
+    reach = half_width(known, compared, doublings)
+    if reach is None:
+        why = "no prediction of this run could be compared with a measurement"
+        return {"interval_reason": why}
+    return {"low_s": step.step_s * math.exp(-reach), "high_s": step.step_s * math.exp(reach)}
 
 
-def _with_interval(row: ProjectedRow, step_s: float, reach: float | str) -> ProjectedRow:
-    if isinstance(reach, str):
-        return row.model_copy(update={"interval_reason": reach})
-    ends = {"low_s": step_s * math.exp(-reach), "high_s": step_s * math.exp(reach)}
-    return row.model_copy(update=ends)
-
-
-def _noise_scale(given: float | None, rows: Sequence[Row], workload: str) -> Estimate | None:
-    if given is not None:
-        return Estimate(value=given, low=given, high=given, n=1)
-    return noise_scale_of_workload(rows, workload)
-
-
-def _with_time_to_loss(
-    row: ProjectedRow, plain: tuple[float, int] | None, scale: Estimate | None
-) -> ProjectedRow:
-    """Return a row with what it does to the time to a loss, where baseline and noise are known."""
-    if plain is None or scale is None or row.throughput is None:
-        return row
+def _time_to_loss(
+    cell: Cell, step: Fields, plain: tuple[float, int] | None, scale: Estimate | None
+) -> Fields:
+    """Return what a step does to the time to a loss, where baseline and noise are known."""
+    if plain is None or scale is None:
+        return {}
     plain_s, batch = plain
-    slowest, fastest = (row.global_batch / s if s else None for s in (row.high_s, row.low_s))
+    ends = (step.get(name) for name in ("high_s", "low_s"))
+    slowest, fastest = (cell.global_batch / end if end else None for end in ends)
     found = time_to_loss(
-        Training(row.global_batch, row.throughput, slowest, fastest),
+        Training(cell.global_batch, step["throughput"], slowest, fastest),
         Training(batch, batch / plain_s),
         scale,
     )
-    return row.model_copy(
-        update={
-            "noise_scale": scale,
-            "statistical_efficiency": found.statistical_efficiency,
-            "speedup_to_loss": found.speedup,
-            "speedup_to_loss_low": found.low,
-            "speedup_to_loss_high": found.high,
-        }
-    )
+    return {
+        "noise_scale": scale,
+        "statistical_efficiency": found.statistical_efficiency,
+        "speedup_to_loss": found.speedup,
+        "speedup_to_loss_low": found.low,
+        "speedup_to_loss_high": found.high,
+    }

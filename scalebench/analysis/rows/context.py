@@ -28,8 +28,14 @@ class Context:
     @classmethod
     def of(cls, run: StoredRun) -> "Context":
         """Return the context of a run's rows, however far it came."""
-        link = run.link and LinkModel(run.link.fits, rehearsals=run.link.played)
-        return cls(run.info.status, Ratios.of(run), link or run.link_unavailable)
+        return cls(run.info.status, Ratios.of(run), cls.link_of(run))
+
+    @staticmethod
+    def link_of(run: StoredRun) -> LinkModel | str:
+        """Return the run's own link, with what ranks played over it; or why there is none."""
+        if run.link is None:
+            return run.link_unavailable
+        return LinkModel(run.link.fits, rehearsals=run.link.played)
 
     @property
     def table(self) -> Table:
