@@ -1,7 +1,12 @@
-"""What the cost model predicts for a row, and its error; never fitted on the row itself."""
+"""What the cost model predicts for a row, and its error; never fitted on the row itself.
+
+And the row with one thing changed: buckets, gradients, the link. That is predicted in the same
+way, so that the two can be compared; what the model gets wrong about one it largely gets wrong
+about both.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,15 +22,16 @@ from scalebench.analysis.rows.at_one_rank import (
 from scalebench.analysis.rows.context import Context
 from scalebench.analysis.rows.fields import Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.what_if import what_ifs
-from scalebench.costmodel.links.times import LinkModel, NoFit
+from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep
+from scalebench.costmodel.what_if import WhatIf
 from scalebench.records.rows.prediction import (
+    ChangedStep,
     PredictedOperation,
     Prediction,
     PredictionFromFewer,
 )
-from scalebench.spec import Cell, Script
+from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Grouped, Pipeline, Script, Strategy
 from scalebench.trace.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")
@@ -37,6 +43,17 @@ IS_BASE = (
 SENDS_TOO_LITTLE = (
     "on one rank the script does not send what it sends among several: predictions start from N={n}"
 )
+
+
+BUCKETS_MB = (0.25, 1.0, 4.0, 25.0, 100.0)
+"""Sizes of DDP's buckets that are tried, MiB."""
+
+FASTER = (2.0, 4.0)
+"""Times the bandwidth."""
+
+
+Predict = Callable[[LinkTimes, WhatIf], PredictedStep]
+"""Link and change → the row's step; raises NoFit."""
 
 
 def prediction_of_row(row: Launches, run: Context) -> Fields:
@@ -182,3 +199,57 @@ def _measured(
         if (transfer.kind, transfer.num_bytes) == kind and transfer.ordinal == ordinal
     ]
     return float(np.median(found)) if found else None
+
+
+def what_ifs(
+    cell: Cell, predict: Predict, link: LinkModel, predicted: PredictedStep
+) -> list[ChangedStep]:
+    """Predict a row with one thing changed at a time; changes that no fit supports are left out.
+
+    Args:
+        cell: Of the row.
+        predict: Predicts its step.
+        link: As calibrated.
+        predicted: The row's own prediction.
+    """
+    found = []
+    for what_if in _changes(cell, predicted):
+        try:
+            step = predict(link.faster(what_if.times_bandwidth), what_if)
+        except NoFit:
+            continue
+        found.append(
+            ChangedStep(
+                change=", ".join(what_if.told()),
+                bucket_mb=what_if.bucket_mb,
+                gradient_bits=what_if.gradient_bits,
+                microbatches=what_if.microbatches,
+                times_bandwidth=what_if.times_bandwidth,
+                step_s=step.step_s,
+                gain=1 - step.step_s / predicted.step_s,
+            )
+        )
+    return found
+
+
+def _changes(cell: Cell, predicted: PredictedStep) -> Iterator[WhatIf]:
+    strategy = cell.strategy
+    if isinstance(strategy, Ddp):
+        total = sum(r.size_bytes for r in predicted.requests if r.op == "all_reduce")
+        smaller = [size for size in BUCKETS_MB if size * 2**20 < total]
+        larger = [size for size in BUCKETS_MB if size * 2**20 >= total][:1]
+        for size in (*smaller, *larger):
+            if size != strategy.bucket_mb:
+                yield WhatIf(bucket_mb=size)
+    if isinstance(strategy, Pipeline):
+        twice = 2 * strategy.microbatches
+        if cell.rank_batch % twice == 0:
+            yield WhatIf(microbatches=twice)
+    elif not isinstance(strategy, Compressed | Grouped) and not _has_narrow_gradients(strategy):
+        yield WhatIf(gradient_bits=16)
+    for times in FASTER:
+        yield WhatIf(times_bandwidth=times)
+
+
+def _has_narrow_gradients(strategy: Strategy) -> bool:
+    return isinstance(strategy, Fsdp) and strategy.reduce_dtype != "float32"

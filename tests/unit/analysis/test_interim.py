@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.block_coverage import FEWEST_ROUNDS, MOST_ROUNDS, is_enough
-from scalebench.analysis.interim import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.round_noise import RoundNoise
+from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
 from scalebench.stats import Estimate
 
 NARROW, WIDE = Estimate(value=0.9, low=0.88, high=0.92, n=3), Estimate(value=0.9, n=3)

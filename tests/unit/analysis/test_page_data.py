@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import attribute
-from scalebench.analysis.loss_curves import LossCurve, compare
 from scalebench.analysis.page_data import gather
 from scalebench.analysis.page_data.rank_steps import rank_grid, shrunk
 from scalebench.analysis.page_data.telemetry import device_series_of
 from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, step_timeline
+from scalebench.analysis.rows.against_uncompressed import LossCurve, compare
 from scalebench.analysis.summarise import summarise
 from scalebench.records.rank import Block
 from scalebench.records.telemetry import DeviceStates, DeviceTrack, NodeTrack

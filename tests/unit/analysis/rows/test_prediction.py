@@ -7,8 +7,7 @@ from scalebench.analysis.prediction_scores import interval_of_row, score
 from scalebench.analysis.rows.at_one_rank import step_at_one_rank
 from scalebench.analysis.rows.fields import Unavailable, with_fields
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.prediction import FIELDS, predict_row
-from scalebench.analysis.rows.what_if import what_ifs
+from scalebench.analysis.rows.prediction import FIELDS, predict_row, what_ifs
 from scalebench.analysis.step_shape import NoShape, shape_of
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
