@@ -38,3 +38,52 @@ def chromium(tmp_path_factory) -> Iterator[object]:
         yield driver
     finally:
         driver.quit()
+
+
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+
+
+DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+
+
+ANSWER_LIMIT_S = 60.0
+"""A shared machine may be ten times as slow; a page that does not answer fails all the same."""
+
+
+MARKS = ".point, .js-line, .hm image, .js-fill"
+"""What a chart is drawn with: marks, lines, the picture of a heat map, areas."""
+
+
+def settled(driver):
+    """Wait until all figures in sight are drawn."""
+    wait_for(driver, "return document.documentElement.dataset.ready === 'true'")
+
+
+def go(driver, view):
+    """Open a view by its address, everything in it unfolded and drawn."""
+    driver.execute_script("location.hash = arguments[0]", view)
+    wait_for(driver, "return document.documentElement.dataset.open === arguments[0]", view)
+    driver.execute_script(
+        "document.querySelectorAll('.open .fold.closed :is(h2, h4) button')"
+        ".forEach(button => button.click());"
+        "document.querySelectorAll('.open .chart').forEach(chart => chart.scrollIntoView());"
+        "scrollTo(0, 0)"
+    )
+    wait_for(driver, DRAWN)
+
+
+DRAWN = f"""
+const missing = [...document.querySelectorAll('.open .chart')]
+  .filter(chart => !chart.querySelector('{MARKS}'));
+missing[0]?.scrollIntoView({{block: 'center'}});
+if (!missing.length) scrollTo(0, 0);
+return missing.length === 0;
+"""
+
+
+def wait_for(driver, script, *arguments):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(driver, ANSWER_LIMIT_S, 0.05).until(
+        lambda d: d.execute_script(script, *arguments)
+    )

@@ -12,12 +12,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-pytestmark = pytest.mark.browser
+from tests.browser.conftest import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled
 
-PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-ANSWER_LIMIT_S = 60.0
-"""A shared machine may be ten times as slow; a page that does not answer fails all the same."""
+pytestmark = pytest.mark.browser
 
 
 def runs():
@@ -72,10 +69,6 @@ CHARTS = {
 }
 
 
-MARKS = ".point, .js-line, .hm image, .js-fill"
-"""What a chart is drawn with: marks, lines, the picture of a heat map, areas."""
-
-
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     from scalebench.report import render_page
@@ -106,39 +99,6 @@ def visit(chromium, pages):
     yield opened
     chromium.get(pages["usual"].as_uri())
     chromium.execute_script("localStorage.clear()")
-
-
-def settled(driver):
-    """Wait until all figures in sight are drawn."""
-    wait_for(driver, "return document.documentElement.dataset.ready === 'true'")
-
-
-def go(driver, view):
-    """Open a view by its address, everything in it unfolded and drawn."""
-    driver.execute_script("location.hash = arguments[0]", view)
-    wait_for(driver, "return document.documentElement.dataset.open === arguments[0]", view)
-    driver.execute_script(
-        "document.querySelectorAll('.open .fold.closed :is(h2, h4) button')"
-        ".forEach(button => button.click());"
-        "document.querySelectorAll('.open .chart').forEach(chart => chart.scrollIntoView());"
-        "scrollTo(0, 0)"
-    )
-    wait_for(driver, DRAWN)
-
-
-DRAWN = f"""
-const missing = [...document.querySelectorAll('.open .chart')]
-  .filter(chart => !chart.querySelector('{MARKS}'));
-missing[0]?.scrollIntoView({{block: 'center'}});
-if (!missing.length) scrollTo(0, 0);
-return missing.length === 0;
-"""
-
-
-def wait_for(driver, script, *arguments):
-    WebDriverWait(driver, ANSWER_LIMIT_S, 0.05).until(
-        lambda d: d.execute_script(script, *arguments)
-    )
 
 
 def addresses(driver):

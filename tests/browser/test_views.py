@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.browser.test_report_page import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled, wait_for
+from tests.browser.conftest import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled, wait_for
 
 pytestmark = pytest.mark.browser
 

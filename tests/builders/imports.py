@@ -1,6 +1,9 @@
 """What Python files import when they run."""
 
 import ast
+from pathlib import Path
+
+import scalebench
 
 
 def imported(code: str) -> set[str]:
@@ -19,3 +22,22 @@ def imported(code: str) -> set[str]:
             module = "." * node.level + (node.module or "")
             found |= {f"{module}.{alias.name}" for alias in node.names}
     return found
+
+
+PACKAGE = Path(scalebench.__file__).parent
+
+
+FLOORS = [
+    {"__init__", "errors", "units", "stats", "cgroups", "processors"},
+    {"spec"},
+    {"records", "machine"},
+    {"trace", "costmodel", "gate", "launch"},
+    {"worker", "analysis"},
+    {"search"},
+    {"report"},
+    {"session"},
+    {"cli", "pytest_plugin", "__main__"},
+]
+
+
+FILES = [p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py") if "_suites" not in p.parts]

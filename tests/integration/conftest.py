@@ -1,6 +1,7 @@
 """Real runs: small, short, and with the troubles of `troubled` at hand."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,3 +26,18 @@ def row_of(run: Path, case: str, world_size: int) -> dict[str, Any]:
     """Return one row of a run's summary."""
     rows = summary_of(run)["rows"]
     return next(r for r in rows if (r["case"], r["world_size"]) == (case, world_size))
+
+
+PROGRESS = re.compile(r"scalebench: \d+ s: ")
+"""A line about every ten seconds."""
+
+
+def complaint(done: object, code: int = 2) -> str:
+    """Return the one line that was printed, but for progress; fails on anything else."""
+    assert done.returncode == code, (done.returncode, done.stderr)  # type: ignore[attr-defined]
+    assert done.stdout == ""  # type: ignore[attr-defined]
+    told = done.stderr.splitlines()  # type: ignore[attr-defined]
+    lines = [line for line in told if not PROGRESS.match(line)]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("scalebench: ")
+    return str(lines[0])

@@ -1,29 +1,13 @@
 """Bad input: one clear line that names what was given, what is valid and what to do; exit 2."""
 
 import os
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Scalebench
-from tests.integration.conftest import SHORT
-
-PROGRESS = re.compile(r"scalebench: \d+ s: ")
-"""A line about every ten seconds."""
-
-
-def complaint(done: object, code: int = 2) -> str:
-    """Return the one line that was printed, but for progress; fails on anything else."""
-    assert done.returncode == code, (done.returncode, done.stderr)  # type: ignore[attr-defined]
-    assert done.stdout == ""  # type: ignore[attr-defined]
-    told = done.stderr.splitlines()  # type: ignore[attr-defined]
-    lines = [line for line in told if not PROGRESS.match(line)]
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("scalebench: ")
-    return str(lines[0])
-
+from tests.integration.conftest import SHORT, complaint
 
 LAB = ("--launcher", "lab", "--link")
 

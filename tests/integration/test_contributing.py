@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.imports import imported
+from tests.builders.documents import BLOCK, ROOT
+from tests.builders.imports import FLOORS, imported
 from tests.conftest import PATIENCE_S
-from tests.integration.test_docs import BLOCK, ROOT
-from tests.unit.test_floors import FLOORS
 
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"

@@ -17,24 +17,8 @@ from scalebench.records.certificate import Certificate
 from scalebench.report.tables.certificate import render_certificate
 from scalebench.session.suites.files import load_suite
 from scalebench.spec import Context, Tensor
+from tests.builders.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands
 from tests.conftest import PATIENCE_S, Scalebench
-
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-NEEDS_GPUS = re.compile(r"--gpus 1,2,4,8")
-
-
-def blocks(document: str, language: str) -> list[str]:
-    """Return the code blocks of a document in one language."""
-    text = (ROOT / document).read_text()
-    return [body for kind, body in BLOCK.findall(text) if kind == language]
-
-
-def commands(document: str) -> list[list[str]]:
-    """Return the ``$ scalebench …`` lines of a document, without those that want a GPU box."""
-    lines = "\n".join(blocks(document, "console")).splitlines()
-    calls = [shlex.split(ln[2:], comments=True) for ln in lines if ln.startswith("$ scalebench ")]
-    return [call[1:] for call in calls if not NEEDS_GPUS.search(" ".join(call))]
 
 
 def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
@@ -59,7 +43,7 @@ def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -
 def test_the_example_of_an_own_script(
     scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SCALEBENCH_BUDGET", "25s")  # what is looked at is there after one launch
+    monkeypatch.setenv("SCALEBENCH_BUDGET", "1s")  # what is looked at is there after one launch
     (program,) = blocks("docs/your-script.md", "python")
     (project / "train.py").write_text(program)
     weak, strong = commands("docs/your-script.md")

@@ -17,8 +17,7 @@ from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
 from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
 from tests.conftest import PATIENCE_S, Scalebench
-from tests.integration.conftest import row_of
-from tests.integration.test_bad_input import complaint
+from tests.integration.conftest import complaint, row_of
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--no-trace", "--batch-size", "16")

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from tests.unit.worker.workloads.test_paced import build, gradients_of
+from tests.builders.paced import build, gradients_of
 
 pytestmark = pytest.mark.timed
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from scalebench.analysis.run import load_run
+from tests.builders.documents import blocks, commands
 from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
-from tests.integration.test_docs import blocks, commands
 
 NO_EVALUATION = """
 import torch

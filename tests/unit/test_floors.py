@@ -3,24 +3,10 @@
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import scalebench
-from tests.builders.imports import imported
+from tests.builders.imports import FILES, FLOORS, PACKAGE, imported
 
-PACKAGE = Path(scalebench.__file__).parent
-FLOORS = [
-    {"__init__", "errors", "units", "stats", "cgroups", "processors"},
-    {"spec"},
-    {"records", "machine"},
-    {"trace", "costmodel", "gate", "launch"},
-    {"worker", "analysis"},
-    {"search"},
-    {"report"},
-    {"session"},
-    {"cli", "pytest_plugin", "__main__"},
-]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = {"launch", "worker", "report"}
-FILES = [p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py") if "_suites" not in p.parts]
 
 
 def rooms_imported_by(file: Path) -> set[str]:

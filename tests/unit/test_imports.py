@@ -1,7 +1,6 @@
 """Who may import torch, the suites and the tests; and that no import goes unseen."""
 
-from tests.builders.imports import imported
-from tests.unit.test_floors import FILES, PACKAGE
+from tests.builders.imports import FILES, PACKAGE, imported
 
 
 def test_only_the_worker_imports_torch_and_nothing_imports_the_suites_or_the_tests():

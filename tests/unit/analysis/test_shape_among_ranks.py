@@ -24,11 +24,11 @@ from scalebench.trace.marks import STEP
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import Capture
 from tests.builders.link_sweeps import sizes, sweep
+from tests.builders.predictions import the_link
 from tests.builders.runs import make_cell, make_info, make_result
+from tests.builders.silent import BACKWARD, asked
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
 from tests.builders.traces import annotation, events, kernel, launch, op
-from tests.unit.analysis.rows.test_prediction import the_link
-from tests.unit.trace.test_silent_operations import BACKWARD, asked
 
 BYTES = 1_000_000
 SECONDS_PER_BYTE = 1e-8  # 10 ms for each operation, whatever N

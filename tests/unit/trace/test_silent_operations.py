@@ -11,34 +11,10 @@ from scalebench.trace.communication_kernels import is_communication_kernel
 from scalebench.trace.events import CATEGORIES
 from scalebench.trace.gloo_requests import match_requests
 from scalebench.trace.kineto import read_kineto
+from tests.builders.silent import BACKWARD, asked
 from tests.builders.traces import US, annotation, events, kernel, launch, op
 
 REAL = Path(__file__).parents[2] / "golden" / "traces" / "nccl-2.17_2ranks_rank0.json.gz"
-BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
-ALONE = {
-    "Collective name": "allreduce",
-    "In msg nelems": 1000,
-    "Out msg nelems": 1000,
-    "dtype": "Float",
-    "Group size": 1,
-    "Process Group Name": "0",
-    "Seq": 17,
-}
-
-
-def asked(start, seq=17, thread=1, **changes):
-    """A reduction as torch asks NCCL for it; the record is 5 µs after the request."""
-    return [
-        op("c10d::allreduce_", start, start + 25, thread=thread),
-        op(
-            "record_param_comms",
-            start + 5,
-            start + 24,
-            thread=thread,
-            **ALONE | {"Seq": seq} | changes,
-        ),
-        annotation("nccl:all_reduce", start + 6, start + 20, thread=thread),
-    ]
 
 
 def gemm(launched, start, end, correlation, thread=1, stream=7):

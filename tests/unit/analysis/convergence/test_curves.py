@@ -19,7 +19,7 @@ from scalebench.analysis.projection.project import project
 from scalebench.records.race import GradientNorms, RacePoint
 from scalebench.report.tables.projection import render_projection
 from scalebench.stats import Estimate
-from tests.unit.analysis.projection.test_project import make_run, the_profile
+from tests.builders.projections import make_run, the_profile
 
 
 def course(*losses, samples=100, seconds=2.0, evaluation_s=0.5):

@@ -18,9 +18,9 @@ from scalebench.costmodel.tensor_layers import model_of_preset, operations_of_st
 from scalebench.records.rank import Memory
 from scalebench.spec import Context, Ddp, Mesh, Plain, Tensor
 from scalebench.spec.presets import GptShape
+from tests.builders.predictions import SECONDS_PER_BYTE, the_link
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
-from tests.unit.analysis.rows.test_prediction import SECONDS_PER_BYTE, the_link
 
 
 def rank_of(rank, world_size):

@@ -12,6 +12,7 @@ from scalebench.report.findings.findings import judge
 from scalebench.report.table import render_table
 from scalebench.report.tables.compression import sentences, tables, verdict
 from scalebench.spec import Compressed
+from tests.builders.predictions import the_link
 from tests.builders.runs import make_inspection, make_run
 from tests.builders.traced import (
     flat,
@@ -20,7 +21,6 @@ from tests.builders.traced import (
     make_traced_record,
     make_traced_result,
 )
-from tests.unit.analysis.rows.test_prediction import the_link
 
 WHOLE = 1_000_000
 

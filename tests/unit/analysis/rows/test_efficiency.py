@@ -15,8 +15,8 @@ from scalebench.costmodel.links.profile import profile_of
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.records.rank import Block, RankRecord
 from scalebench.records.run import CellResult
+from tests.builders.predictions import ask, at_one, the_link
 from tests.builders.runs import make_cell, make_info, make_record, make_result, make_run
-from tests.unit.analysis.rows.test_prediction import ask, at_one, the_link
 
 TURNS, STEPS = 6, 5
 PLAIN_S, DDP_S, DRIFT = 0.1, 0.06, 0.2

@@ -20,10 +20,10 @@ from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import CATEGORIES, Events
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import Capture, traced
+from tests.builders.predictions import the_link
 from tests.builders.runs import make_cell
 from tests.builders.traced import make_traced_record, make_traced_result
 from tests.standins import built
-from tests.unit.analysis.rows.test_prediction import the_link
 
 pytestmark = pytest.mark.slow
 TORCH = Path(torch.__file__).parent

@@ -4,27 +4,12 @@ import time
 
 import torch
 
-from scalebench.spec.presets import PacedShape, resolve_workload
-from scalebench.spec.workload import Shard
+from scalebench.spec.presets import resolve_workload
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced
-from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import concatenate
 from scalebench.worker.workloads.paced import Stage
-
-CPU = torch.device("cpu")
-SHAPE = PacedShape(name="p", stages=3, stage_parameters=50, sample_s=0.006, batch_size=8)
-
-
-def build(rank=0, world_size=1, shape=SHAPE):
-    torch.manual_seed(0)
-    return build_workload(shape, Shard(rank, world_size, 8 // world_size, 0, CPU))
-
-
-def gradients_of(workload, batch):
-    workload.module.zero_grad()
-    workload.loss(workload.module, batch).backward()
-    return [p.grad.clone() for p in workload.module.parameters()]
+from tests.builders.paced import CPU, build, gradients_of
 
 
 def test_it_has_the_parameters_that_the_catalog_says():

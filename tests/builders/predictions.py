@@ -1,0 +1,48 @@
+"""Launches whose steps are predicted."""
+
+from scalebench.analysis.attribution import attribute
+from scalebench.analysis.step_shape import shape_of
+from scalebench.costmodel.links.fitting import fit_links
+from scalebench.costmodel.links.times import LinkModel
+from scalebench.records.rank import Block
+from tests.builders.link_sweeps import sizes, sweep
+from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
+
+SECONDS_PER_BYTE = 1e-8
+BUCKET = 1_000_000  # 10 ms on the link
+
+
+def the_link(*world_sizes):
+    """Links on which D bytes take D·10 ns, whatever N."""
+    size = sizes(12, 1 << 10, 1 << 24)
+    points = [p for n in world_sizes for p in sweep(size, size * SECONDS_PER_BYTE, world_size=n)]
+    return LinkModel(fit_links(points).fits)
+
+
+def ask(at, ordinal=0, phase="backward", num_bytes=BUCKET, **changes):
+    return make_operation(
+        at + 0.1, at + 0.2, ordinal=ordinal, phase=phase, num_bytes=num_bytes, group_size=1,
+        enqueued_ns=round(at * 1e6), **changes,
+    )  # fmt: skip
+
+
+def at_one(*operations, clean=100, part_ms=None, batch=32):
+    """The strategy at N=1: steps of 100 ms; ``part_ms``: samples → a step on so many of them."""
+    record = make_traced_record(0, make_trace(operations, [(0, 100)]), clean=clean)
+    for samples, step in (part_ms or {}).items():
+        block = Block(phase="part", first=len(record.step_s), count=2, num_samples=samples)
+        record = record.model_copy(
+            update={
+                "step_s": [*record.step_s, 5.0, step / 1e3],
+                "loss": [*record.loss, 1.0, 1.0],
+                "blocks": [*record.blocks, block],
+            }
+        )
+    return make_traced_result(record, rank_batch=batch, global_batch=batch)
+
+
+def shape(*results):
+    return shape_of([attribute(result) for result in results])
+
+
+BUCKETS = (ask(60), ask(80, 1), ask(90, 2))
