@@ -1,7 +1,7 @@
 """Writes what nccl-tests prints, for every header it has had, with the points that are in it."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 ITEMSIZE = {"int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2}
 ITEMSIZE |= {"float": 4, "double": 8, "bfloat16": 2, "f8e4m3": 1, "f8e5m2": 1}
@@ -164,14 +164,6 @@ def preamble(run):
             )
 
 
-def busbw_texts(run):
-    return [
-        bandwidth_text(run, run.bandwidths(result, mode)[1])
-        for result in run.results
-        for mode in (0, 1)
-    ]
-
-
 def lines(run):
     yield from preamble(run)
     yield "#" + " " * 40 + "out-of-place                       in-place"
@@ -261,7 +253,3 @@ def json_text(run, lists_all=False, **changed):
         "out_of_bounds": {"count": 0, "okay": "true"},
     }
     return json.dumps(content | changed)
-
-
-def with_results(run, *results):
-    return replace(run, results=results)
