@@ -39,7 +39,6 @@ BADLY_NAMED = CustomTarget(name="badly", module=HERE, function="badly_named")
 CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "gpt": (Tensor(), GPT),
     "gpt, sequence": (Tensor(sequence=True), GPT),
-    "gpt, loss": (Tensor(loss=True), GPT),
     "gpt, sequence and loss": (Tensor(sequence=True, loss=True), GPT),
     "gpt, groups": (Tensor(size=2), GPT),
     "gpt, groups, sequence and loss": (Tensor(size=2, sequence=True, loss=True), GPT),
@@ -51,7 +50,6 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "checkpointing": (Tensor(checkpointing=True), GPT),
     "bf16": (Tensor(autocast=True), GPT),
     "mesh, groups of replicas": (Mesh(data=2, tensor=2, sequence=True, loss=True), GPT),
-    "mesh, groups of shards": (Mesh(shard=2, tensor=2), GPT),
     "mesh, shards": (Mesh(shard=None, sequence=True, loss=True), GPT),
     "mesh": (Mesh(shard=None, tensor=2), GPT),
     "mesh, groups of shards, all": (
@@ -112,8 +110,7 @@ def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:
         return {name: CASES[name] for name in ALONE}
     if world_size == 2:
         return {name: case for name, case in CASES.items() if "groups" not in name}
-    wanted = ("gpt", "gpt, sequence and loss", "mlp, odd", "own, sequence and loss")
-    wanted += ("ulysses", "ring", "ring, own")
+    wanted = ("gpt", "gpt, sequence and loss", "ulysses", "ring")
     return {name: case for name, case in CASES.items() if "groups" in name or name in wanted}
 
 
