@@ -28,7 +28,7 @@ from scalebench.records.rank import Phase, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.records.trace import ClockAlignment, Trace
 from scalebench.spec import Pipeline
-from scalebench.trace.breakdown import Breakdown, break_down, within
+from scalebench.trace.breakdown import Breakdown, Partition, break_down, partition, within
 from scalebench.trace.causality import ends_apart
 from scalebench.trace.intervals import Intervals, intervals, length_s, none, union
 from scalebench.trace.matching import SYNCHRONISING, Matched, Root, match
@@ -155,12 +155,21 @@ class LaunchAttribution:
     @cached_property
     def breakdowns(self) -> dict[int, Breakdown]:
         """Rank → what its typical traced step was made of."""
-        waiting, chosen = self.waiting, self.typical_steps
-        bubbles = dict.fromkeys(self.traces, 0.0)
+        chosen, bubbles = self.typical_steps, dict.fromkeys(self.traces, 0.0)
         for pipeline in self.pipelines:
             bubbles |= {rank: pipeline.bubble_s(rank) for rank in pipeline.ranks}
         return {
-            rank: break_down(rank, trace, waiting.get(rank), chosen).with_bubble(bubbles[rank])
+            rank: break_down(rank, trace, chosen=chosen, shared=self.partitions[rank]).with_bubble(
+                bubbles[rank]
+            )
+            for rank, trace in self.traces.items()
+        }
+
+    @cached_property
+    def partitions(self) -> dict[int, Partition]:
+        """Rank → when it did what in its typical traced steps."""
+        return {
+            rank: partition(trace, self.typical_steps, self.waiting.get(rank))
             for rank, trace in self.traces.items()
         }
 

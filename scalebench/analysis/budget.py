@@ -39,7 +39,7 @@ from scalebench.analysis.steps import launch_step_s
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.stats import Estimate, estimate_signed
-from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, partition, within
+from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, within
 from scalebench.trace.intervals import (
     Intervals,
     divided,
@@ -72,7 +72,7 @@ def exposed_by_axis(launch: LaunchAttribution, rank: int) -> dict[str | None, Ex
         rank: Whose operations.
     """
     trace, chosen = launch.traces[rank], launch.typical_steps
-    step = partition(trace, chosen)
+    step = launch.partitions[rank]
     flying = {
         axis: subtract(within(step.steps, spans), step.compute)
         for axis, spans in in_flight_by_axis(trace, frozenset(chosen)).items()

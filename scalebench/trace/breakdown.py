@@ -143,10 +143,15 @@ def break_down(
     trace: Trace,
     waiting: Intervals | None = None,
     chosen: Sequence[int] | None = None,
+    shared: Partition | None = None,
 ) -> Breakdown:
-    """Share out a rank's traced steps, at least one; see `partition` for the arguments."""
+    """Share out a rank's traced steps, at least one.
+
+    See `partition` for the arguments; ``shared`` is what it returns for them, where it is known.
+    """
     indices = range(len(trace.steps)) if chosen is None else chosen
-    found, num_steps, counted = partition(trace, indices, waiting), len(indices), set(indices)
+    num_steps, counted = len(indices), set(indices)
+    found = shared or partition(trace, indices, waiting)
     operations = [op for op in trace.operations if op.step in counted]
 
     def per_step(spans: Intervals) -> float:

@@ -12,7 +12,7 @@ from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.run import CellResult
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.spec import Grouped
-from scalebench.trace.breakdown import covered_by, partition, within
+from scalebench.trace.breakdown import covered_by, within
 from scalebench.trace.intervals import intersect, length_s, none, subtract
 
 _RANKS = re.compile(r"ranks (\d{1,9}(?:,\d{1,9})*)")
@@ -94,7 +94,7 @@ def _of_launch(launch: LaunchAttribution, rank: int) -> dict[str, AxisFigures]:
         alone = between_ranks and op.group_size == 1
         if op.axis is not None and op.step in chosen and not alone:
             by_axis.setdefault(op.axis, []).append(op)
-    step, waiting = partition(trace, chosen), launch.waiting.get(rank, none())
+    step, waiting = launch.partitions[rank], launch.waiting.get(rank, none())
     found = {}
     for axis, operations in by_axis.items():
         covered = within(step.steps, covered_by(operations))

@@ -21,7 +21,8 @@ from scalebench.records.rank import RankRecord
 from scalebench.records.rows.rank_excess import RankExcess, RankPart
 from scalebench.records.run import CellResult
 from scalebench.spec import Mesh, Pipeline
-from scalebench.trace.breakdown import break_down
+from scalebench.trace.breakdown import partition
+from scalebench.trace.intervals import length_s
 
 SIGNIFICANT = 0.001
 """Chance of as many blocks among equal ranks, for each rank that is tested."""
@@ -154,7 +155,7 @@ def _traced(launch: LaunchAttribution, read: Callable[..., float]) -> Floats:
 
 
 def _computing(launch: LaunchAttribution, rank: int, step: int) -> float:
-    return break_down(rank, launch.traces[rank], None, [step]).parts["compute"]
+    return length_s(partition(launch.traces[rank], [step]).parts["compute"])
 
 
 def _lateness(launch: LaunchAttribution, rank: int, step: int) -> float:
