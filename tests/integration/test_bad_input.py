@@ -1,6 +1,5 @@
 """Bad input: one clear line that names what was given, what is valid and what to do; exit 2."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -62,12 +61,6 @@ def test_a_workload_that_does_not_exist(scalebench: Scalebench, project: Path) -
     assert "Did you mean 'gpt-tiny'" in line
     assert "module:function" in line
     assert not (project / "reports").exists()
-
-
-def test_a_batch_that_cannot_be_divided(scalebench: Scalebench) -> None:
-    line = complaint(scalebench("run", "ddp", "--gpus", "1,2,3", "--batch-size", "16"))
-    assert "16" in line and "3 ranks" in line
-    assert "--batch-size 12 or 18" in line
 
 
 @pytest.mark.parametrize(
@@ -170,25 +163,3 @@ def test_a_folder_that_is_no_run(scalebench: Scalebench, project: Path, command:
     assert "not a run folder" in complaint(scalebench(command, "folder"))
     assert "no run folder missing" in complaint(scalebench(command, "missing"))
     assert "no run in reports" in complaint(scalebench(command))
-
-
-def test_a_setting_that_does_not_exist(scalebench: Scalebench, project: Path) -> None:
-    (project / "scalebench.toml").write_text('gups = "1,2"\n')
-    line = complaint(scalebench("run", "ddp"))
-    assert "'gups'" in line and "Did you mean 'gpus'" in line
-
-
-def test_precedence_of_settings(
-    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (project / "pyproject.toml").write_text(
-        "[tool.scalebench]\ngpus = [1, 2]\nrepeats = 5\nsteps = 7\n"
-    )
-    monkeypatch.setitem(os.environ, "SCALEBENCH_REPEATS", "4")
-    shown = scalebench("run", "--steps", "9", "--show-config")
-    assert shown.returncode == 0, shown.stderr
-    lines = {line.split()[0]: line.split()[1:] for line in shown.stdout.splitlines()}
-    assert lines["gpus"] == ["1,2", "pyproject.toml"]
-    assert lines["repeats"] == ["4", "environment"]
-    assert lines["steps"] == ["9", "flag"]
-    assert lines["budget"][1:] == ["suite", "or", "built-in", "default"]

@@ -209,11 +209,6 @@ def test_a_selection_without_a_case_is_answered_with_the_cases():
     assert "plain, ddp" in str(error.value)
 
 
-def test_an_unknown_workload_is_answered_with_the_nearest():
-    with pytest.raises(UsageError, match="Did you mean 'gpt-tiny'"):
-        plan_of(workload="gpt-tiyn")
-
-
 def test_optional_cases_need_a_word_of_their_own():
     cases = (
         Case(name="ddp", strategy=Ddp()),
