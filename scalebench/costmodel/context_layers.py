@@ -59,7 +59,7 @@ class AttendingModel:
     def of_preset(cls, shape: GptShape, samples: int) -> "AttendingModel":
         """Return a built-in model in float32, before anything was run.
 
-        A test holds it against what a step shows.
+        A test compares it with what a step shows.
         """
         each = FP32_BYTES * samples * shape.context * shape.width
         return cls((each,) * shape.layers, (), FP32_BYTES * shape.num_parameters, samples)

@@ -12,7 +12,7 @@ from scalebench.spec import Accelerate, DeepSpeed, Fabric, FairScale, FromFramew
 
 FP32_BYTES = 4
 SHIPPED_ELEMENTS = 500_000_000
-"""Of DeepSpeed's bucket (``reduce_bucket_size``), where nobody sets it."""
+"""Of DeepSpeed's bucket (``reduce_bucket_size``), where no one sets it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What ranks have to play for a step, and what messages cost beside work by what they played."""
+"""What ranks have to play for a step, and what messages cost during work by what they played."""
 
 from typing import cast, get_args
 

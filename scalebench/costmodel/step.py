@@ -132,7 +132,7 @@ class PredictedStep:
     link_dof: float = math.inf
 
     def longer(self, seconds: float) -> "PredictedStep":
-        """Return the step where messages take more time beside work than the link says, or less."""
+        """Return the step where messages take more time during work than the link says, or less."""
         ends = {
             name: max(getattr(self, name) + seconds, self.computing_s)
             for name in ("step_s", "low_s", "high_s")

@@ -247,7 +247,7 @@ def model_of_preset(
 ) -> DividedModel:
     """Return a built-in model as its own plan divides it, before anything was run.
 
-    A test holds it against what a step shows.
+    A test compares it with what a step shows.
 
     Args:
         shape: Of the model.

@@ -17,7 +17,7 @@ def key_of(row: Row) -> RowKey:
 
 
 def baseline_of(row: Row, rows: Iterable[Row]) -> Row | None:
-    """Return which of a run's rows a row's efficiency is held against; None: it is not there."""
+    """Return which of a run's rows a row's efficiency is compared with; None: it is not there."""
     if row.baseline is not None:
         return next((other for other in rows if key_of(other) == row.baseline), None)
     return next((other for other in rows if _gives_its_efficiency(other, row)), None)
@@ -53,7 +53,7 @@ def log_steps(row: Row, series: StepSeries) -> dict[int, float]:
 
 
 def log_efficiencies(row: Row, baseline: Row, series: StepSeries) -> list[float]:
-    """Return the logarithm of the efficiency in every round in which both rows went well."""
+    """Return the logarithm of the efficiency in every round in which both rows succeeded."""
     own, theirs = log_steps(row, series), log_steps(baseline, series)
     work = math.log(row.global_batch / baseline.global_batch / row.world_size)
     return [work + theirs[repeat] - own[repeat] for repeat in own if repeat in theirs]

@@ -145,7 +145,7 @@ def baseline_file(machine: str, suite: str) -> Path:
 
 
 def further_baselines(first: Path) -> list[Path]:
-    """Return the further accepted runs of a suite: ``<suite>/2.json`` … beside its first file."""
+    """Return the further accepted runs of a suite: ``<suite>/2.json`` … next to its first file."""
     found = [path for path in first.with_suffix("").glob("*.json") if path.stem.isdecimal()]
     return sorted(found, key=lambda path: int(path.stem))
 

@@ -88,7 +88,7 @@ class RehearsedStep(Record):
     Attributes:
         plan: What they played.
         exposed_s: How much of each step ranks spent in messages, the mean over them: over those
-            with as large a share of the processor as rank 0, whose computation it stands beside.
+            with as large a share of the processor as rank 0, next to whose computation it stands.
     """
 
     suite: str

@@ -26,8 +26,8 @@ class Block(Record):
 
     Attributes:
         phase: ``warmup`` until the steady state was found, then ``clean``: the headline rests on
-            these. After them come rounds of short blocks side by side, so that what drifts hits
-            all alike: ``paired`` (like ``clean``), ``traced`` (under the profiler), ``local``
+            these. After them come rounds of short blocks side by side, so that drift affects
+            all equally: ``paired`` (like ``clean``), ``traced`` (under the profiler), ``local``
             (without synchronisation between ranks), ``bare`` (only the beginning and the end of
             the block are timed; every step but the first is given their mean), ``part`` (like
             ``paired``, on ``num_samples`` of the rank's batch: as many as a rank has at another

@@ -1,6 +1,6 @@
 """Temporary folders: locked while in use; what killed processes have left goes with the next one.
 
-All of scalebench's temporary folders are made here. Who looks for abandoned ones may be beside
+All of scalebench's temporary folders are made here. Who looks for abandoned ones may be next to
 strangers: others can write into the same directory, and several machines may share it. So the name
 of a folder depends on the machine, it is the user's, it carries a mark, and it is emptied through
 the descriptor that holds its lock, never by a path that somebody could point elsewhere.

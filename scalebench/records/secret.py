@@ -43,7 +43,7 @@ class Forged(Exception):
 
 
 def new_secret() -> str:
-    """Return a secret that nobody can guess."""
+    """Return a secret that no one can guess."""
     return secrets.token_hex(32)
 
 

@@ -229,7 +229,7 @@ class Summary(JsonModel):
             `scalebench.analysis.prediction_scores.score`.
         collectives: What its suites of collectives came to; null: it has none.
         gate: What its suites ask of the gate: suite → metric → settings.
-        link: What its links cost, a `LinkProfile`, for tables and figures; the file beside the
+        link: What its links cost, a `LinkProfile`, for tables and figures; the file next to the
             summary holds it, not the summary itself. Not imported here: `gate` starts fast.
     """
 

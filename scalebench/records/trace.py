@@ -91,7 +91,7 @@ class Trace(Record):
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
         num_events: The profiler's events, all steps together.
-        num_launches: Launches of kernels in those steps; 0: on CPU, or nobody counted.
+        num_launches: Launches of kernels in those steps; 0: on CPU, or no one counted.
         num_impossible: Of them, those whose kernel is not there or begins before its launch.
         clock_error_s: How far the profiler's clock and this one moved apart within a block: a
             clock that was set meanwhile shows here.

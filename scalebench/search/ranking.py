@@ -68,7 +68,7 @@ class Ranking:
         ways: As ``best``, of all that were evaluated; behind ``best`` bounds may have excluded
             some.
         trained: As ``best``, of those that a strategy trains: the fastest such way of each mesh and
-            ZeRO stage; empty: nobody asked.
+            ZeRO stage; empty: no one asked.
         rejected: Of those that do not fit, the ones that need least memory, one of each mesh and
             ZeRO stage, the smallest first; empty: all fit.
         num_candidates: Of the whole space.

@@ -1,6 +1,6 @@
 """A session: prepare, claim, launch one cell at a time, store each at once, summarise at the end.
 
-Each step is a module beside this one; this one has their order.
+Each step is a module next to this one; this one has their order.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def search_largest_batches(
 
 
 class Interrupted(Exception):
-    """The run was stopped by a signal; what was done is kept in ``run``."""
+    """The run was stopped by a signal; results so far are kept in ``run``."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(f"interrupted; results so far are in {run.paths.root}")

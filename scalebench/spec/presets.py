@@ -2,7 +2,7 @@
 
 No torch here: the command line answers for a preset (does it exist, how many parameters, what
 memory) without starting a worker. ``scalebench/worker/workloads`` builds the modules; a test
-holds the parameter counts given here against the modules built there.
+compares the parameter counts given here with the modules built there.
 """
 
 import ast

@@ -3,7 +3,7 @@
 The causes are those of HolisticTraceAnalysis 0.5.0 (``get_idle_time_breakdown``): the host was
 late if it launched the next kernel after the one before had ended; else a gap below 30 µs is what
 one kernel after another costs; the rest is other. Of that rest, the gaps that end when a kernel of
-another stream has just ended are told apart: the stream waited for it, by an event for example.
+another stream has just ended are distinguished: the stream waited for it, by an event for example.
 """
 
 from collections.abc import Sequence

@@ -81,7 +81,7 @@ def divided(moments: Intervals, sets: Mapping[Name, Intervals]) -> dict[Name, fl
     """Return how many nanoseconds of some moments belong to each of several tidy sets.
 
     A moment that several sets cover is divided equally among them; one that none covers belongs to
-    nobody. So the result sums to what the sets together cover of ``moments``.
+    no one. So the result sums to what the sets together cover of ``moments``.
 
     Args:
         moments: A tidy set.

@@ -169,7 +169,7 @@ def _of_the_driver() -> str | None:
     """Say how many GPUs the kernel's driver shows; None: none.
 
     AMD's are asked for only where torch is built for them: many processors have a graphics part
-    that the driver shows and nobody trains on.
+    that the driver shows and no one trains on.
     """
     if torch.version.hip is not None:
         count = sum(_is_amd_gpu(node) for node in AMD_NODES.glob("*"))

@@ -1,4 +1,4 @@
-"""Steps and pipelines without their models: real messages beside real work, block by block.
+"""Steps and pipelines without their models: real messages during real work, block by block.
 
 A step: a rank computes for as long as the step does, and sends its messages where the step has
 them. A collective that hides behind computation is carried by a thread of its own, one after the

@@ -43,7 +43,7 @@ LARGEST_SHARE = 0.2
 SMALLEST_SCALE = 0.01
 """Medians of the same operation differ by 1 % from one minute to the next.
 
-Scatter below that is not held against a point or a line, however exact the rest looks.
+Scatter below that is not compared with a point or a line, however exact the rest looks.
 """
 
 POOR_ERROR_RATIO = 0.10
@@ -220,7 +220,7 @@ def _regime(size: Floats, mine: Mask, line: "_Line", terms: Terms) -> Regime:
     """Make the record of one line; the law's factors are divided out.
 
     Intervals are those of θ itself and not of its logarithm: the model is linear there, and a
-    latency that cannot be told from 0 keeps an interval that says so.
+    latency not significantly different from 0 keeps an interval that says so.
     """
     theta, known = line.theta, line.covariance
     half_width = quantile(line.dof) * np.sqrt(np.diagonal(known))
@@ -333,7 +333,7 @@ class _Sweep:
 
         A busy machine makes an operation slower, never faster. The generalised extreme studentised
         deviate test (Rosner 1983), one-sided: the point that stands out most is removed and the
-        line fitted anew, up to `LARGEST_SHARE` times; outliers are all points up to the last
+        line fitted again, up to `LARGEST_SHARE` times; outliers are all points up to the last
         removed whose deletion residual exceeds Student's t at `LEVEL` over the number of points
         left. Looking at the last, not the first, keeps outliers from hiding one another.
         """

@@ -247,7 +247,7 @@ def busbw_factor(op: str, world_size: int) -> float:
 
     all-reduce ``2(N−1)/N``; all-gather, reduce-scatter, all-to-all ``(N−1)/N``; broadcast,
     reduce, send/recv 1: the least that the busiest link carries, so that bus bandwidth can be
-    held against the link's whatever N and algorithm. Source: nccl-tests, PERFORMANCE.md.
+    compared with the link's whatever N and algorithm. Source: nccl-tests, PERFORMANCE.md.
 
     Raises:
         UsageError: No such operation, or fewer than one rank.

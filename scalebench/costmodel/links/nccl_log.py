@@ -77,7 +77,7 @@ class _Node:
 
 
 def read_nccl_log(lines: Iterable[str], links: Iterable[NodeLinks] = ()) -> NcclWires | None:
-    """Return the wires that a log tells of; None: nothing in it is NCCL's.
+    """Return the wires that a log reports; None: nothing in it is NCCL's.
 
     Args:
         lines: Of one rank's log, or of those of all ranks one after another or mixed.

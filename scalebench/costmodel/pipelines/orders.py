@@ -1,7 +1,7 @@
 """The schedules by name: who may be asked for what, and the order of their actions.
 
-The orders are those that ``torch.distributed.pipelining`` carries out; a test holds the two
-against each other. Two of them (`FROM_TORCH`) follow no short rule: torch itself is asked.
+The orders are those that ``torch.distributed.pipelining`` carries out; a test compares
+the two. Two of them (`FROM_TORCH`) follow no short rule: torch itself is asked.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ the launcher ended. It ends when its standard input does, which the launcher hol
 Where it may not make a namespace it tries again as root of a new user namespace; ranks
 enter that first. It is started as
 ``python -m scalebench.launch.lab.namespace_holder NAME HOSTS N`` (the lab's name is there for
-whoever lists processes) and answers in one line of JSON: ``switch``, ``namespaces`` (files of the
+those who list processes) and answers in one line of JSON: ``switch``, ``namespaces`` (files of the
 hosts, in their order), ``user_namespace`` (file, or null), or ``error``. A line of standard input
 with ``host`` and ``up`` cuts that host's link or mends it; the answer is ``{}`` or ``error``.
 """

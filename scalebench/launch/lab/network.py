@@ -62,7 +62,7 @@ class Network:
         return answer
 
     def set_link(self, host: int, up: bool) -> None:
-        """Cut a host's link, or mend it: nothing passes while it is down, and nobody is told.
+        """Cut a host's link, or mend it: nothing passes while it is down, and no one is told.
 
         Raises:
             NoNetwork: It cannot be done; the text says why.

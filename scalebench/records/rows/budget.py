@@ -163,7 +163,7 @@ class Budget(RowPart):
         wait_s: None: could not be told from transfer, and ``exposed_transfer_s`` holds both.
         copies_s: None: the traces do not tell (version 0.1), and ``other_idle_s`` holds them.
         measured_s: The headline's step.
-        not_apart: Why transfer and wait could not be told apart; None: they could.
+        not_apart: Why transfer and wait could not be separated; None: they could.
         drift: How much slower the clean steps next to the traced ones were than those of the clean
             window, of the launch in which they differ most; a plain ratio.
         rounds_left_out: Rounds whose traced moments were unlike the clean window, while those of

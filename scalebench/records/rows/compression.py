@@ -9,7 +9,7 @@ from scalebench.stats import Estimate
 
 
 class LossComparison(RowPart):
-    """A method's loss beside that of ``none``, the exact all-reduce.
+    """A method's loss next to that of ``none``, the exact all-reduce.
 
     Attributes:
         equal_steps: Steps that all methods of the suite trained.

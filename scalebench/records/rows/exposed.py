@@ -17,7 +17,7 @@ class ExposedEstimates(RowPart):
         trace: By the intervals of traced steps.
         differential: A step with synchronisation minus one without.
         ddp_logger: As DDP's own logger has it.
-        disagree: The pairs whose intervals do not meet; None: intervals are missing.
+        disagree: The pairs whose intervals do not overlap; None: intervals are missing.
         unavailable: Name of a null estimate → why, where the strategy is the reason.
     """
 

@@ -1,4 +1,4 @@
-"""The times of a row's recovery by name, for whoever follows single numbers: gate and exports."""
+"""The times of a row's recovery by name, for readers of single numbers: gate and exports."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -130,7 +130,7 @@ class ProcessGroups(BaseModel):
     """Process groups of one name and size that rank 0 belongs to or knows.
 
     Attributes:
-        name: ``world``, or what whoever made them calls them; empty: no name was given.
+        name: ``world``, or what their maker calls them; empty: no name was given.
         ranks: In each of them.
         count: How many.
     """

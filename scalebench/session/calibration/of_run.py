@@ -170,7 +170,7 @@ def _lacks_gpus(world_size: int, stored: StoredRun) -> bool:
 
 
 def _is_predicted(cell: Cell) -> bool:
-    """Tell whether a row is predicted: not where its steps are not looked into."""
+    """Tell whether a row is predicted: not where its steps are not traced."""
     several = cell.world_size > 1 and cell.skip_reason is None
     shared_gpu = cell.device == "cuda" and cell.oversubscribed
     return several and not shared_gpu and cell.steps.trace and bool(cell.strategy.operations)

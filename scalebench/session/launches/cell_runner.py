@@ -157,7 +157,7 @@ class CellRunner:
         self._part(failed or cells, None if failed else reason)
 
     def _part(self, cells: Sequence[Cell], reason: str | None) -> None:
-        """Have cells launched by themselves from now on; say so once if it is nobody's fault."""
+        """Have cells launched by themselves from now on; say so once if it is no one's fault."""
         self._by_itself.update(map(_sort, cells))
         if reason is None:
             return

@@ -20,7 +20,7 @@ def can_share(cell: Cell, spec: RunSpec, launcher_shares: bool) -> bool:
     """Tell whether a cell may take turns with others.
 
     Not with a DataLoader: its workers would go on making batches while the rank waits. Nor a
-    user's script, which goes on by itself. Nor a race, which nobody else should interrupt.
+    user's script, which goes on by itself. Nor a race, which no one else should interrupt.
     """
     return (
         launcher_shares
@@ -55,7 +55,7 @@ def only_whole_launches(results: Mapping[str, CellResult]) -> dict[str, CellResu
 
 
 def too_much_memory(cells: Sequence[Cell], results: Mapping[str, CellResult]) -> str | None:
-    """Say why cells do not fit into the machine's memory at once; None: they do, or nobody knows.
+    """Say why cells do not fit into the machine's memory at once; None: they do, or no one knows.
 
     Args:
         cells: What would be launched together.

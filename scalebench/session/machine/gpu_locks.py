@@ -125,7 +125,7 @@ def lock_file(path: Path) -> int | None:
         Its descriptor; None: this process can have no such file, or no lock on it.
 
     Raises:
-        Taken: Another process holds the lock, or nobody can tell.
+        Taken: Another process holds the lock, or no one can tell.
     """
     try:
         descriptor = _open(path)

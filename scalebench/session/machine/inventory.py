@@ -59,7 +59,7 @@ def _entry(name: str, about: str, cannot_run: str | None = None) -> dict[str, An
 
 
 def _suite(name: str) -> dict[str, Any]:
-    """Describe a suite; one of ./suites without executing it: nobody has asked to run its code."""
+    """Describe a suite; one of ./suites without executing it: no one has asked to run its code."""
     own = own_suites().get(name)
     if own is not None:
         return _own_suite(name, own) | {"file": str(own), "hides_bundled": hides_bundled(name)}

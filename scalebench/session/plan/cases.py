@@ -66,7 +66,7 @@ def precision_of(
 ) -> dict[str, Any]:
     """Return whether rows take turns, how precisely to know efficiency, and the time for it.
 
-    Whoever says how many launches or steps to make gets those and no more; so does a suite with
+    A user who says how many launches or steps to make gets those and no more; so does a suite with
     ``steps`` or with a single launch.
 
     Raises:

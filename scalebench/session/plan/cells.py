@@ -298,7 +298,7 @@ def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return all launches: inspections first, then rounds over cases and sizes.
 
     Correctness comes before speed. Each round launches every cell once, so that a drift of the
-    machine affects all sizes equally. Checkpoints come last: their disk traffic disturbs nobody.
+    machine affects all sizes equally. Checkpoints come last: their disk traffic disturbs no one.
     """
     timed = [*rows, *independent_cells(rows, spec), *shard_cells(rows, spec)]
     compared = [cell for cell in rows if cell.strategy.has_reference]

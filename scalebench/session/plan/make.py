@@ -267,7 +267,7 @@ def choose_device(request: Request, machine: Machine) -> Device:
 
     Raises:
         UsageError: Virtual hosts have CPU ranks only.
-        EnvironmentUnfit: There is no CUDA device, or one that cannot be used and nobody said that
+        EnvironmentUnfit: There is no CUDA device, or one that cannot be used and no one said that
             the CPU will do.
     """
     if request.virtual_hosts is not None:

@@ -192,7 +192,7 @@ def _lab_of(launcher: Launcher) -> Lab:
 def _under_torchrun(
     cell: Cell, plans: Sequence[FaultPlan], folder: FaultFolder, logs: Path
 ) -> list[FaultTimeline]:
-    """Run one job: torchrun starts its ranks anew after each failure."""
+    """Run one job: torchrun starts its ranks again after each failure."""
     _write_job(folder, cell, plans)
     logs.mkdir(parents=True, exist_ok=True)
     command = [

@@ -56,7 +56,7 @@ _ADDRESSES = re.compile(
 _LABEL = r"<(?:host(?: \d+)?|user|home|folder|temporary|python|scalebench|path|address)>"
 _SETTING = re.compile(r"(--?[\w.-]+|[\w.-]+)=(.*)", re.DOTALL)
 _PLAIN = re.compile(r"-{1,2}[A-Za-z][\w.-]*|[-+]?[\d.,]+(?:e[-+]?\d+)?|\{\w+\}|<.*>|\*{3}|", re.I)
-"""Words of a script's arguments that name nobody: options, numbers, placeholders."""
+"""Words of a script's arguments that name no one: options, numbers, placeholders."""
 
 
 class Cleaner:

@@ -217,7 +217,7 @@ class ParameterServer(WithoutLockstep):
 
     @property
     def shares_work(self) -> bool:
-        """Whether the batches of a step go to whoever is free."""
+        """Whether the batches of a step go to a rank that is free."""
         return self.staleness_bound is None or self.backup_workers > 0
 
     def dispensable(self, world_size: int) -> Sequence[int]:

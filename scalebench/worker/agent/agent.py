@@ -183,7 +183,7 @@ def serve(
         limit_s: How long the right one may take.
 
     Raises:
-        StoreUnreachable: The processes of the world do not meet.
+        StoreUnreachable: The processes of the world do not connect.
         EnvironmentUnfit: This one does not know the session's secret.
         Forged: Somebody else has written a message.
     """

@@ -2,7 +2,7 @@
 
 Iterators are watched where every one of torch's passes: ``_BaseDataLoaderIter.__next__``. One
 whose batch was the last before a backward pass feeds the training, and so do those that were read
-beside it (labelled and unlabelled data); the others evaluate. Prefetchers may read without
+next to it (labelled and unlabelled data); the others evaluate. Prefetchers may read without
 gradients, as evaluations do: such a batch has to be the last before two backward passes in a row,
 of one dataset, because a queue may hand on what was read before an evaluation.
 

@@ -255,7 +255,7 @@ def groups() -> Found:
 
 
 def _name(group: Any) -> str:
-    """Return what a group was made for, where whoever made it has said so; else an empty text."""
+    """Return what a group was made for, where its maker has said so; else an empty text."""
     said = str(getattr(group, "group_desc", "") or "")
     return "" if said in ("undefined", "default_pg") else said
 

@@ -23,7 +23,7 @@ class _AfterImport(MetaPathFinder):
 
     It stays until the module has run to its end: many ask ``find_spec`` whether a module exists
     before they import it, and an import that fails may be tried again. The loader is the one that
-    was found, with another ``exec_module``: whoever asks it for the module's file gets an answer.
+    was found, with another ``exec_module``: code that asks it for the module's file gets an answer.
     """
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:

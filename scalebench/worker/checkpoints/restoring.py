@@ -44,7 +44,7 @@ def _continues_in_order(
 ) -> bool:
     """Tell whether a training that has its final buckets continues as the one that never stopped.
 
-    DDP orders its buckets anew after its first step, and from 4 ranks on the order decides in which
+    DDP orders its buckets again after its first step, and from 4 ranks on that decides in which
     order numbers are added. So this training takes one step before it is loaded.
     """
     assert context.cell.recovery is not None

@@ -63,7 +63,7 @@ class PeakMemory:
 
 
 def _reset_host() -> int | None:
-    """Have the peak begin anew; return what is resident, or None where neither can be had."""
+    """Have the peak begin again; return what is resident, or None where neither can be had."""
     try:
         CLEAR.write_text(CLEAR_PEAK)
     except OSError:

@@ -3,7 +3,7 @@
 A checkpoint is written into a folder with a working name. When all its files are on the disk, a
 manifest with their sizes and checksums is added, and then the folder is renamed, which happens
 whole or not at all. A process that is killed at any moment leaves a folder with a working name,
-which nobody loads.
+which no one loads.
 
 No torch here: what is in the files does not matter.
 """

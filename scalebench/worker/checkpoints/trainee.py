@@ -169,7 +169,7 @@ class Trainee:
         return not differences(saved, found, with_random=True) if self.context.rank == 0 else None
 
     def finish(self) -> None:
-        """End what runs beside the training; every rank takes part."""
+        """End what runs during the training; every rank takes part."""
         self.training.finish()
 
 
@@ -180,7 +180,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def write_digests(path: Path, digests: Digests) -> None:
-    """Keep hashes for whoever compares with them later."""
+    """Keep hashes for the code that compares with them later."""
     path.write_text(json.dumps(digests))
 
 

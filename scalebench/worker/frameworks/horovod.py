@@ -1,6 +1,6 @@
 """Horovod: ``DistributedOptimizer`` reduces each gradient, fused with others into one buffer.
 
-Horovod brings processes together by itself, beside torch's process group: rank 0 serves the
+Horovod brings processes together by itself, next to torch's process group: rank 0 serves the
 addresses, as ``horovodrun`` does it. Its operations are its own, so traces do not show them.
 Source: Sergeev and Del Balso 2018; Horovod's documentation, "Horovod with PyTorch" and "Tensor
 fusion".

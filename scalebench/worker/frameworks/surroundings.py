@@ -19,7 +19,7 @@ from scalebench.worker.process.context import RankContext
 def look_like_torchrun(context: RankContext) -> None:
     """Set the variables that torchrun sets: frameworks look for them, not for process groups.
 
-    The ranks are connected already; nobody listens at the address.
+    The ranks are connected already; no one listens at the address.
     """
     os.environ.update(
         RANK=str(context.rank),

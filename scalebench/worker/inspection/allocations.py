@@ -33,9 +33,9 @@ class Interval:
         rest: What is still allocated at the end without an owner belongs here.
         phase: The peak may lie where training is built or takes a step, not where data are made;
             activations are those of a step.
-        kept: Whether what is left at the end and owned by nobody lives on. Where nobody keeps
+        kept: Whether what is left at the end and owned by no one lives on. Where no one keeps
             anything, it was freed where the profiler did not see it.
-        keeps_built: Whether what building leaves is kept for good, though nobody owns it.
+        keeps_built: Whether what building leaves is kept for good, though no one owns it.
     """
 
     start_ns: int
@@ -113,9 +113,9 @@ def _with_unseen_frees(
 
     A collective's buffer may be freed on the backend's own thread, where nothing is recorded. But
     an address that is handed out again was freed before; what was owned and is no longer was
-    given up during the stretch, at its beginning for all we know; what is left where nobody keeps
+    given up during the stretch, at its beginning for all we know; what is left where no one keeps
     anything was given up by the end of the stretch; and what building leaves and
-    nobody ever owns counts only until building ends: with DDP that is the buffer of its first
+    no one ever owns counts only until building ends: with DDP that is the buffer of its first
     broadcast, or the first buckets, which it replaces in the second step.
     """
     known = list(events)
@@ -168,7 +168,7 @@ def _attribute(
 ) -> tuple[dict[Category, int], list[Category]]:
     """Return what was owned but allocated before the events, and each event's owner.
 
-    An allocation belongs to whoever owned its address at the end of an interval while it lived;
+    An allocation belongs to the owner of its address at the end of an interval while it lived;
     an address that is handed out again is another allocation.
     """
     categories: list[Category] = ["activations"] * len(events)

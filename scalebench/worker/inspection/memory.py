@@ -118,7 +118,7 @@ class MemoryWatch:
     def stretch(self, rest: Category, phase: Phase = "step", kept: bool = True) -> Iterator[None]:
         """Watch a stretch; outside of all stretches the peak does not count.
 
-        Gradients are told apart stretch by stretch: a step that frees them needs one of its own.
+        Gradients are distinguished stretch by stretch: a step that frees them needs one of its own.
 
         Args:
             rest: What remains allocated at the end without an owner belongs here.

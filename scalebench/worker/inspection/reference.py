@@ -269,7 +269,7 @@ def on_rank_0(work: Callable[[], T], context: RankContext) -> T | NoReference | 
 
 
 def give_back(device: torch.device) -> None:
-    """Return to the device what nobody uses any more, for the training that follows."""
+    """Return to the device what no one uses any more, for the training that follows."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

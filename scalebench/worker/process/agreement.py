@@ -55,7 +55,7 @@ def connect(
         rank: Of this process.
         world_size: N.
         num_hubs: Ranks that are connected with all others.
-        limit_s: After how long an operation fails that nobody answers.
+        limit_s: After how long an operation fails that no one answers.
 
     Returns:
         Other rank → the group of it and this one, over gloo.

@@ -42,7 +42,7 @@ LOST_AFTER = timedelta(seconds=30)
 """A sender that has taken a number and written nothing for so long has been killed in between."""
 
 MOST_LOST = 3
-"""So many messages may be lost one after another: of more, nobody has ever meant to write one."""
+"""So many messages may be lost one after another: of more, no one has ever meant to write one."""
 
 NO_LIMIT = timedelta(days=365)
 CONNECT_LIMIT = timedelta(seconds=300)
@@ -295,7 +295,7 @@ class SealedStore:
 
     Args:
         store: Of the launch.
-        key: Of the launch; see `StoreQueue.launch_key`. Empty: nobody else can write to the store.
+        key: Of the launch; see `StoreQueue.launch_key`. Empty: no one else can write to the store.
     """
 
     def __init__(self, store: Store, key: str) -> None:

@@ -2,7 +2,7 @@
 
 The launches of a round are processes that live at the same time. A token goes from one launch to
 the next, and only the launch that has it works. The order is a random one for each cycle, worked
-out from a seed, so that every launch knows it and nobody has to be asked: in a cycle every launch
+out from a seed, so that every launch knows it and no one has to be asked: in a cycle every launch
 that is left has one turn. Rank 0 of each launch waits for the token in a read of its socket, the
 other ranks in a barrier of their launch.
 """
@@ -31,7 +31,7 @@ def order_of_cycle(cycle: int, num_launches: int, seed: int) -> list[int]:
 def next_turn(
     cycle: int, place: int, left: Sequence[int], num_launches: int, seed: int
 ) -> tuple[int, int] | None:
-    """Return the cycle and the place of the turn that follows; None: nobody is left.
+    """Return the cycle and the place of the turn that follows; None: no one is left.
 
     Args:
         cycle: Number of the cycle that the turn before was in.

@@ -108,7 +108,7 @@ class Training:
     def num_samples(self) -> int | None:
         """Samples that all ranks have trained on since the start.
 
-        0: another rank counts them. None: nobody does, each step is a global batch.
+        0: another rank counts them. None: no one does, each step is a global batch.
         """
         return None
 
@@ -137,7 +137,7 @@ class Training:
         """Wait for what the last step still exchanges, so that a clock sees it."""
 
     def finish(self) -> None:
-        """End what runs beside the training, such as a server; every rank takes part."""
+        """End what runs during the training, such as a server; every rank takes part."""
 
     def share_losses(self, losses: torch.Tensor) -> torch.Tensor:
         """Return the losses of a block of steps, shape [steps], where only some ranks know them.

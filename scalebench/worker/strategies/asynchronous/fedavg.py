@@ -168,7 +168,7 @@ class FedAvgTraining(Replica):
             number += 1
 
     def _batches_of(self, client: int, number: int) -> Indices:
-        """Return a client's samples in a round, shape [steps, batch]: epochs, shuffled anew."""
+        """Return a client's samples in a round, shape [steps, batch]: epochs, shuffled again."""
         random = np.random.default_rng([self.seed, number, client])
         own, wanted = self.samples[client], self.strategy.period * self.rank_batch
         epochs = [random.permutation(own) for _ in range(-(-wanted // len(own)))]

@@ -16,10 +16,10 @@ parameters only, so that the first layers compute while parameters of later ones
 way. The first forward pass tells in which order the layers need their parameters. Parameters that
 are used without calling the layer that owns them are waited for before the step.
 
-Without a bound ranks share the work: the N batches of each step go to whoever asks next, so a slow
-rank trains fewer of them and nobody waits for it but at an evaluation. So it is with backup
-workers: a step ends when the server has made one. With a bound every rank trains one batch in a
-step. Where a server is gone its part of the parameters is, too, and training fails.
+Without a bound ranks share the work: each of the N batches of a step goes to the rank that asks
+next, so a slow rank trains fewer of them and no rank waits for it but at an evaluation. So it is
+with backup workers: a step ends when the server has made one. With a bound every rank trains one
+batch in a step. Where a server is gone its part of the parameters is, too, and training fails.
 
 Servers are on the CPU, and gloo sends from the CPU's memory; a GPU copies to and from pinned memory
 by itself. A gradient costs a worker two messages for each server, it and the parameters; through

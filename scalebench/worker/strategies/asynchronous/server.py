@@ -14,7 +14,7 @@ parameters. Without a bound its mean is N − 1, because everybody else steps on
 the mean: fast workers see less of it, slow ones more (Ho et al. 2013; Zhang et al. 2016).
 
 Work is handed out by tickets, numbered through: with the parameters a worker gets the number of the
-batch that it trains on next. So whoever is faster may do more of a common number of batches. With
+batch that it trains on next. So a faster rank may do more of a common number of batches. With
 backup workers the number is that of the first batch of the server's next step.
 
 A worker that is gone is not waited for, and its batch goes to the next who asks.
@@ -104,7 +104,7 @@ class Server:
         """Go on without a worker; return who may go on with the parameters now.
 
         Raises:
-            TooFewWorkers: Nobody can: synchronous steps need more workers than are left.
+            TooFewWorkers: No one can: synchronous steps need more workers than are left.
         """
         if self._clocks.pop(worker, None) is None:
             return []
