@@ -26,6 +26,7 @@ from scalebench.spec import (
 )
 from scalebench.spec.race import Race, Recipe
 from scalebench.spec.recovery import Recovery
+from scalebench.spec.strategies.frameworks import FromFramework
 
 PAGE = Path("docs/fields.md")
 RECORDS: tuple[type[Spec], ...] = (
@@ -56,6 +57,11 @@ STRATEGIES_BEGIN = """\
 On CUDA `run` turns `autocast` and `compile` on for all cases; `--dtype float32` and `--no-compile`
 leave them as the case has them.
 """
+FRAMEWORKS_BEGIN = """\
+### Settings of every framework
+
+DeepSpeed, Accelerate, Fabric, FairScale and Horovod have these as well.
+"""
 
 
 def page() -> str:
@@ -63,7 +69,11 @@ def page() -> str:
     parts = [BEGINNING, *(_section(record, 2, set()) for record in RECORDS), STRATEGIES_BEGIN]
     parts.append(_table(Execution, set()))
     shared = set(Execution.model_fields)
-    parts += [_section(one, 3, shared) for one in STRATEGIES.values() if one is not Script]
+    every = [one for one in STRATEGIES.values() if one is not Script]
+    parts += [_section(one, 3, shared) for one in every if not issubclass(one, FromFramework)]
+    parts += [FRAMEWORKS_BEGIN, _table(FromFramework, shared)]
+    shared |= set(FromFramework.model_fields)
+    parts += [_section(one, 3, shared) for one in every if issubclass(one, FromFramework)]
     return "\n".join(parts)
 
 
@@ -110,17 +120,19 @@ def _table(record: type[Spec], leave_out: set[str]) -> str:
     told = meanings(record)
     rows = ["| name | default | meaning |", "| --- | --- | --- |"]
     for name, field in _own(record, leave_out).items():
+        meaning = _as_markdown(told[name])
         choices = _choices(field)
-        meaning = _as_markdown(told[name]) + (f" One of {choices}." if choices else "")
+        named = all(one.replace('"', "") in meaning.replace('"', "") for one in choices)
+        meaning += "" if named else f" One of {', '.join(choices)}."
         rows.append(f"| `{name}` | {_default(field)} | {meaning} |")
     return "\n".join(rows) + "\n"
 
 
-def _choices(field: FieldInfo) -> str:
+def _choices(field: FieldInfo) -> list[str]:
     """Return the texts that a field may be, where it is one of a few."""
     if get_origin(field.annotation) is not Literal:
-        return ""
-    return ", ".join(f"`{choice!r}`".replace("'", '"') for choice in get_args(field.annotation))
+        return []
+    return [f"`{choice!r}`".replace("'", '"') for choice in get_args(field.annotation)]
 
 
 def _default(field: FieldInfo) -> str:
