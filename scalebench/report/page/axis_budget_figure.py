@@ -9,12 +9,10 @@ from scalebench.records.rows.budget import Budget
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, KeyEntry, legend
 from scalebench.report.page.figure_style import Looks, row_name, style
-from scalebench.report.page.lanes import BAR, lay, texts_behind
+from scalebench.report.page.lanes import Lanes, bars, lay, texts_behind
 from scalebench.report.page.mesh_figure import COLOR_OF, SEVERAL
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import axis_budget
-from scalebench.report.tables.axis_budget import COLUMNS
-from scalebench.report.tables.layout import cells, names
 from scalebench.report.words import causes
 from scalebench.report.words.attributed import budgeted
 
@@ -24,6 +22,9 @@ EFFICIENCY_MEANS = "The ideal step, as a part of the measured one."
 REST_MEANS = "The other parts of the loss budget; left of zero where they give time back."
 
 
+Drawn = list[tuple[Row, Budget]]
+
+
 def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     """Draw efficiency, every dimension's part, and the rest; None without any mesh."""
     drawn = _drawn(rows)
@@ -31,12 +32,12 @@ def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         return None
     lanes = lay([row for row, _ in drawn])
     figure = go.Figure()
-    figure.add_trace(_bars(EFFICIENCY, NEUTRAL, drawn, lanes.places, [b.ideal for _, b in drawn]))
+    figure.add_trace(_bars(EFFICIENCY, NEUTRAL, drawn, lanes, [b.ideal for _, b in drawn]))
     for axis in dict.fromkeys(axis_budget.name_of(one) for _, one in axis_budget.losses(rows)):
         color = COLOR_OF.get(axis, SEVERAL)
-        figure.add_trace(_bars(axis, color, drawn, lanes.places, _shares(axis, drawn)))
+        figure.add_trace(_bars(axis, color, drawn, lanes, _shares(axis, drawn)))
     rest = [1 - budget.ideal - sum(_all_shares(row)) for row, budget in drawn]
-    figure.add_trace(_bars(REST, PALE, drawn, lanes.places, rest))
+    figure.add_trace(_bars(REST, PALE, drawn, lanes, rest))
     ends = [100 * (1 - min(part, 0.0)) for part in rest]
     told = [f" {units.percent(budget.ideal)}" for _, budget in drawn]
     figure.add_trace(texts_behind(ends, lanes.places, told))
@@ -52,7 +53,7 @@ def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     return figure
 
 
-def _drawn(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
+def _drawn(rows: Sequence[Row]) -> Drawn:
     return [pair for pair in budgeted(rows) if axis_budget.losses([pair[0]])]
 
 
@@ -60,7 +61,7 @@ def _all_shares(row: Row) -> list[float]:
     return [axis_budget.share_of(of) for of in axis_budget.losses([row])]
 
 
-def _shares(axis: str, drawn: Sequence[tuple[Row, Budget]]) -> list[float]:
+def _shares(axis: str, drawn: Drawn) -> list[float]:
     """Return the part of each row's step that a dimension takes."""
     return [
         sum(
@@ -72,26 +73,12 @@ def _shares(axis: str, drawn: Sequence[tuple[Row, Budget]]) -> list[float]:
     ]
 
 
-def _bars(
-    name: str,
-    color: str,
-    drawn: Sequence[tuple[Row, Budget]],
-    places: Sequence[float],
-    shares: Sequence[float],
-) -> go.Bar:
-    return go.Bar(
-        x=[round(100 * share, 4) for share in shares],
-        y=list(places),
-        customdata=[
-            [f"{row_name(row)}<br>{name}: {causes.points(share)} %"]
-            for (row, _), share in zip(drawn, shares, strict=True)
-        ],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        orientation="h",
-        width=BAR,
-        name=name,
-        marker={"color": color, "line": {"color": NEUTRAL, "width": 0.7}},
-    )
+def _bars(name: str, color: str, drawn: Drawn, lanes: Lanes, shares: Sequence[float]) -> go.Bar:
+    texts = [
+        f"{row_name(row)}<br>{name}: {causes.points(share)} %"
+        for (row, _), share in zip(drawn, shares, strict=True)
+    ]
+    return bars(name, color, [round(100 * share, 4) for share in shares], lanes.places, texts)
 
 
 def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
@@ -99,18 +86,13 @@ def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
     return legend(figure, named | {EFFICIENCY: EFFICIENCY_MEANS, REST: REST_MEANS})
 
 
-def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    return [cells(COLUMNS, of) for of in axis_budget.losses(rows)]
-
-
 AXIS_BUDGET = ChartKind(
     "axis-budget",
     axis_budget.AXIS_BUDGET.title,
-    "",
     axis_budget_figure,
-    lambda rows: axis_budget.sentence(rows) or "",
-    _tabulate,
-    names(COLUMNS),
+    axis_budget.sentence,
+    axis_budget.COLUMNS,
+    axis_budget.losses,
     _key,
     "Each axis: exposed communication along it, transfer and waiting. Behind each bar: the"
     " efficiency."

@@ -10,9 +10,11 @@ import plotly.graph_objects as go
 
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
 from scalebench.records.summary import Row
+from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import HATCHES, Looks, row_name, style
-from scalebench.report.page.lanes import BAR, lay, texts_behind
+from scalebench.report.page.lanes import bars, lay, texts_behind
 from scalebench.report.page.palette import NEUTRAL, PART_COLORS
+from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.words import causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
 
@@ -68,21 +70,18 @@ def _bars(part: Part, lanes: Lanes) -> go.Bar:
     """One part in every lane; hatched where it cannot be told from zero."""
     sure = [part is RESIDUAL or causes.certain(row, budget, part) for _, row, budget in lanes]
     visible = [abs(budget.share(part)) >= NEGLIGIBLE for _, _, budget in lanes]
-    return go.Bar(
-        x=[round(100 * budget.share(part), 4) for _, _, budget in lanes],
-        y=[place for place, _, _ in lanes],
-        customdata=[[_hover(part, row, budget)] for _, row, budget in lanes],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        orientation="h",
-        width=BAR,
-        name=part.name,
-        legendgroup=part.key,
-        marker={
-            "color": PART_COLORS[part.key],
+    return bars(
+        part.name,
+        PART_COLORS[part.key],
+        [round(100 * budget.share(part), 4) for _, _, budget in lanes],
+        [place for place, _, _ in lanes],
+        [f"{row_name(row)}<br>{part.name}: {told(part, row, budget)}" for _, row, budget in lanes],
+        {
             "line": {"color": NEUTRAL, "width": [0.7 * seen for seen in visible]},
             "pattern": {"shape": ["" if certain else "/" for certain in sure], **HATCHES},
         },
-    )  # fmt: skip
+        legendgroup=part.key,
+    )
 
 
 def _gaps(lanes: Lanes) -> go.Scatter:
@@ -100,10 +99,6 @@ def _reach(budgets: Sequence[Budget]) -> tuple[float, float]:
     left = min(sum(min(share, 0.0) for share in row) for row in shares)
     right = max(sum(max(share, 0.0) for share in row) for row in shares)
     return left, right
-
-
-def _hover(part: Part, row: Row, budget: Budget) -> str:
-    return f"{row_name(row)}<br>{part.name}: {told(part, row, budget)}"
 
 
 def told(part: Part, row: Row, budget: Budget) -> str:
@@ -162,25 +157,37 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}." for text in said]
 
 
-def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return case, N, ideal, measured and every part of each budget, in ms and percent."""
-    lines: list[tuple[str, ...]] = []
+def lines(rows: Sequence[Row]) -> list[tuple[Row, str, str, str, str]]:
+    """Return row, part, ms and percent of the step, and interval of every part of each budget."""
+    found: list[tuple[Row, str, str, str, str]] = []
     for row, budget in budgeted(rows):
-        name, size = wording.plain(row.case, 64), str(row.world_size)
-        lines.append((name, size, "ideal", _ms(budget.ideal_s), causes.points(budget.ideal), ""))
+        found.append((row, "ideal", _ms(budget.ideal_s), causes.points(budget.ideal), ""))
         for part in drawn_parts(rows):
             if not budget.knows(part):
-                lines.append((name, size, part.name, *[wording.DASH] * 3))
+                found.append((row, part.name, wording.DASH, wording.DASH, wording.DASH))
                 continue
             share = budget.share(part)
             written = told(part, row, budget).partition(" %")[2].strip(" ()")
-            lines.append(
-                (name, size, part.name, _ms(share * budget.measured_s), causes.points(share),
-                 written)
-            )  # fmt: skip
-        lines.append((name, size, "measured", _ms(budget.measured_s), "100.0", ""))
-    return lines
+            length = _ms(share * budget.measured_s)
+            found.append((row, part.name, length, causes.points(share), written))
+        found.append((row, "measured", _ms(budget.measured_s), "100.0", ""))
+    return found
 
 
 def _ms(seconds: float) -> str:
     return f"{wording.signed(seconds * 1e3, 3)} ms"
+
+
+COLUMNS = (*PLACE, *texts("part", "per step", "% of step", "95 % interval"))
+BUDGET = ChartKind(
+    "budget",
+    "All rows side by side",
+    budget_figure,
+    conclude,
+    COLUMNS,
+    lines,
+    lambda figure: legend(figure, {part.name: part.meaning for part in PARTS}),
+    NOTE,
+    "This needs traced steps of a row and of its plain baseline: run without --no-trace.",
+    remarks,
+)

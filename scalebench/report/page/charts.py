@@ -2,20 +2,22 @@
 
 import html
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 
 from scalebench.records.summary import Row
 from scalebench.report.page import figure_style
 from scalebench.report.page.palette import AREA, DASHES, SYMBOLS
+from scalebench.report.tables.layout import Column, cells, names
 from scalebench.report.words import wording
 
 EVERY_VIEW = "in every view"
 """The ``meta`` of a trace that all views of a figure have."""
 
+Item = TypeVar("Item")
 _JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -97,17 +99,24 @@ class Chart:
 
 @dataclass(frozen=True)
 class ChartKind:
-    """How one kind of figure is made for a suite: a plot, a sentence, a table."""
+    """How one kind of figure is made for a suite: a plot, a sentence, a table.
+
+    Attributes:
+        draw: Returns None where there is nothing to draw; nothing else is asked for then.
+        columns: Of the table.
+        lines: What stands in a line each.
+        absent: How to get what there is nothing of.
+    """
 
     name: str
     title: str
-    absent: str
     draw: Callable[[Sequence[Row], figure_style.Looks], go.Figure | None]
-    conclude: Callable[[Sequence[Row]], str]
-    tabulate: Callable[[Sequence[Row]], list[tuple[str, ...]]]
-    header: tuple[str, ...]
-    key: Callable[[go.Figure], tuple[KeyEntry, ...]] | None
+    conclude: Callable[[Sequence[Row]], str | None]
+    columns: Sequence[Column[Any]]
+    lines: Callable[[Sequence[Row]], Sequence[Any]]
+    key: Callable[[go.Figure], tuple[KeyEntry, ...]] | None = None
     note: str = ""
+    absent: str = ""
     remark: Callable[[Sequence[Row]], list[str]] | None = None
     choose: Callable[[Sequence[Row], go.Figure], Choices | None] | None = None
 
@@ -124,7 +133,7 @@ def make_chart(
     figure = kind.draw(rows, looks)
     if figure is None:
         return None
-    conclusion = kind.conclude(rows)
+    conclusion = kind.conclude(rows) or ""
     suite = wording.plain(rows[0].suite, 64) if rows else "links"
     return Chart(
         id=chart_id,
@@ -134,8 +143,8 @@ def make_chart(
         spec=plot_json(figure),
         height=int(figure.layout.height),
         key=kind.key(figure) if kind.key else (),
-        header=kind.header,
-        table=tuple(kind.tabulate(rows)),
+        header=names(kind.columns),
+        table=tuple(cells(kind.columns, line) for line in kind.lines(rows)),
         remarks=tuple(kind.remark(rows)) if kind.remark else (),
         choices=kind.choose(rows, figure) if kind.choose else None,
         title=kind.title,
@@ -200,12 +209,23 @@ def view_mark(name: str) -> str:
     return figure_style.safe(name, 200)
 
 
+def add_in_views(
+    figure: go.Figure,
+    items: Sequence[Item],
+    name: Callable[[Item], str],
+    traces: Callable[[Item], Iterable[Any]],
+) -> None:
+    """Add the traces of every item as a view of this name; only the first is visible."""
+    for index, item in enumerate(items):
+        for trace in traces(item):
+            figure.add_trace(trace.update(visible=index == 0, meta=view_mark(name(item))))
+
+
 def views(
     figure: go.Figure,
     label: str,
     names: Sequence[str],
     layouts: Sequence[dict[str, Any]] | None = None,
-    heights: Sequence[int] | None = None,
 ) -> Choices | None:
     """Return a view for each name, of the traces that bear its mark; None without a name.
 
@@ -216,7 +236,6 @@ def views(
         label: What is chosen.
         names: Of the views, the one that is shown at first in front.
         layouts: Of each view, changes of plotly's layout.
-        heights: Of each view, pixels.
     """
     if not names:
         return None
@@ -226,9 +245,9 @@ def views(
             ",".join(
                 str(i) for i, t in enumerate(figure.data) if t.meta in (view_mark(name), EVERY_VIEW)
             ),
-            json.dumps(layouts[place]) if layouts else "{}",
-            heights[place] if heights else None,
+            json.dumps(layout),
+            layout.get("height"),
         )
-        for place, name in enumerate(names)
+        for name, layout in zip(names, layouts or [{}] * len(names), strict=True)
     ]
     return Choices(label, tuple(found))

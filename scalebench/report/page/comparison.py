@@ -19,7 +19,7 @@ from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.figure_style import Looks, row_name, step_text, style
 from scalebench.report.page.lanes import lay
 from scalebench.report.page.palette import NEUTRAL
-from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, cells, names
+from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.words import wording
 
@@ -186,13 +186,11 @@ def _charts(chart_id: str, pairs: Sequence[Pair], looks: Looks) -> tuple[Chart, 
     kind = ChartKind(
         "comparison",
         "Change of the step",
-        "",
         lambda *_: _forest(pairs, looks),
         lambda _: conclude(pairs),
-        lambda _: [cells(COLUMNS, pair) for pair in pairs],
-        names(COLUMNS),
-        None,
-        "Right of the line: slower than before; 99 % intervals over launches.",
+        COLUMNS,
+        lambda _: pairs,
+        note="Right of the line: slower than before; 99 % intervals over launches.",
     )
     change = make_chart(kind, chart_id, [pair.new for pair in pairs], looks)
     return (change,) if change else ()

@@ -8,10 +8,20 @@ from scalebench import units
 from scalebench.records.rows.compression import LossComparison
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend
-from scalebench.report.page.figure_style import Looks, row_name, safe, step_text, style, wide_axis
+from scalebench.report.page.figure_style import (
+    Looks,
+    hover,
+    row_name,
+    safe,
+    step_text,
+    style,
+    whiskers,
+    wide_axis,
+)
 from scalebench.report.page.lanes import lay
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import compression
+from scalebench.report.tables.layout import CASE, RANKS, Column, value
 from scalebench.report.words import wording
 
 LINK = "this link"
@@ -59,15 +69,14 @@ def _scatter(
                     "symbol": look.hollow if compression.is_bound(row) else look.symbol,
                     "size": 12, "color": look.color, "line": {"width": 2, "color": look.color},
                 },
-                customdata=[[_hover(row)]],
-                hovertemplate="%{customdata[0]}<extra></extra>",
+                **hover([_text(row)]),
             )
         )  # fmt: skip
     figure.update_layout(hovermode="closest")
     return figure
 
 
-def _hover(row: Row) -> str:
+def _text(row: Row) -> str:
     losses = _losses(row)
     return (
         f"{row_name(row)}<br>"
@@ -136,29 +145,19 @@ def _conclude_time(rows: Sequence[Row]) -> str:
     )
 
 
-def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    lines: list[tuple[str, ...]] = []
-    for row in shown(rows):
-        losses = _losses(row)
-        target_s = losses.time_to_target_s
-        lines.append(
-            (
-                wording.plain(row.case, 64),
-                str(row.world_size),
-                units.bytes_(_payload_bytes(row)),
-                wording.DASH if row.step_s is None else units.seconds(row.step_s.value),
-                f"{losses.loss_after_steps:.4g}",
-                f"{losses.loss_after_s:.4g}",
-                "not reached" if target_s is None else units.seconds(target_s),
-            )
-        )
-    return lines
-
-
-_HEADER = (
-    *("case", "N", "sent per step", "step", "loss after equal steps"),
-    *("after equal time", "time to the exact loss"),
+_COLUMNS: tuple[Column[Row], ...] = (
+    CASE,
+    RANKS,
+    Column("sent per step", lambda row: units.bytes_(_payload_bytes(row))),
+    value("step", lambda row: row.step_s, lambda found: units.seconds(found.value)),
+    Column("loss after equal steps", lambda row: f"{_losses(row).loss_after_steps:.4g}"),
+    Column("after equal time", lambda row: f"{_losses(row).loss_after_s:.4g}"),
+    Column("time to the exact loss", lambda row: _to_target(_losses(row).time_to_target_s)),
 )
+
+
+def _to_target(seconds: float | None) -> str:
+    return "not reached" if seconds is None else units.seconds(seconds)
 
 
 def _break_even(row: Row) -> tuple[float, float, float] | None:
@@ -167,8 +166,8 @@ def _break_even(row: Row) -> tuple[float, float, float] | None:
     if found is None or found.value <= 0:
         return None
     ends = (found.value, found.low or found.value, found.high or found.value)
-    value, low, high = (BITS * max(end, 1.0) for end in ends)
-    return value, low, high
+    most, low, high = (BITS * max(end, 1.0) for end in ends)
+    return most, low, high
 
 
 def _lines(rows: Sequence[Row]) -> list[Row]:
@@ -184,24 +183,19 @@ def _break_even_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         return None
     placed, figure = lay(drawn), go.Figure()
     for y, row in zip(placed.places, drawn, strict=True):
-        value, low, high = _break_even(row) or (0.0, 0.0, 0.0)
+        most, low, high = _break_even(row) or (0.0, 0.0, 0.0)
         look = looks[wording.case_key(row)]
         figure.add_trace(
             go.Scatter(
-                x=[value / 1e6],
+                x=[most / 1e6],
                 y=[y],
-                error_x={
-                    "type": "data", "symmetric": False, "array": [(high - value) / 1e6],
-                    "arrayminus": [(value - low) / 1e6], "thickness": 1.6, "width": 5,
-                    "color": look.color,
-                },
+                error_x=whiskers([(most / 1e6, low / 1e6, high / 1e6)], look.color, 1.6, 5),
                 mode="markers",
                 marker={"symbol": look.symbol, "size": 10, "color": look.color},
-                customdata=[[
+                **hover([
                     f"{row_name(row)}<br>pays below"
-                    f" {units.bit_rate(value)} ({units.bit_rate(low)} to {units.bit_rate(high)})"
-                ]],
-                hovertemplate="%{customdata[0]}<extra></extra>",
+                    f" {units.bit_rate(most)} ({units.bit_rate(low)} to {units.bit_rate(high)})"
+                ]),
             )
         )  # fmt: skip
     link = compression.link_of(drawn[0], rows)
@@ -226,8 +220,7 @@ def _break_even_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
 def _conclude_break_even(rows: Sequence[Row]) -> str:
     drawn = _lines(rows)
     best = max(drawn, key=lambda row: (_break_even(row) or (0.0,))[0])
-    value = (_break_even(best) or (0.0,))[0]
-    said = f"{wording.plain(best.case, 64)} pays below {units.bit_rate(value)}"
+    said = f"{wording.plain(best.case, 64)} pays below {_bound(0)(best)}"
     most = ", the most of all methods" if len(drawn) > 1 else ""
     link = compression.link_of(best, rows)
     return (
@@ -237,46 +230,44 @@ def _conclude_break_even(rows: Sequence[Row]) -> str:
     )
 
 
-def _tabulate_break_even(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    lines: list[tuple[str, ...]] = []
-    for row in _lines(rows):
-        value, low, high = _break_even(row) or (0.0, 0.0, 0.0)
-        told = (units.bit_rate(end) for end in (value, low, high))
-        lines.append((wording.plain(row.case, 64), str(row.world_size), *told))
-    return lines
+def _bound(place: int) -> Callable[[Row], str]:
+    return lambda row: units.bit_rate((_break_even(row) or (0.0, 0.0, 0.0))[place])
 
 
 COMPRESSION = (
     ChartKind(
         "bytes-loss",
         "Bytes against loss",
-        "",
         _bytes_figure,
         _conclude_bytes,
-        _tabulate,
-        _HEADER,
+        _COLUMNS,
+        shown,
         legend,
         "Left and low is better.",
     ),
     ChartKind(
         "time-loss",
         "Time against loss",
-        "",
         _time_figure,
         _conclude_time,
-        _tabulate,
-        _HEADER,
+        _COLUMNS,
+        shown,
         legend,
         "Left and low is better. Hollow: nothing is communicated, the bound of any method.",
     ),
     ChartKind(
         "break-even",
         "Break-even bandwidth",
-        "",
         _break_even_figure,
         _conclude_break_even,
-        _tabulate_break_even,
-        ("case", "N", "pays below", "low", "high"),
+        (
+            CASE,
+            RANKS,
+            Column("pays below", _bound(0)),
+            Column("low", _bound(1)),
+            Column("high", _bound(2)),
+        ),
+        _lines,
         legend,
         "Serial limit, 95 % intervals: on links slower than its mark a method wins.",
     ),

@@ -6,12 +6,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scalebench.analysis.page_data.expert_load import ExpertLoad
-from scalebench.report.page.charts import ChartKind, Choices, view_mark, views
+from scalebench.report.page.charts import ChartKind, Choices, add_in_views, views
 from scalebench.report.page.figure_style import style
 from scalebench.report.page.heat_figure import SCALE
 from scalebench.report.page.palette import NEUTRAL
-from scalebench.report.words import wording
-from scalebench.report.words.wording import place_name
+from scalebench.report.tables.layout import PLACE, texts
+from scalebench.report.words.wording import place
 
 ROW_PX = 18
 MOST_LISTED = 64
@@ -23,13 +23,11 @@ def expert_kind(loads: Sequence[ExpertLoad]) -> ChartKind:
     return ChartKind(
         "experts",
         "Tokens of every expert",
-        "",
         lambda *_: _draw(found) if found else None,
         lambda _: conclude(found[0]),
-        lambda _: _tabulate(found),
-        ("case", "N", "layer", "expert", "mean load", "highest load"),
-        None,
-        "One launch, all ranks together. 1: the even share of the step's tokens; orange: more,"
+        COLUMNS,
+        lambda _: _lines(found),
+        note="One launch, all ranks together. 1: the even share of the step's tokens; orange: more,"
         " blue: less. Left of the line: warm-up.",
         choose=lambda _, figure: _choose(figure, found),
     )
@@ -37,11 +35,7 @@ def expert_kind(loads: Sequence[ExpertLoad]) -> ChartKind:
 
 def _draw(loads: Sequence[ExpertLoad]) -> go.Figure:
     figure = go.Figure()
-    for index, load in enumerate(loads):
-        mark = view_mark(place_name(load.case, load.world_size))
-        shown = index == 0
-        figure.add_trace(_map(load).update(visible=shown, meta=mark))
-        figure.add_trace(_cut(load).update(visible=shown, meta=mark))
+    add_in_views(figure, loads, place, lambda load: (_map(load), _cut(load)))
     style(figure, "experts")
     figure.update_layout(height=_height(loads[0]), hovermode="closest", margin={"t": 30})
     figure.update_xaxes(title="step", automargin=True, showgrid=False)
@@ -93,8 +87,7 @@ def _choose(figure: go.Figure, loads: Sequence[ExpertLoad]) -> Choices | None:
         {"height": _height(load), "xaxis.autorange": True, "yaxis.autorange": "reversed"}
         for load in loads
     ]
-    names = [place_name(load.case, load.world_size) for load in loads]
-    return views(figure, "case", names, layouts, [_height(load) for load in loads])
+    return views(figure, "case", list(map(place, loads)), layouts)
 
 
 def _clean(load: ExpertLoad) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -105,25 +98,25 @@ def _clean(load: ExpertLoad) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
 def _busiest(load: ExpertLoad) -> tuple[float, int, int]:
     """Return the highest mean load of an expert, its layer and its number."""
     means = _clean(load).mean(axis=1)
-    place = int(means.argmax())
-    return float(means[place]), *load.experts[place]
+    most = int(means.argmax())
+    return float(means[most]), *load.experts[most]
 
 
 def conclude(load: ExpertLoad) -> str:
     """Say which expert of a case has the most tokens."""
     times, layer, expert = _busiest(load)
-    where = place_name(load.case, load.world_size)
     return (
-        f"In {where}, expert {expert} of layer {layer} has the most tokens: {times:.2f} times the"
-        " even share over the clean steps."
+        f"In {place(load)}, expert {expert} of layer {layer} has the most tokens: {times:.2f} times"
+        " the even share over the clean steps."
     )
 
 
-def _tabulate(loads: Sequence[ExpertLoad]) -> list[tuple[str, ...]]:
-    lines: list[tuple[str, ...]] = []
-    for load in loads:
-        clean = _clean(load)
-        for (layer, expert), own in list(zip(load.experts, clean, strict=True))[:MOST_LISTED]:
-            place = (wording.plain(load.case, 64), str(load.world_size), str(layer), str(expert))
-            lines.append((*place, f"{own.mean():.2f}", f"{own.max():.2f}"))
-    return lines
+def _lines(loads: Sequence[ExpertLoad]) -> list[tuple[ExpertLoad, int, int, str, str]]:
+    return [
+        (load, layer, expert, f"{own.mean():.2f}", f"{own.max():.2f}")
+        for load in loads
+        for (layer, expert), own in list(zip(load.experts, _clean(load), strict=True))[:MOST_LISTED]
+    ]
+
+
+COLUMNS = (*PLACE, *texts("layer", "expert", "mean load", "highest load"))

@@ -16,10 +16,11 @@ from scalebench.report.page.charts import (
     view_mark,
     views,
 )
-from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.figure_style import Looks, hover, safe, style
 from scalebench.report.page.figures import case_line
 from scalebench.report.page.palette import NEUTRAL, PALE
 from scalebench.report.tables import predictions
+from scalebench.report.tables.layout import CASE, RANKS, Column
 from scalebench.report.words import wording
 
 AS_MEASURED = "links and gradients as measured"
@@ -31,13 +32,18 @@ def extrapolation_kind(extrapolation: Extrapolation, suite: str) -> ChartKind:
     return ChartKind(
         "extrapolation",
         "At more ranks",
-        f"Nothing is projected: {wording.plain(why, 300)}",
         lambda rows, looks: extrapolation_figure(rows, looks, extrapolation),
         lambda rows: conclude(extrapolation, suite),
-        lambda rows: tabulate(extrapolation, suite),
-        ("what if", "case", "N", "batch all/rank", "step", "90 % interval", "efficiency"),
+        COLUMNS,
+        lambda _: [
+            (name, row)
+            for name, projection in _projections(extrapolation).items()
+            for rows in _of(projection, suite).values()
+            for row in rows
+        ],
         key,
         "Predicted, not measured; bands: 90 % prediction intervals. Marks: measured.",
+        f"Nothing is projected: {wording.plain(why, 300)}",
         remark=lambda rows: remarks(extrapolation, suite),
         choose=lambda rows, figure: views(figure, "what if", list(_projections(extrapolation))),
     )
@@ -117,8 +123,7 @@ def _curve(
                     "line": {"width": 1.6, "color": look.color}},
             name=safe(case, 64),
             legendgroup=group,
-            customdata=[[_hover(row)] for row in projected],
-            hovertemplate="%{customdata[0]}<extra></extra>",
+            **hover(map(_text, projected)),
         )
     )  # fmt: skip
     return traces
@@ -132,12 +137,14 @@ def _ends(row: ProjectedRow) -> tuple[float, float] | None:
     return low, high
 
 
-def _hover(row: ProjectedRow) -> str:
-    span = (
-        "no interval"
-        if not row.low_s or not row.high_s
-        else (f"{units.seconds(row.low_s)} to {units.seconds(row.high_s)}")
-    )
+def _span(row: ProjectedRow) -> str:
+    if not row.low_s or not row.high_s:
+        return ""
+    return f"{units.seconds(row.low_s)} to {units.seconds(row.high_s)}"
+
+
+def _text(row: ProjectedRow) -> str:
+    span = _span(row) or "no interval"
     return (
         f"<b>{safe(row.case, 60)}</b>, N={row.world_size}, predicted<br>"
         f"{100 * (row.efficiency or 0.0):.3g} %, step {units.seconds(row.step_s or 0.0)} ({span})"
@@ -189,21 +196,12 @@ def remarks(extrapolation: Extrapolation, suite: str) -> list[str]:
     return [*said, *(f"Beyond the link's support: {wording.plain(text, 200)}." for text in outside)]
 
 
-def tabulate(extrapolation: Extrapolation, suite: str) -> list[tuple[str, ...]]:
-    """Return every projected row."""
-    return [
-        (
-            name,
-            wording.plain(row.case, 64),
-            str(row.world_size),
-            f"{row.global_batch}/{row.rank_batch}",
-            units.seconds(row.step_s or 0.0),
-            wording.DASH
-            if not row.low_s or not row.high_s
-            else f"{units.seconds(row.low_s)} to {units.seconds(row.high_s)}",
-            f"{100 * (row.efficiency or 0.0):.3g} %",
-        )
-        for name, projection in _projections(extrapolation).items()
-        for rows in _of(projection, suite).values()
-        for row in rows
-    ]
+COLUMNS: tuple[Column[tuple[str, ProjectedRow]], ...] = (
+    Column("what if", lambda of: of[0]),
+    CASE.of(lambda of: of[1]),
+    RANKS.of(lambda of: of[1]),
+    Column("batch all/rank", lambda of: f"{of[1].global_batch}/{of[1].rank_batch}"),
+    Column("step", lambda of: units.seconds(of[1].step_s or 0.0)),
+    Column("90 % interval", lambda of: _span(of[1]) or wording.DASH),
+    Column("efficiency", lambda of: f"{100 * (of[1].efficiency or 0.0):.3g} %"),
+)

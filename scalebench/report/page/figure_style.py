@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -33,6 +33,36 @@ def row_name(row: Row) -> str:
 def step_text(row: Row) -> str:
     """Return the row's step time with its interval; a dash: it has none."""
     return wording.seconds(row.step_s) if row.step_s else wording.DASH
+
+
+def hover(texts: Iterable[str]) -> dict[str, Any]:
+    """Return what a trace needs to show these texts on hover, one for each point."""
+    data = [[text] for text in texts]
+    return {"customdata": data, "hovertemplate": "%{customdata[0]}<extra></extra>"}
+
+
+def whiskers(
+    spans: Iterable[tuple[float, float | None, float | None]],
+    color: str,
+    px: float,
+    width: int,
+    scale: float = 1.0,
+) -> dict[str, Any]:
+    """Return error bars; a missing end is the value.
+
+    Args:
+        spans: Value, low and high of each point.
+        color: Of all.
+        px: Thickness.
+        width: Of the ends.
+        scale: What they are multiplied with for the axis.
+    """
+    found = [(v, v if a is None else a, v if b is None else b) for v, a, b in spans]
+    return {
+        "type": "data", "symmetric": False, "thickness": px, "width": width, "color": color,
+        "array": [(high - value) * scale for value, _, high in found],
+        "arrayminus": [(value - low) * scale for value, low, _ in found],
+    }  # fmt: skip
 
 
 HATCHES: dict[str, Any] = {

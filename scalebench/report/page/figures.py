@@ -12,7 +12,15 @@ import plotly.graph_objects as go
 
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings.conclusions import clean_samples
-from scalebench.report.page.figure_style import Looks, reference_line, row_name, safe, style
+from scalebench.report.page.figure_style import (
+    Looks,
+    hover,
+    reference_line,
+    row_name,
+    safe,
+    style,
+    whiskers,
+)
 from scalebench.report.page.palette import NEUTRAL, Look
 from scalebench.report.words import wording
 from scalebench.report.words.wording import CaseKey
@@ -172,14 +180,11 @@ def case_line(
         unit: Written behind the number on hover.
     """
     known = [(x, row, estimate) for x, row, estimate in points if estimate is not None]
-    above = [((e.high if e.high is not None else e.value) - e.value) * scale for _, _, e in known]
-    below = [(e.value - (e.low if e.low is not None else e.value)) * scale for _, _, e in known]
     symbols = [look.hollow if row.oversubscribed else look.symbol for _, row, _ in known]
     return go.Scatter(
         x=[x for x, _, _ in known],
         y=[estimate.value * scale for _, _, estimate in known],
-        customdata=[[_hover(row, estimate, scale, unit)] for _, row, estimate in known],
-        hovertemplate="%{customdata[0]}<extra></extra>",
+        **hover(_text(row, estimate, scale, unit) for _, row, estimate in known),
         name=safe(key[1], 64),
         legendgroup=safe(f"{key[0]}/{key[1]}", 200),
         mode="lines+markers",
@@ -188,10 +193,9 @@ def case_line(
             "symbol": symbols, "size": 9, "color": look.color,
             "line": {"width": 1.8, "color": look.color},
         },
-        error_y={
-            "type": "data", "symmetric": False, "array": above, "arrayminus": below,
-            "thickness": 1.4, "width": 4, "color": look.color,
-        },
+        error_y=whiskers(
+            ((e.value, e.low, e.high) for _, _, e in known), look.color, 1.4, 4, scale
+        ),
     )  # fmt: skip
 
 
@@ -216,12 +220,10 @@ def _prediction(
         go.Scatter(
             x=[x for x, _, _ in known],
             y=[value * scale for _, _, value in known],
-            customdata=[
-                [f"{row_name(row)}<br>"
-                 f"predicted: {value * scale:.3g}{unit}"]
+            **hover(
+                f"{row_name(row)}<br>predicted: {value * scale:.3g}{unit}"
                 for _, row, value in known
-            ],
-            hovertemplate="%{customdata[0]}<extra></extra>",
+            ),
             legendgroup=safe(f"{key[0]}/{key[1]}", 200),
             mode="lines+markers",
             line={"color": look.color, "dash": "dot", "width": 1.2},
@@ -231,7 +233,7 @@ def _prediction(
     ]  # fmt: skip
 
 
-def _hover(row: Row, estimate: Estimate, scale: float, unit: str) -> str:
+def _text(row: Row, estimate: Estimate, scale: float, unit: str) -> str:
     span = wording.interval(estimate, scale)
     doubt = f"95 % interval {span}" if span else "no interval"
     marked = "<br>oversubscribed" if row.oversubscribed else ""

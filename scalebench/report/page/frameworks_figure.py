@@ -1,15 +1,16 @@
 """Frameworks side by side: time per step with its interval, and memory per rank."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend
-from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.figure_style import Looks, safe, style, whiskers
 from scalebench.report.page.palette import COLORS, NEUTRAL, PALER
 from scalebench.report.tables import frameworks
+from scalebench.report.tables.layout import CASE, RANKS, Column, value
 from scalebench.report.words import wording
 
 ROW_PX, AROUND_PX, BETWEEN_PX = 26, 180, 80
@@ -62,21 +63,26 @@ def _verdict(found: frameworks.SideBySide, row: Row) -> str:
 
 def _steps(rows: Sequence[Row], verdict: str, color: str) -> go.Bar:
     steps = [row.step_s for row in rows if row.step_s is not None]
+    bars = _bars(rows, verdict, color, [1e3 * step.value for step in steps], _step_text)
+    spans = ((step.value, step.low, step.high) for step in steps)
+    return bars.update(error_x=whiskers(spans, color, 1.8, 5, 1e3))
+
+
+def _bars(
+    rows: Sequence[Row],
+    verdict: str,
+    color: str,
+    lengths: Sequence[float],
+    text: Callable[[Row], str],
+) -> go.Bar:
     return go.Bar(
         name=verdict,
         legendgroup=verdict,
-        x=[1e3 * step.value for step in steps],
+        x=lengths,
         y=[safe(row.case, 40) for row in rows],
         orientation="h",
         marker={"color": color, "opacity": PALER},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [1e3 * ((step.high or step.value) - step.value) for step in steps],
-            "arrayminus": [1e3 * (step.value - (step.low or step.value)) for step in steps],
-            **{"thickness": 1.8, "width": 5, "color": color},
-        },
-        customdata=[_step_text(row) for row in rows],
+        customdata=[text(row) for row in rows],
         hovertemplate="%{y}: %{customdata}<extra></extra>",
     )
 
@@ -91,40 +97,28 @@ def _step_text(row: Row) -> str:
 
 
 def _memory(rows: Sequence[Row], verdict: str, color: str) -> go.Bar:
-    return go.Bar(
-        name=verdict,
-        legendgroup=verdict,
-        x=[(row.peak_memory_bytes or 0) / MEGA for row in rows],
-        y=[safe(row.case, 40) for row in rows],
-        orientation="h",
-        marker={"color": color, "opacity": PALER},
-        customdata=[frameworks.memory(row) for row in rows],
-        hovertemplate="%{y}: %{customdata}<extra></extra>",
-    )
+    peaks = [(row.peak_memory_bytes or 0) / MEGA for row in rows]
+    return _bars(rows, verdict, color, peaks, frameworks.memory)
 
 
-def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _lines(rows: Sequence[Row]) -> Sequence[Row]:
     found = frameworks.side_by_side(rows)
-    return [
-        (
-            wording.plain(row.case, 64),
-            str(row.world_size),
-            frameworks.milliseconds(row.step_s) if row.step_s else wording.DASH,
-            frameworks.slower_by(row),
-            frameworks.memory(row),
-        )
-        for row in (found.rows if found else ())
-    ]
+    return found.rows if found else ()
 
 
 FRAMEWORKS = ChartKind(
     "frameworks",
     "Time per step and memory per rank",
-    "",
     framework_figure,
-    lambda rows: frameworks.sentence(rows) or "",
-    _tabulate,
-    ("case", "N", "step, ms", "longer than the fastest by, %", "memory per rank"),
+    frameworks.sentence,
+    (
+        CASE,
+        RANKS,
+        value("step, ms", lambda row: row.step_s, frameworks.milliseconds),
+        Column("longer than the fastest by, %", frameworks.slower_by),
+        Column("memory per rank", frameworks.memory),
+    ),
+    _lines,
     legend,
     "Above: the median step with its 95 % interval, the shortest first. Below: the peak of the"
     " fullest rank. The colour tells how a case compares with the fastest, by the ratio of both"

@@ -7,11 +7,12 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.analysis.page_data.rank_steps import RankGrid
-from scalebench.report.page.charts import ChartKind, Choices, view_mark, views
+from scalebench.report.page.charts import ChartKind, Choices, add_in_views, views
 from scalebench.report.page.figure_style import style
 from scalebench.report.page.palette import NEUTRAL
+from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.words import wording
-from scalebench.report.words.wording import place_name
+from scalebench.report.words.wording import place
 
 SCALE = [[0.0, "#0072B2"], [0.5, "#F2F2F2"], [1.0, "#D55E00"]]
 """Blue: faster, orange: slower; told apart by every sight."""
@@ -29,13 +30,11 @@ def grid_kind(grids: Sequence[RankGrid]) -> ChartKind:
     return ChartKind(
         "heat",
         "Every rank at every step",
-        "",
         lambda *_: _heat(found) if found else None,
         lambda _: conclude_all(found),
-        lambda _: _tabulate_heat(found),
-        ("case", "N", "rank", "median step", "against all ranks", "slowest step"),
-        None,
-        "One launch, own step of each rank against the median of all clean steps. Left of the"
+        COLUMNS,
+        lambda _: _lines(found),
+        note="One launch, own step of each rank against the median of all clean steps. Left of the"
         " line: warm-up. Blank: the first step of a block, which counts for nothing.",
         remark=lambda _: _merged(found),
         choose=lambda _, figure: _choose_heat(figure, found),
@@ -44,9 +43,7 @@ def grid_kind(grids: Sequence[RankGrid]) -> ChartKind:
 
 def _heat(grids: Sequence[RankGrid]) -> go.Figure:
     figure = go.Figure()
-    for index, grid in enumerate(grids):
-        figure.add_trace(_map(grid, visible=index == 0))
-        figure.add_trace(_cut(grid, visible=index == 0))
+    add_in_views(figure, grids, place, lambda grid: (_map(grid), _cut(grid)))
     style(figure, "heat")
     figure.update_layout(height=_heat_height(grids[0]), hovermode="closest", margin={"t": 30})
     figure.update_xaxes(title="step", automargin=True, showgrid=False)
@@ -56,7 +53,7 @@ def _heat(grids: Sequence[RankGrid]) -> go.Figure:
     return figure
 
 
-def _map(grid: RankGrid, visible: bool) -> go.Heatmap:
+def _map(grid: RankGrid) -> go.Heatmap:
     reach = 100 * _reach(grid)
     return go.Heatmap(
         z=np.round(100 * grid.deviation, 2),
@@ -65,8 +62,6 @@ def _map(grid: RankGrid, visible: bool) -> go.Heatmap:
         zmin=-reach,
         zmax=reach,
         colorscale=SCALE,
-        visible=visible,
-        meta=view_mark(place_name(grid.case, grid.world_size)),
         xgap=1 if len(grid.steps) <= 120 else 0,
         ygap=1 if len(grid.ranks) <= 40 else 0,
         hovertemplate="rank %{y}, step %{x}: %{z:+.3g} %<extra></extra>",
@@ -77,7 +72,7 @@ def _map(grid: RankGrid, visible: bool) -> go.Heatmap:
     )  # fmt: skip
 
 
-def _cut(grid: RankGrid, visible: bool) -> go.Scatter:
+def _cut(grid: RankGrid) -> go.Scatter:
     edge = grid.steady_from - 0.5
     return go.Scatter(
         x=[edge, edge],
@@ -85,8 +80,6 @@ def _cut(grid: RankGrid, visible: bool) -> go.Scatter:
         mode="lines",
         line={"color": NEUTRAL, "width": 2},
         hoverinfo="skip",
-        visible=visible,
-        meta=view_mark(place_name(grid.case, grid.world_size)),
     )
 
 
@@ -103,8 +96,8 @@ def _clean(grid: RankGrid) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 def _rank_ticks(grid: RankGrid) -> dict[str, object]:
     most = min(len(grid.ranks), 12)
-    places = np.unique(np.linspace(0, len(grid.ranks) - 1, most).round().astype(int))
-    ranks = [grid.ranks[place] for place in places]
+    shown = np.unique(np.linspace(0, len(grid.ranks) - 1, most).round().astype(int))
+    ranks = [grid.ranks[index] for index in shown]
     return {"tickvals": ranks, "ticktext": [str(rank) for rank in ranks]}
 
 
@@ -122,13 +115,12 @@ def _choose_heat(figure: go.Figure, grids: Sequence[RankGrid]) -> Choices | None
         }
         for grid in grids
     ]
-    names = [place_name(grid.case, grid.world_size) for grid in grids]
-    return views(figure, "case", names, layouts, [_heat_height(grid) for grid in grids])
+    return views(figure, "case", list(map(place, grids)), layouts)
 
 
 def _merged(grids: Sequence[RankGrid]) -> list[str]:
     return [
-        f"{place_name(grid.case, grid.world_size)}: {grid.num_ranks} ranks × {grid.num_steps}"
+        f"{place(grid)}: {grid.num_ranks} ranks × {grid.num_steps}"
         " steps; a field shows the one of several steps that is furthest from the median."
         for grid in grids
         if (len(grid.ranks), len(grid.steps)) != (grid.num_ranks, grid.num_steps)
@@ -139,8 +131,8 @@ def _spread_of_ranks(grid: RankGrid) -> tuple[float, int]:
     """Return how much slower the slowest rank's median clean step is than all, and which it is."""
     with np.errstate(all="ignore"):
         middles = np.nanmedian(_clean(grid), axis=1)
-    place = int(np.nanargmax(middles)) if not np.all(np.isnan(middles)) else 0
-    return float(np.nan_to_num(middles[place])), grid.ranks[place]
+    most = int(np.nanargmax(middles)) if not np.all(np.isnan(middles)) else 0
+    return float(np.nan_to_num(middles[most])), grid.ranks[most]
 
 
 def conclude_all(grids: Sequence[RankGrid]) -> str:
@@ -165,7 +157,7 @@ def _is_steady(grid: RankGrid) -> bool:
 def conclude_heat(grid: RankGrid) -> str:
     """Say which rank of a launch is slower than the others, if one is."""
     spread, rank = _spread_of_ranks(grid)
-    where = place_name(grid.case, grid.world_size)
+    where = place(grid)
     share, num_steps = _share_slower(grid, rank)
     if spread < LEAST_REACH:
         return f"No rank of {where} is slower than the others by more than 2 %."
@@ -187,23 +179,17 @@ def _share_slower(grid: RankGrid, rank: int) -> tuple[float, int]:
     return float((own > np.median(known, axis=0)).mean()), known.shape[1]
 
 
-def _tabulate_heat(grids: Sequence[RankGrid]) -> list[tuple[str, ...]]:
-    lines: list[tuple[str, ...]] = []
+def _lines(grids: Sequence[RankGrid]) -> list[tuple[RankGrid, int, str, str, str]]:
+    found = []
     for grid in grids:
-        clean = _clean(grid)
-        for place, rank in list(enumerate(grid.ranks))[:MOST_LISTED]:
-            own = clean[place][~np.isnan(clean[place])]
+        for rank, steps in list(zip(grid.ranks, _clean(grid), strict=True))[:MOST_LISTED]:
+            own = steps[~np.isnan(steps)]
             if len(own) == 0:
                 continue
             middle, most = float(np.median(own)), float(own.max())
-            lines.append(
-                (
-                    wording.plain(grid.case, 64),
-                    str(grid.world_size),
-                    str(rank),
-                    units.seconds((1 + middle) * grid.median_s),
-                    f"{wording.signed(100 * middle)} %",
-                    units.seconds((1 + most) * grid.median_s),
-                )
-            )
-    return lines
+            median, slowest = (units.seconds((1 + by) * grid.median_s) for by in (middle, most))
+            found.append((grid, rank, median, f"{wording.signed(100 * middle)} %", slowest))
+    return found
+
+
+COLUMNS = (*PLACE, *texts("rank", "median step", "against all ranks", "slowest step"))

@@ -1,12 +1,14 @@
 """Figures whose bars lie in lanes: one lane for each row, under the name of its case."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import safe
+from scalebench.report.page.figure_style import hover, safe
+from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.words.wording import case_key
 
 LANE_PX = 30
@@ -28,6 +30,43 @@ def texts_behind(ends: Sequence[float], places: Sequence[float], text: Sequence[
     return go.Scatter(
         x=list(ends), y=list(places), text=list(text), mode="text", textposition="middle right",
         textfont={"size": 13}, hoverinfo="skip", cliponaxis=False,
+    )  # fmt: skip
+
+
+def bars(
+    name: str,
+    color: str,
+    lengths: Iterable[float],
+    places: Sequence[float],
+    texts: Iterable[str],
+    marker: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> go.Bar:
+    """Return a bar in every lane.
+
+    Args:
+        name: In the key.
+        color: Of all.
+        lengths: As on the axis.
+        places: Of the lanes.
+        texts: Shown on hover.
+        marker: What else the marker has.
+        more: What else the trace has.
+    """
+    edge = {"color": NEUTRAL, "width": 0.7}
+    return go.Bar(
+        x=list(lengths), y=list(places), name=name, orientation="h", width=BAR,
+        marker={"color": color, "line": edge} | dict(marker or {}), **hover(texts), **more,
+    )  # fmt: skip
+
+
+def diamonds(
+    name: str, color: str, ends: Iterable[float], places: Iterable[float], texts: Iterable[str]
+) -> go.Scatter:
+    """Return a mark in every lane; arguments as for `bars`."""
+    return go.Scatter(
+        x=list(ends), y=list(places), name=name, mode="markers", cliponaxis=False,
+        marker={"symbol": "diamond", "size": 11, "color": color}, **hover(texts),
     )  # fmt: skip
 
 

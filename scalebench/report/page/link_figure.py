@@ -11,7 +11,7 @@ from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.laws import busbw_factor
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.report.page.charts import ChartKind, KeyEntry, legend
-from scalebench.report.page.figure_style import reference_line, safe, style
+from scalebench.report.page.figure_style import hover, reference_line, safe, style
 from scalebench.report.page.palette import COLORS, DASHES, SYMBOLS
 from scalebench.report.tables.layout import Column, value
 from scalebench.report.tables.listing import PlainTable
@@ -99,11 +99,10 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
         ChartKind(
             "busbw",
             "Bus bandwidth of the link",
-            "",
             lambda *_: _busbw(found, rate),
             lambda _: _conclude(found, rate),
-            lambda _: _tabulate(found),
-            ("operation", "N", "size", "time", "busbw", "fitted", "measured over fitted"),
+            COLUMNS,
+            lambda _: [(sweep, point) for sweep in found for point in sweep.points],
             _key,
             "Bus bandwidth as nccl-tests defines it; lines: the fitted α–β law.",
         ),
@@ -177,8 +176,7 @@ def _points(sweep: Sweep, color: str, symbol: str) -> go.Scatter:
         mode="markers",
         legendgroup=sweep.name,
         marker={"symbol": symbol, "size": 8, "color": color},
-        customdata=[[_hover(sweep, p)] for p in sweep.points],
-        hovertemplate="%{customdata[0]}<extra></extra>",
+        **hover(_text(sweep, p) for p in sweep.points),
     )  # fmt: skip
 
 
@@ -223,7 +221,7 @@ def residual(sweep: Sweep, point: CalibratedPoint) -> float:
     return point.time_s / sweep.fit.predict(point.size_bytes).time_s - 1
 
 
-def _hover(sweep: Sweep, point: CalibratedPoint) -> str:
+def _text(sweep: Sweep, point: CalibratedPoint) -> str:
     return (
         f"<b>{safe(sweep.name, 60)}</b>, {units.bytes_(point.size_bytes)}<br>"
         f"{units.seconds(point.time_s)}, busbw {_rate(point.busbw_byte_per_s or 0.0)}<br>"
@@ -245,20 +243,15 @@ def _conclude(found: Sequence[Sweep], rate: float | None) -> str:
     )
 
 
-def _tabulate(found: Sequence[Sweep]) -> list[tuple[str, ...]]:
-    return [
-        (
-            wording.plain(sweep.fit.op, 40),
-            str(sweep.fit.world_size),
-            units.bytes_(p.size_bytes),
-            units.seconds(p.time_s),
-            _rate(p.busbw_byte_per_s or 0.0),
-            units.seconds(sweep.fit.predict(p.size_bytes).time_s),
-            f"{wording.signed(100 * residual(sweep, p))} %",
-        )
-        for sweep in found
-        for p in sweep.points
-    ]
+COLUMNS: tuple[Column[tuple[Sweep, CalibratedPoint]], ...] = (
+    Column("operation", lambda of: wording.plain(of[0].fit.op, 40)),
+    Column("N", lambda of: str(of[0].fit.world_size)),
+    Column("size", lambda of: units.bytes_(of[1].size_bytes)),
+    Column("time", lambda of: units.seconds(of[1].time_s)),
+    Column("busbw", lambda of: _rate(of[1].busbw_byte_per_s or 0.0)),
+    Column("fitted", lambda of: units.seconds(of[0].fit.predict(of[1].size_bytes).time_s)),
+    Column("measured over fitted", lambda of: f"{wording.signed(100 * residual(*of))} %"),
+)
 
 
 def _bandwidth_interval(regime: Regime) -> str:

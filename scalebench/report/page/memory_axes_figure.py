@@ -8,13 +8,12 @@ from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, KeyEntry, legend
 from scalebench.report.page.figure_style import Looks, row_name, style
-from scalebench.report.page.lanes import BAR, lay, texts_behind
+from scalebench.report.page.lanes import Lanes, bars, diamonds, lay, texts_behind
 from scalebench.report.page.memory_figure import GAP, ROOM, STEPS
 from scalebench.report.page.mesh_figure import COLOR_OF, SEVERAL
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import memory_axes
-from scalebench.report.tables.layout import cells, names
-from scalebench.report.tables.memory_axes import COLUMNS, Divided
+from scalebench.report.tables.memory_axes import Divided
 
 LEFT, MEASURED = "left to a rank", "measured"
 MEANINGS = {
@@ -35,14 +34,14 @@ def memory_axes_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     scale, unit = next(step for step in STEPS if longest >= step[0])
     figure = go.Figure()
     left = [found.rank_bytes for _, found in drawn]
-    figure.add_trace(_bars(LEFT, NEUTRAL, 1.0, drawn, lanes.places, left, scale))
+    figure.add_trace(_bars(LEFT, (NEUTRAL, 1.0), drawn, lanes, left, scale))
     for axis in dict.fromkeys(one.axis for _, found in drawn for one in found.savings):
         sizes = [
             sum(one.total_bytes for one in found.savings if one.axis == axis) for _, found in drawn
         ]
         color = COLOR_OF.get(axis, SEVERAL)
-        figure.add_trace(_bars(axis, color, PALE, drawn, lanes.places, sizes, scale))
-    figure.add_trace(_measured(drawn, lanes.places, scale))
+        figure.add_trace(_bars(axis, (color, PALE), drawn, lanes, sizes, scale))
+    figure.add_trace(_measured(drawn, lanes, scale))
     ends = [found.one_process_bytes / scale for _, found in drawn]
     told = [f"{GAP}{units.bytes_(found.one_process_bytes)}" for _, found in drawn]
     figure.add_trace(texts_behind(ends, lanes.places, told))
@@ -58,52 +57,33 @@ def memory_axes_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
 
 def _bars(
     name: str,
-    color: str,
-    opacity: float,
+    look: tuple[str, float],
     drawn: Sequence[Divided],
-    places: Sequence[float],
+    lanes: Lanes,
     sizes: Sequence[int],
     scale: float,
 ) -> go.Bar:
+    color, opacity = look
     taken = "" if name == LEFT else " takes off"
-    return go.Bar(
-        x=[size / scale for size in sizes],
-        y=list(places),
-        customdata=[
-            [f"{row_name(row)}<br>{name}{taken}: {units.bytes_(size) if size else '0'}"]
-            for (row, _), size in zip(drawn, sizes, strict=True)
-        ],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        orientation="h",
-        width=BAR,
-        name=name,
-        opacity=opacity,
-        marker={"color": color, "line": {"color": NEUTRAL, "width": 0.7}},
-    )
+    texts = [
+        f"{row_name(row)}<br>{name}{taken}: {units.bytes_or_zero(size)}"
+        for (row, _), size in zip(drawn, sizes, strict=True)
+    ]
+    lengths = [size / scale for size in sizes]
+    return bars(name, color, lengths, lanes.places, texts, opacity=opacity)
 
 
-def _measured(drawn: Sequence[Divided], places: Sequence[float], scale: float) -> go.Scatter:
+def _measured(drawn: Sequence[Divided], lanes: Lanes, scale: float) -> go.Scatter:
     """Mark the measured peaks."""
     known = [
         (place, row, row.peak_memory_bytes)
-        for place, (row, _) in zip(places, drawn, strict=True)
+        for place, (row, _) in zip(lanes.places, drawn, strict=True)
         if row.peak_memory_bytes
     ]
-    return go.Scatter(
-        x=[size / scale for _, _, size in known],
-        y=[place for place, _, _ in known],
-        customdata=[
-            [f"{row_name(row)}<br>measured: {units.bytes_(size)}"] for _, row, size in known
-        ],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        mode="markers",
-        name=MEASURED,
-        cliponaxis=False,
-        marker={
-            "symbol": "diamond", "size": 11, "color": "#222222",
-            "line": {"width": 1.5, "color": "#ffffff"},
-        },
-    )  # fmt: skip
+    texts = [f"{row_name(row)}<br>measured: {units.bytes_(size)}" for _, row, size in known]
+    ends, places = [size / scale for _, _, size in known], [place for place, _, _ in known]
+    marks = diamonds(MEASURED, "#222222", ends, places, texts)
+    return marks.update(marker_line={"width": 1.5, "color": "#ffffff"})
 
 
 def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
@@ -111,18 +91,13 @@ def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
     return legend(figure, named | MEANINGS)
 
 
-def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    return [cells(COLUMNS, of) for of in memory_axes.divided(rows)]
-
-
 MEMORY_AXES = ChartKind(
     "memory-axes",
     memory_axes.MEMORY_AXES.title,
-    "",
     memory_axes_figure,
-    lambda rows: memory_axes.sentence(rows) or "",
-    _tabulate,
-    names(COLUMNS),
+    memory_axes.sentence,
+    memory_axes.COLUMNS,
+    memory_axes.divided,
     _key,
     "The whole bar, with the number behind it: the predicted peak of one process on the whole"
     " batch. In colour: what each axis takes off, by its law. Grey: what is left to a rank.",

@@ -6,16 +6,15 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.records.summary import Row
+from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, row_name, style
-from scalebench.report.page.lanes import BAR, lay, texts_behind
+from scalebench.report.page.lanes import Lanes, bars, diamonds, lay, texts_behind
 from scalebench.report.page.palette import CATEGORY_COLORS, NEUTRAL
 from scalebench.report.tables import memory
+from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.tables.memory import CATEGORIES, Category, Peak
-from scalebench.report.words import wording
 
 PREDICTION = "predicted"
-PREDICTION_MEANS = "The peak that the strategy's law predicts."
-PREDICTION_SYMBOL = "diamond"
 
 STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 GAP = "\N{NO-BREAK SPACE}" * 3
@@ -33,9 +32,9 @@ def memory_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     scale, unit = next(step for step in STEPS if longest >= step[0])
     figure = go.Figure()
     for index, category in shown_categories(rows):
-        figure.add_trace(_bars(category, index, drawn, lanes.places, scale))
-    figure.add_trace(_predictions(drawn, lanes.places, scale))
-    figure.add_trace(_totals(drawn, lanes.places, scale))
+        figure.add_trace(_bars(category, index, drawn, lanes, scale))
+    figure.add_trace(_predictions(drawn, lanes, scale))
+    figure.add_trace(_totals(drawn, lanes, scale))
     style(figure, "memory")
     lanes.draw(figure)
     figure.update_xaxes(
@@ -62,54 +61,38 @@ def shown_categories(rows: Sequence[Row]) -> list[tuple[int, Category]]:
 
 
 def _bars(
-    category: Category, index: int, drawn: Sequence[Peak], places: Sequence[float], scale: float
+    category: Category, index: int, drawn: Sequence[Peak], lanes: Lanes, scale: float
 ) -> go.Bar:
-    return go.Bar(
-        x=[found.parts[index] / scale for found in drawn],
-        y=list(places),
-        customdata=[
-            [f"{row_name(found.row)}<br>{category.name}: {told(found, index)}"] for found in drawn
-        ],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        orientation="h",
-        width=BAR,
-        name=category.name,
-        marker={
-            "color": CATEGORY_COLORS[category.key],
-            "line": {
-                "color": NEUTRAL,
-                "width": [0.7 * (found.parts[index] > 0) for found in drawn],
-            },
-        },
+    edges = [0.7 * (found.parts[index] > 0) for found in drawn]
+    return bars(
+        category.name,
+        CATEGORY_COLORS[category.key],
+        [found.parts[index] / scale for found in drawn],
+        lanes.places,
+        [f"{row_name(found.row)}<br>{category.name}: {told(found, index)}" for found in drawn],
+        {"line": {"color": NEUTRAL, "width": edges}},
     )
 
 
-def _predictions(drawn: Sequence[Peak], places: Sequence[float], scale: float) -> go.Scatter:
+def _predictions(drawn: Sequence[Peak], lanes: Lanes, scale: float) -> go.Scatter:
     """Mark the predicted peaks."""
-    known = [(y, f) for y, f in zip(places, drawn, strict=True) if f.predicted is not None]
-    return go.Scatter(
-        x=[(found.predicted or 0) / scale for _, found in known],
-        y=[y for y, _ in known],
-        customdata=[
-            [f"{row_name(found.row)}<br>predicted: {units.bytes_(found.predicted or 0)},"
-             f" {memory.error(found)} off the measured {units.bytes_(found.total)}"]
-            for _, found in known
-        ],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        mode="markers",
-        name=PREDICTION,
-        cliponaxis=False,
-        marker={
-            "symbol": PREDICTION_SYMBOL, "size": 11, "color": NEUTRAL,
-            "line": {"width": 1.5, "color": "#ffffff"},
-        },
-    )  # fmt: skip
+    known = [(y, f) for y, f in zip(lanes.places, drawn, strict=True) if f.predicted is not None]
+    texts = [
+        f"{row_name(found.row)}<br>predicted: {units.bytes_(found.predicted or 0)},"
+        f" {memory.error(found)} off the measured {units.bytes_(found.total)}"
+        for _, found in known
+    ]
+    ends = [(found.predicted or 0) / scale for _, found in known]
+    marks = diamonds(PREDICTION, NEUTRAL, ends, [y for y, _ in known], texts)
+    return marks.update(marker_line={"width": 1.5, "color": "#ffffff"})
 
 
-def _totals(drawn: Sequence[Peak], places: Sequence[float], scale: float) -> go.Scatter:
+def _totals(drawn: Sequence[Peak], lanes: Lanes, scale: float) -> go.Scatter:
     """Write each peak behind its bar."""
     ends = [max(found.total, found.predicted or 0) / scale for found in drawn]
-    return texts_behind(ends, places, [f"{GAP}{units.bytes_(found.total)}" for found in drawn])
+    return texts_behind(
+        ends, lanes.places, [f"{GAP}{units.bytes_(found.total)}" for found in drawn]
+    )
 
 
 def told(found: Peak, index: int) -> str:
@@ -118,22 +101,32 @@ def told(found: Peak, index: int) -> str:
     return f"{units.bytes_(part)}, {units.percent(part / found.total)} of the peak"
 
 
-def conclude(rows: Sequence[Row]) -> str:
-    """Conclude the figure of one suite."""
-    return memory.sentence(rows) or "No peak was counted."
+def lines(rows: Sequence[Row]) -> list[tuple[Row, str, str, str]]:
+    """Return row and every category of each peak: bytes and percent of the peak."""
+    found: list[tuple[Row, str, str, str]] = []
+    for peak in apart(rows):
+        named = [(category.name, peak.parts[index]) for index, category in shown_categories(rows)]
+        named += [("peak", peak.total)]
+        named += [] if peak.predicted is None else [(PREDICTION, peak.predicted)]
+        found += [
+            (peak.row, name, f"{size:,} B", f"{100 * size / peak.total:.1f} %")
+            for name, size in named
+        ]
+    return found
 
 
-def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return case, N and every category of each peak: bytes and percent of the peak."""
-    lines: list[tuple[str, ...]] = []
-    for found in apart(rows):
-        place = (wording.plain(found.row.case, 64), str(found.row.world_size))
-        for index, category in shown_categories(rows):
-            part = found.parts[index]
-            share = f"{100 * part / found.total:.1f} %"
-            lines.append((*place, category.name, f"{part:,} B", share))
-        lines.append((*place, "peak", f"{found.total:,} B", "100.0 %"))
-        if found.predicted is not None:
-            share = f"{100 * found.predicted / found.total:.1f} %"
-            lines.append((*place, PREDICTION, f"{found.predicted:,} B", share))
-    return lines
+MEANINGS = {category.name: category.meaning for category in CATEGORIES} | {
+    PREDICTION: "The peak that the strategy's law predicts."
+}
+MEMORY = ChartKind(
+    "memory",
+    "Memory",
+    memory_figure,
+    memory.sentence,
+    (*PLACE, *texts("category", "bytes", "of the peak")),
+    lines,
+    lambda figure: legend(figure, MEANINGS),
+    absent="Which categories the peak is made of is not known: the inspecting launch did not count"
+    " them.",
+)
+"""The figure of the section of memory, which has tables of its own."""

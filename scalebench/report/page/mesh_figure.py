@@ -8,12 +8,13 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, Choices, legend, view_mark, views
+from scalebench.report.page.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.page.figure_style import style
 from scalebench.report.page.palette import COLORS, NEUTRAL
+from scalebench.report.tables.layout import PLACE, Column, value
 from scalebench.report.words import axes as words
 from scalebench.report.words import wording
-from scalebench.report.words.wording import place_name
+from scalebench.report.words.wording import place
 
 AXES = ("tensor", "shard", "data", "pipeline", "context", "expert", "replicas")
 COLOR_OF = {axis: COLORS[number] for number, axis in enumerate(AXES)}
@@ -37,11 +38,10 @@ def mesh_kind(rows: Sequence[Row]) -> ChartKind:
     return ChartKind(
         "mesh",
         "The mesh",
-        "",
         lambda *_: _draw(found) if found else None,
         lambda _: conclude(found[0]),
-        lambda _: _tabulate(found),
-        ("case", "N", "axis", "groups of ranks", "sent", "exposed"),
+        COLUMNS,
+        lambda _: [(row, axis) for row in found for axis in row.axes or ()],
         legend,
         "Each cell is a rank. A line joins the ranks of a group; the more a rank sends along it in"
         " a step, the thicker it is.",
@@ -80,10 +80,7 @@ def places(axes: Sequence[AxisFigures], world_size: int) -> dict[int, Place]:
 
 def _draw(rows: Sequence[Row]) -> go.Figure:
     figure = go.Figure()
-    for index, row in enumerate(rows):
-        mark = view_mark(place_name(row.case, row.world_size))
-        for trace in _traces(row):
-            figure.add_trace(trace.update(visible=index == 0, meta=mark))
+    add_in_views(figure, rows, place, _traces)
     style(figure, "mesh")
     figure.update_layout(height=_height(rows[0]), hovermode="closest", margin={"t": 30})
     hidden = {"visible": False, "showgrid": False, "zeroline": False}
@@ -156,7 +153,7 @@ def _bow(axis: AxisFigures, reach: float) -> float:
 
 
 def _range(row: Row, way: int) -> list[float]:
-    ends = [place[way] for place in places(_simple(row), row.world_size).values()]
+    ends = [at[way] for at in places(_simple(row), row.world_size).values()]
     return [min(ends) - 0.6, max(ends) + 0.6]
 
 
@@ -174,27 +171,26 @@ def _choose(figure: go.Figure, rows: Sequence[Row]) -> Choices | None:
         }
         for row in rows
     ]
-    names = [place_name(row.case, row.world_size) for row in rows]
-    return views(figure, "case", names, layouts, [_height(row) for row in rows])
+    return views(figure, "case", list(map(place, rows)), layouts)
 
 
 def conclude(row: Row) -> str:
     """Say along which dimension most is sent, and where the time goes."""
     most = max(row.axes or (), key=lambda one: one.wire_bytes or 0.0)
-    where = place_name(row.case, row.world_size)
     sent = units.bytes_(most.wire_bytes or 0.0)
-    said = f"In {where}, a rank sends most along {wording.plain(most.axis, 40)}: {sent} a step."
+    said = (
+        f"In {place(row)}, a rank sends most along {wording.plain(most.axis, 40)}: {sent} a step."
+    )
     lost = words.sentence(row)
     return f"{said} {lost}" if lost else said
 
 
-def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    lines: list[tuple[str, ...]] = []
-    for row in rows:
-        for axis in row.axes or ():
-            groups = "; ".join(", ".join(map(str, one)) for one in axis.groups or ())
-            sent = wording.DASH if axis.wire_bytes is None else units.bytes_(axis.wire_bytes)
-            exposed = units.seconds(axis.exposed_s) if axis.exposed_s else "0"
-            case = wording.plain(row.case, 64)
-            lines.append((case, str(row.world_size), axis.axis, groups, sent, exposed))
-    return lines
+COLUMNS = (
+    *PLACE,
+    Column("axis", lambda of: of[1].axis),
+    Column(
+        "groups of ranks", lambda of: "; ".join(", ".join(map(str, g)) for g in of[1].groups or ())
+    ),
+    value("sent", lambda of: of[1].wire_bytes, units.bytes_),
+    Column("exposed", lambda of: units.seconds_or_zero(of[1].exposed_s or 0.0)),
+)

@@ -1,17 +1,20 @@
 """Power, clocks and temperature of a row's devices over one launch; energy per sample over N."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
 import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.analysis.page_data.telemetry import DeviceSeries
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, Choices, legend, view_mark, views
+from scalebench.report.page.charts import ChartKind, legend, view_mark, views
 from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.page.figures import case_line
 from scalebench.report.page.palette import COLORS, DASHES
+from scalebench.report.tables.layout import CASE, RANKS, Column, value
 from scalebench.report.words import wording
+from scalebench.report.words.wording import place
 
 PANELS = {
     "power_w": ("power, W", 1.0),
@@ -30,38 +33,34 @@ def power_kind(devices: Sequence[DeviceSeries]) -> ChartKind:
     return ChartKind(
         "power",
         "Power, clocks, temperature",
-        "Needs an NVIDIA GPU; the processors' power is not measured.",
         lambda *_: power_figure(devices) if devices else None,
         lambda _: conclude(devices),
-        lambda _: tabulate(devices),
-        ("case", "N", "device", "mean power", "clock low", "clock high", "hottest", "throttled"),
+        COLUMNS,
+        lambda _: devices,
         lambda figure: legend(figure, dict.fromkeys(BANDS, "")),
         "The first launch of each row, start-up included.",
-        choose=lambda _, figure: choose(figure, devices),
+        "Needs an NVIDIA GPU; the processors' power is not measured.",
+        choose=lambda _, figure: views(figure, "case", _names(devices)),
     )
 
 
-def _name(one: DeviceSeries) -> str:
-    return wording.place_name(one.case, one.world_size)
-
-
 def _names(devices: Sequence[DeviceSeries]) -> list[str]:
-    return list(dict.fromkeys(map(_name, devices)))
+    return list(dict.fromkeys(map(place, devices)))
 
 
 def power_figure(devices: Sequence[DeviceSeries]) -> go.Figure:
     """Draw power, clock and temperature under one another."""
     shown = [name for name in PANELS if any(name in one.series for one in devices)]
     figure, first = go.Figure(), _names(devices)[0]
-    places: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for one in devices:
-        place = places[_name(one)] = places.get(_name(one), -1) + 1
+        number = numbers[place(one)] = numbers.get(place(one), -1) + 1
         for panel, series in enumerate(shown):
             if series in one.series:
-                figure.add_trace(_line(one, series, panel, place, _name(one) == first))
-        if place == 0:
+                figure.add_trace(_line(one, series, panel, number, place(one) == first))
+        if number == 0:
             for trace in _bands(one, len(shown)):
-                trace.visible = _name(one) == first
+                trace.visible = place(one) == first
                 figure.add_trace(trace)
     style(figure, "power")
     figure.update_layout(height=150 * len(shown) + 70, hovermode="closest", margin={"t": 30})
@@ -84,17 +83,17 @@ def power_figure(devices: Sequence[DeviceSeries]) -> go.Figure:
     return figure
 
 
-def _line(one: DeviceSeries, series: str, panel: int, place: int, visible: bool) -> go.Scatter:
-    color, scale = COLORS[place % len(COLORS)], PANELS[series][1]
+def _line(one: DeviceSeries, series: str, panel: int, number: int, visible: bool) -> go.Scatter:
+    color, scale = COLORS[number % len(COLORS)], PANELS[series][1]
     return go.Scatter(
         x=[round(t, 3) for t, _ in one.series[series]],
         y=[float(f"{v / scale:.5g}") for _, v in one.series[series]],
         yaxis="y" if panel == 0 else f"y{panel + 1}",
         mode="lines",
-        line={"color": color, "width": 1.4, "dash": list(DASHES)[place % len(DASHES)]},
+        line={"color": color, "width": 1.4, "dash": list(DASHES)[number % len(DASHES)]},
         visible=visible,
-        meta=view_mark(_name(one)),
-        legendgroup=f"device {place}",
+        meta=view_mark(place(one)),
+        legendgroup=f"device {number}",
         hovertemplate=f"<b>{safe(one.device, 60)}</b><br>%{{x:.3g}} s: %{{y:.4g}}<extra></extra>",
     )
 
@@ -120,7 +119,7 @@ def _bands(one: DeviceSeries, panels: int) -> list[go.Scatter]:
                 fill="toself",
                 fillcolor=color,
                 opacity=opacity,
-                meta=view_mark(_name(one)),
+                meta=view_mark(place(one)),
                 name=name,
                 legendgroup=name,
                 hoveron="fills",
@@ -131,11 +130,6 @@ def _bands(one: DeviceSeries, panels: int) -> list[go.Scatter]:
     return traces
 
 
-def choose(figure: go.Figure, devices: Sequence[DeviceSeries]) -> Choices | None:
-    """Return a view for each row."""
-    return views(figure, "case", _names(devices))
-
-
 def conclude(devices: Sequence[DeviceSeries]) -> str:
     """Say whether a device was throttled, or else how hot the hottest was."""
     held = [one for one in devices if one.throttled]
@@ -143,7 +137,7 @@ def conclude(devices: Sequence[DeviceSeries]) -> str:
         one = max(held, key=_throttled_s)
         return (
             f"{wording.plain(one.device, 60)} held its clock down for"
-            f" {units.seconds(_throttled_s(one))} in {_name(one)}:"
+            f" {units.seconds(_throttled_s(one))} in {place(one)}:"
             f" {', '.join(dict.fromkeys(r for t in one.throttled for r in t.reasons))}."
         )
     return f"No device held its clock down in {len(_names(devices))} rows."
@@ -153,33 +147,34 @@ def _throttled_s(one: DeviceSeries) -> float:
     return sum(t.end_s - t.start_s for t in one.throttled)
 
 
-def tabulate(devices: Sequence[DeviceSeries]) -> list[tuple[str, ...]]:
-    """Return the mean power, the clocks and the highest temperature of every device."""
-
-    def told(one: DeviceSeries, series: str, pick: str, unit: str) -> str:
+def _reading(
+    header: str, series: str, pick: Callable[[list[float]], float], unit: str
+) -> Column[DeviceSeries]:
+    def read(one: DeviceSeries) -> float | None:
         values = [v / PANELS[series][1] for _, v in one.series.get(series, ())]
-        if not values:
-            return wording.DASH
-        found = {"mean": sum(values) / len(values), "low": min(values), "high": max(values)}
-        return f"{found[pick]:.3g} {unit}"
+        return pick(values) if values else None
 
-    return [
-        (
-            wording.plain(one.case, 64),
-            str(one.world_size),
-            wording.plain(one.device, 60),
-            told(one, "power_w", "mean", "W"),
-            told(one, "sm_clock_hz", "low", "GHz"),
-            told(one, "sm_clock_hz", "high", "GHz"),
-            told(one, "temperature_c", "high", "°C"),
-            units.seconds(_throttled_s(one)) if one.throttled else "never",
-        )
-        for one in devices
-    ]
+    return value(header, read, lambda found: f"{found:.3g} {unit}")
+
+
+COLUMNS: tuple[Column[DeviceSeries], ...] = (
+    CASE,
+    RANKS,
+    Column("device", lambda one: wording.plain(one.device, 60)),
+    _reading("mean power", "power_w", fmean, "W"),
+    _reading("clock low", "sm_clock_hz", min, "GHz"),
+    _reading("clock high", "sm_clock_hz", max, "GHz"),
+    _reading("hottest", "temperature_c", max, "°C"),
+    Column("throttled", lambda one: units.seconds(_throttled_s(one)) if one.throttled else "never"),
+)
+
+
+def _with_energy(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.energy_j_per_sample]
 
 
 def _energy_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
-    known = [row for row in rows if row.energy_j_per_sample]
+    known = _with_energy(rows)
     if not known:
         return None
     figure = go.Figure()
@@ -196,7 +191,7 @@ def _energy_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
 
 
 def _conclude_energy(rows: Sequence[Row]) -> str:
-    known = [row for row in rows if row.energy_j_per_sample]
+    known = _with_energy(rows)
     largest = max(row.world_size for row in known)
     best = min(
         (row for row in known if row.world_size == largest),
@@ -209,26 +204,23 @@ def _conclude_energy(rows: Sequence[Row]) -> str:
     )
 
 
-def _tabulate_energy(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    return [
-        (
-            wording.plain(row.case, 64),
-            str(row.world_size),
-            f"{wording.point(row.energy_j_per_sample)} J",
-            wording.interval(row.energy_j_per_sample) or "none",
-        )
-        for row in rows
-        if row.energy_j_per_sample
-    ]
-
-
 ENERGY = ChartKind(
     "energy",
     "Energy per sample",
-    "",
     _energy_figure,
     _conclude_energy,
-    _tabulate_energy,
-    ("case", "N", "energy per sample", "95 % interval"),
+    (
+        CASE,
+        RANKS,
+        value(
+            "energy per sample", lambda r: r.energy_j_per_sample, lambda e: f"{wording.point(e)} J"
+        ),
+        value(
+            "95 % interval",
+            lambda r: r.energy_j_per_sample,
+            lambda e: wording.interval(e) or "none",
+        ),
+    ),
+    _with_energy,
     legend,
 )

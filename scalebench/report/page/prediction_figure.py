@@ -1,27 +1,30 @@
 """Measured against predicted: every row's step, and every operation of it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.analysis.prediction_scores import predicted_rows, score
+from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
+from scalebench.report.page.charts import ChartKind
 from scalebench.report.page.figure_style import (
     Looks,
+    hover,
     reference_line,
     row_name,
     safe,
     step_text,
     style,
+    whiskers,
     wide_axis,
 )
 from scalebench.report.page.figures import PREDICTION_SYMBOL
 from scalebench.report.page.lanes import lay, texts_behind
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import predictions
-from scalebench.report.tables.layout import cells
+from scalebench.report.tables.layout import PLACE, Column, Columns
 from scalebench.report.words import wording
 
 ROOM = 0.28
@@ -60,15 +63,12 @@ def _measured(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
     return go.Scatter(
         x=[1e3 * step.value for _, _, step in steps],
         y=[y - DODGE for y, _, _ in steps],
-        error_x={
-            "type": "data", "symmetric": False, "thickness": 1.4, "width": 4, "color": NEUTRAL,
-            "array": [1e3 * ((s.high or s.value) - s.value) for _, _, s in steps],
-            "arrayminus": [1e3 * (s.value - (s.low or s.value)) for _, _, s in steps],
-        },
+        error_x=whiskers(
+            ((s.value, s.low, s.high) for _, _, s in steps), NEUTRAL, 1.4, 4, 1e3
+        ),
         mode="markers",
         legendgroup=MEASURED,
-        customdata=[[f"{row_name(row)}<br>measured: {step_text(row)}"] for _, row, _ in steps],
-        hovertemplate="%{customdata[0]}<extra></extra>",
+        **hover(f"{row_name(row)}<br>measured: {step_text(row)}" for _, row, _ in steps),
         marker={
             "size": 9,
             "color": [looks[wording.case_key(row)].color for _, row, _ in steps],
@@ -86,19 +86,14 @@ def _predicted(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
     return go.Scatter(
         x=[1e3 * value for _, _, value, _, _ in found],
         y=[y + DODGE for y, *_ in found],
-        error_x={
-            "type": "data", "symmetric": False, "thickness": 1.1, "width": 4, "color": NEUTRAL,
-            "array": [1e3 * (high - value) for _, _, value, _, high in found],
-            "arrayminus": [1e3 * (value - low) for _, _, value, low, _ in found],
-        },
+        error_x=whiskers((of[2:] for of in found), NEUTRAL, 1.1, 4, 1e3),
         mode="markers",
         legendgroup=PREDICTED,
-        customdata=[
-            [f"{row_name(row)}<br>predicted: {units.seconds(value)}"
-             f" ({units.seconds(low)} to {units.seconds(high)})"]
+        **hover(
+            f"{row_name(row)}<br>predicted: {units.seconds(value)}"
+            f" ({units.seconds(low)} to {units.seconds(high)})"
             for _, row, value, low, high in found
-        ],
-        hovertemplate="%{customdata[0]}<extra></extra>",
+        ),
         marker={
             "symbol": PREDICTION_SYMBOL, "size": 9,
             "color": [looks[wording.case_key(row)].color for _, row, *_ in found],
@@ -131,33 +126,27 @@ def conclude_steps(rows: Sequence[Row]) -> str:
     )
 
 
-def tabulate_steps(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the predicted rows as the terminal has them."""
-    return [cells(predictions.COLUMNS, row) for row in predicted_rows(rows)]
-
-
 def operations_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     """Draw every operation's measured over its predicted time; None where none was measured."""
     drawn = operations(rows)
     if not drawn:
         return None
     figure = go.Figure()
-    ends = [1e3 * t for _, found in drawn for t in (found.predicted_s, found.measured_s)]
+    ends = [1e3 * t for _, one, took_s in drawn for t in (one.predicted_s, took_s)]
     diagonal = [0.8 * min(ends), 1.25 * max(ends)]
     figure.add_trace(reference_line(diagonal, diagonal))
-    for key, group in wording.by_case(row for row, _ in drawn).items():
+    for key, group in wording.by_case(row for row, *_ in drawn).items():
         members = {id(row) for row in group}
-        mine = [(row, found) for row, found in drawn if id(row) in members]
+        mine = [of for of in drawn if id(of[0]) in members]
         look = looks[key]
         figure.add_trace(
             go.Scatter(
-                x=[1e3 * found.predicted_s for _, found in mine],
-                y=[1e3 * found.measured_s for _, found in mine],
+                x=[1e3 * one.predicted_s for _, one, _ in mine],
+                y=[1e3 * took_s for *_, took_s in mine],
                 mode="markers",
                 legendgroup=safe(f"{key[0]}/{key[1]}", 200),
                 marker={"symbol": look.symbol, "size": 9, "color": look.color, "opacity": 0.8},
-                customdata=[[_operation_hover(row, found)] for row, found in mine],
-                hovertemplate="%{customdata[0]}<extra></extra>",
+                **hover(_operation_text(*of) for of in mine),
             )
         )
     style(figure, "predicted-operations")
@@ -167,54 +156,58 @@ def operations_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     return figure
 
 
-class TimedOperation(NamedTuple):
-    """An operation that was predicted and measured, seconds."""
-
-    op: str
-    size_bytes: int
-    predicted_s: float
-    measured_s: float
-
-
-def operations(rows: Sequence[Row]) -> list[tuple[Row, TimedOperation]]:
-    """Return the operations of several ranks that were predicted and measured."""
+def operations(rows: Sequence[Row]) -> list[tuple[Row, PredictedOperation, float]]:
+    """Return the operations of several ranks that were predicted, and how long each took."""
     return [
-        (row, TimedOperation(one.op, one.size_bytes, one.predicted_s, one.measured_s))
+        (row, one, one.measured_s)
         for row in rows
         for one in (row.prediction.operations if row.prediction else ())
         if row.world_size > 1 and one.measured_s and one.predicted_s
     ]
 
 
-def _operation_hover(row: Row, found: TimedOperation) -> str:
+def _operation_text(row: Row, found: PredictedOperation, took_s: float) -> str:
     return (
         f"{row_name(row)}<br>{safe(found.op, 40)}, {units.bytes_(found.size_bytes)}<br>"
         f"predicted {units.seconds(found.predicted_s)},"
-        f" measured {units.seconds(found.measured_s)}"
+        f" measured {units.seconds(took_s)}"
     )
 
 
 def conclude_operations(rows: Sequence[Row]) -> str:
     """Say how many operations lie near their prediction."""
     drawn = operations(rows)
-    near = [f for _, f in drawn if abs(f.predicted_s / f.measured_s - 1) <= 0.1]
+    near = [one for _, one, took_s in drawn if abs(one.predicted_s / took_s - 1) <= 0.1]
     return (
         f"{len(near)} of {len(drawn)} operations took what was predicted within 10 %; on the"
         " dotted line both are alike."
     )
 
 
-def tabulate_operations(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return case, N, operation, size, predicted, measured."""
-    return [
-        (
-            wording.plain(row.case, 64),
-            str(row.world_size),
-            wording.plain(found.op, 40),
-            units.bytes_(found.size_bytes),
-            units.seconds(found.predicted_s),
-            units.seconds(found.measured_s),
-            predictions.signed_percent(found.predicted_s / found.measured_s - 1),
-        )
-        for row, found in operations(rows)
-    ]
+OPERATION_COLUMNS: Columns = (
+    *PLACE,
+    Column("operation", lambda of: wording.plain(of[1].op, 40)),
+    Column("size", lambda of: units.bytes_(of[1].size_bytes)),
+    Column("predicted", lambda of: units.seconds(of[1].predicted_s)),
+    Column("measured", lambda of: units.seconds(of[2])),
+    Column("error", lambda of: predictions.signed_percent(of[1].predicted_s / of[2] - 1)),
+)
+PREDICTED_STEPS = ChartKind(
+    "predicted-steps",
+    "Steps, measured and predicted",
+    steps_figure,
+    conclude_steps,
+    predictions.COLUMNS,
+    predicted_rows,
+    note="Upper mark: measured, 95 % interval; cross: predicted, 90 % interval; behind: the error.",
+)
+PREDICTED_OPERATIONS = ChartKind(
+    "predicted-operations",
+    "Operations, measured and predicted",
+    operations_figure,
+    conclude_operations,
+    OPERATION_COLUMNS,
+    operations,
+    note="Every bucket or collective of a step: transfer without waiting, median over traced steps."
+    " Two in flight at once share the link, and each lasts as long as both.",
+)

@@ -12,8 +12,8 @@ from scalebench.report.page.charts import ChartKind, legend, view_mark, views
 from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import races
-from scalebench.report.words import wording
-from scalebench.report.words.wording import place_name
+from scalebench.report.tables.layout import CASE, RANKS, Column, value
+from scalebench.report.words.wording import place
 
 THIN, THICK = 0.9, 2.4
 MEGA = 1e6
@@ -50,11 +50,10 @@ def race_kind(curves: Sequence[RaceCurve]) -> ChartKind:
     return ChartKind(
         "race",
         "Loss on held-out samples",
-        "",
         lambda rows, looks: _figure(curves, rows, looks) if curves else None,
-        lambda rows: races.headline(rows) or "",
-        lambda _: _tabulate(curves),
-        ("case", "N", "seed", "samples", "training", "first loss", "last loss"),
+        races.headline,
+        COLUMNS,
+        lambda _: curves,
         legend,
         "A thin line for each seed, the thick one their median; dotted: the target.",
         choose=lambda _, figure: views(
@@ -78,8 +77,8 @@ def _figure(curves: Sequence[RaceCurve], rows: Sequence[Row], looks: Looks) -> g
     for curve in curves:
         races.setdefault((curve.case, curve.world_size), []).append(curve)
     for number, (name, (_, along)) in enumerate(AXES.items()):
-        for place, seeds in races.items():
-            drawn = [(curve, along(curve, by_place.get(place))) for curve in seeds]
+        for at, seeds in races.items():
+            drawn = [(curve, along(curve, by_place.get(at))) for curve in seeds]
             known = [(curve, x) for curve, x in drawn if x is not None and x[-1] > 0]
             if known:
                 figure.add_traces(_lines(known, looks, view_mark(name), visible=number == 0))
@@ -99,7 +98,7 @@ def _lines(
 ) -> list[go.Scatter]:
     first = seeds[0][0]
     look = looks[first.suite, first.case]
-    name = safe(place_name(first.case, first.world_size), 80)
+    name = safe(place(first), 80)
     shared = {"mode": "lines", "meta": mark, "visible": visible, "legendgroup": name}
     thin = [
         go.Scatter(
@@ -136,19 +135,12 @@ def _draw_target(figure: go.Figure, rows: Sequence[Row]) -> None:
     figure.add_hline(target, line={"color": NEUTRAL, "width": 1.2, "dash": "dot"})
 
 
-def _tabulate(curves: Sequence[RaceCurve]) -> list[tuple[str, ...]]:
-    def loss(value: float | None) -> str:
-        return wording.DASH if value is None else f"{value:.4g}"
-
-    return [
-        (
-            wording.plain(curve.case, 64),
-            str(curve.world_size),
-            str(curve.repeat + 1),
-            str(curve.samples[-1]),
-            units.seconds(curve.trained_s[-1]),
-            loss(curve.loss[0]),
-            loss(curve.loss[-1]),
-        )
-        for curve in curves
-    ]
+COLUMNS: tuple[Column[RaceCurve], ...] = (
+    CASE,
+    RANKS,
+    Column("seed", lambda curve: str(curve.repeat + 1)),
+    Column("samples", lambda curve: str(curve.samples[-1])),
+    Column("training", lambda curve: units.seconds(curve.trained_s[-1])),
+    value("first loss", lambda curve: curve.loss[0], "{:.4g}".format),
+    value("last loss", lambda curve: curve.loss[-1], "{:.4g}".format),
+)

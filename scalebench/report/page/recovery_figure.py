@@ -1,6 +1,7 @@
-"""Checkpoints as a figure: what each save costs training, and when it is on the disk."""
+"""Checkpoints as a figure: what each save costs, what a failure takes, the loss meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import plotly.graph_objects as go
 
@@ -9,10 +10,19 @@ from scalebench.records.rows.recovery import FailureFigures, SaveFigures
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, row_name, style
-from scalebench.report.page.lanes import BAR, lay
-from scalebench.report.page.palette import CATEGORY_COLORS, NEUTRAL
+from scalebench.report.page.lanes import bars, diamonds, lay
+from scalebench.report.page.palette import CATEGORY_COLORS, COLORS, NEUTRAL, SYMBOLS
 from scalebench.report.tables import recovery
-from scalebench.report.tables.recovery import failed_rows, saved_rows, seconds_or_none
+from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
+from scalebench.report.tables.recovery import (
+    LOSS,
+    STEPS,
+    Failed,
+    elastic_rows,
+    failed_rows,
+    saved_rows,
+    seconds_or_none,
+)
 from scalebench.report.words import wording
 from scalebench.report.words.wording import seconds
 
@@ -22,7 +32,6 @@ MEANINGS = {
     SLOWER: "How much longer the steps take until then.",
     DURABLE: "Every byte is on the disk: only then does the checkpoint survive a failure.",
 }
-HEADER = ("case", "N", "method", "blocked", "slower", "cost", "on the disk")
 
 
 def _draw(rows: Sequence[Row], _: Looks) -> go.Figure | None:
@@ -37,31 +46,12 @@ def _draw(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         (BLOCKED, CATEGORY_COLORS["gradients"], [save.stall_s for _, save in saved]),
         (SLOWER, CATEGORY_COLORS["optimizer"], [save.slower_s for _, save in saved]),
     )
+    told = [_told(*pair) for pair in saved]
     for name, color, found in parts:
-        figure.add_trace(
-            go.Bar(
-                x=[max(0.0, one.value) / scale if one else 0.0 for one in found],
-                y=list(lanes.places),
-                name=name,
-                orientation="h",
-                width=BAR,
-                marker={"color": color, "line": {"color": NEUTRAL, "width": 0.7}},
-                customdata=[[_told(*pair)] for pair in saved],
-                hovertemplate="%{customdata[0]}<extra></extra>",
-            )
-        )
-    figure.add_trace(
-        go.Scatter(
-            x=[save.durable_s.value / scale for _, save in saved],
-            y=list(lanes.places),
-            name=DURABLE,
-            mode="markers",
-            marker={"symbol": "diamond", "size": 11, "color": NEUTRAL},
-            customdata=[[_told(*pair)] for pair in saved],
-            hovertemplate="%{customdata[0]}<extra></extra>",
-            cliponaxis=False,
-        )
-    )
+        lengths = [max(0.0, one.value) / scale if one else 0.0 for one in found]
+        figure.add_trace(bars(name, color, lengths, lanes.places, told))
+    ends = [save.durable_s.value / scale for _, save in saved]
+    figure.add_trace(diamonds(DURABLE, NEUTRAL, ends, lanes.places, told))
     style(figure, "recovery")
     lanes.draw(figure)
     figure.update_yaxes(
@@ -77,21 +67,6 @@ def _told(row: Row, save: SaveFigures) -> str:
         f"{row_name(row)}, {wording.plain(save.method, 32)}<br>blocked {seconds(save.stall_s)}, "
         f"slower steps {slower}, on the disk after {seconds(save.durable_s)}"
     )
-
-
-def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    return [
-        (
-            wording.plain(row.case, 64),
-            str(row.world_size),
-            wording.plain(save.method, 32),
-            units.seconds(save.stall_s.value),
-            wording.DASH if save.slower_s is None else units.seconds(save.slower_s.value),
-            units.seconds(save.cost_s.value),
-            units.seconds(save.durable_s.value),
-        )
-        for row, save in saved_rows(rows)
-    ]
 
 
 PHASE_LOOKS = (
@@ -115,21 +90,12 @@ def _draw_failures(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     figure = go.Figure()
     for phase, name, color, _meaning in PHASE_LOOKS:
         known = [one.phases_s.get(phase) for _, one in failures]
-        figure.add_trace(
-            go.Bar(
-                x=[found.value if found else 0.0 for found in known],
-                y=list(lanes.places),
-                name=name,
-                orientation="h",
-                width=BAR,
-                marker={"color": color, "line": {"color": NEUTRAL, "width": 0.7}},
-                customdata=[
-                    [f"{row_name(row)}, {_failure(one)}<br>{name}: {seconds_or_none(found)}"]
-                    for (row, one), found in zip(failures, known, strict=True)
-                ],
-                hovertemplate="%{customdata[0]}<extra></extra>",
-            )
-        )
+        lengths = [found.value if found else 0.0 for found in known]
+        told = [
+            f"{row_name(row)}, {_failure(one)}<br>{name}: {seconds_or_none(found)}"
+            for (row, one), found in zip(failures, known, strict=True)
+        ]
+        figure.add_trace(bars(name, color, lengths, lanes.places, told))
     style(figure, "failures")
     lanes.draw(figure)
     figure.update_yaxes(ticktext=[f"N={row.world_size}, {_failure(one)}" for row, one in failures])
@@ -141,27 +107,22 @@ def _failure(one: FailureFigures) -> str:
     return f"{wording.plain(one.kind, 32)}, {wording.plain(one.restarted_by, 32)}"
 
 
-def _tabulate_failures(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    return [
-        (
-            wording.plain(row.case, 64),
-            str(row.world_size),
-            _failure(one),
-            *(seconds_or_none(one.phases_s.get(phase)) for phase, *_ in PHASE_LOOKS),
-            units.seconds(one.total_s.value),
-        )
-        for row, one in failed_rows(rows)
-    ]
+def _phase(name: str) -> Callable[[Failed], str]:
+    return lambda of: seconds_or_none(of[1].phases_s.get(name))
 
 
 FAILURE_PHASES = ChartKind(
     "failures",
     "From a failure to the step that was lost",
-    "",
     _draw_failures,
     lambda rows: " ".join(recovery.failed(rows)),
-    _tabulate_failures,
-    ("case", "N", "failure", *(name for _, name, *_ in PHASE_LOOKS), "total"),
+    (
+        *PLACE,
+        Column("failure", lambda of: _failure(of[1])),
+        *(Column(name, _phase(phase)) for phase, name, *_ in PHASE_LOOKS),
+        Column("total", lambda of: units.seconds(of[1].total_s.value)),
+    ),
+    failed_rows,
     lambda figure: legend(figure, {name: meaning for _, name, _, meaning in PHASE_LOOKS}),
     "Each colour ends when the last rank is that far. Mean over failures, by one clock.",
 )
@@ -169,11 +130,62 @@ FAILURE_PHASES = ChartKind(
 SAVE_COST = ChartKind(
     "recovery",
     "What a checkpoint costs",
-    "",
     _draw,
-    lambda rows: recovery.headline(rows) or "",
-    _tabulate,
-    HEADER,
+    recovery.headline,
+    (
+        *PLACE,
+        Column("method", lambda of: wording.plain(of[1].method, 32)),
+        Column("blocked", lambda of: units.seconds(of[1].stall_s.value)),
+        Column("slower", lambda of: seconds_or_none(of[1].slower_s)),
+        Column("cost", lambda of: units.seconds(of[1].cost_s.value)),
+        Column("on the disk", lambda of: units.seconds(of[1].durable_s.value)),
+    ),
+    saved_rows,
     lambda figure: legend(figure, MEANINGS),
     "Bars: what a save costs training. Diamond: from then on a failure does not lose it.",
+)
+
+
+def _draw_elastic(rows: Sequence[Row], _: Looks) -> go.Figure | None:
+    found = elastic_rows(rows)
+    if not found:
+        return None
+    figure = go.Figure()
+    symbols = list(SYMBOLS)
+    for number, stretch in enumerate(found):
+        part = stretch.part
+        steps = [part.first_step + i for i in range(len(part.loss))]
+        name = f"{wording.plain(stretch.row.case, 64)}, N={part.world_size}"
+        figure.add_trace(
+            go.Scatter(
+                x=steps,
+                y=part.loss,
+                name=name,
+                mode="lines+markers",
+                line={"color": COLORS[number % len(COLORS)], "width": 2},
+                marker={"symbol": symbols[number % len(symbols)], "size": 7},
+                hovertemplate=f"{name}<br>step %{{x}}: loss %{{y:.4f}}<extra></extra>",
+            )
+        )
+    style(figure, "elastic")
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(title="step", automargin=True)
+    figure.update_yaxes(title="loss", automargin=True)
+    return figure
+
+
+ELASTIC_LOSS = ChartKind(
+    "elastic",
+    "The loss while a rank is missing",
+    _draw_elastic,
+    lambda rows: " ".join(recovery.over_the_seam(rows)),
+    (
+        CASE.of(lambda one: one.row),
+        RANKS.of(lambda one: one.part),
+        STEPS,
+        value("samples/s", lambda one: one.part.throughput, units.count),
+        replace(LOSS, header="loss of the last step"),
+    ),
+    elastic_rows,
+    note="Where two lines overlap, steps that were lost are done again.",
 )

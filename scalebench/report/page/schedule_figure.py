@@ -8,8 +8,10 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.pipeline import TimedPass
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.charts import ChartKind, legend
+from scalebench.report.page.figure_style import Looks, hover, safe, style
 from scalebench.report.page.lanes import write_heading
+from scalebench.report.tables.layout import PLACE, Column
 from scalebench.report.words import wording
 
 KINDS = {
@@ -94,20 +96,25 @@ def conclude(rows: Sequence[Row]) -> str:
     return "; ".join(told) + "."
 
 
-def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return every pass that is drawn: when it was done, and when the dry run has it."""
-    return [
-        (
-            wording.plain(row.case, 64),
-            str(row.world_size),
-            str(action.rank),
-            action.name,
-            *(units.seconds(at) for at in (action.start_s, action.end_s)),
-            *(units.seconds(at) for at in (action.planned_start_s, action.planned_end_s)),
-        )
-        for row in largest(rows)
-        for action in _actions(row)
-    ]
+SCHEDULE = ChartKind(
+    "schedule",
+    "Pipelines",
+    schedule_figure,
+    conclude,
+    (
+        *PLACE,
+        Column("rank", lambda of: str(of[1].rank)),
+        Column("pass", lambda of: of[1].name),
+        Column("from", lambda of: units.seconds(of[1].start_s)),
+        Column("to", lambda of: units.seconds(of[1].end_s)),
+        Column("planned from", lambda of: units.seconds(of[1].planned_start_s)),
+        Column("planned to", lambda of: units.seconds(of[1].planned_end_s)),
+    ),
+    lambda rows: [(row, action) for row in largest(rows) for action in _actions(row)],
+    legend,
+    "One traced step of the largest pipeline of each case. Planned, paler: the dry run with the"
+    " measured times of the stages, nothing for transfer.",
+)
 
 
 def _actions(row: Row) -> list[TimedPass]:
@@ -151,8 +158,7 @@ def _trace(kind: str, bars: Sequence[Bar]) -> go.Bar:
         x=[1e3 * (bar.end_s - bar.start_s) for bar in bars],
         base=[1e3 * bar.start_s for bar in bars],
         y=[bar.lane for bar in bars],
-        customdata=[[bar.text] for bar in bars],
-        hovertemplate="%{customdata[0]}<extra></extra>",
+        **hover(bar.text for bar in bars),
         orientation="h",
         width=BAR,
         name=name,

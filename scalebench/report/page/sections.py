@@ -3,7 +3,7 @@
 A section without data is left out, or says in one line how to get the data.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,9 +14,9 @@ from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.summary import Row
 from scalebench.report.page import capacity, kinds
 from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
+from scalebench.report.page.budget_figure import BUDGET
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
-from scalebench.report.page.elastic_figure import ELASTIC_LOSS
 from scalebench.report.page.expert_figure import expert_kind
 from scalebench.report.page.extrapolation_figure import extrapolation_kind
 from scalebench.report.page.figure_style import Looks
@@ -24,12 +24,16 @@ from scalebench.report.page.frameworks_figure import FRAMEWORKS
 from scalebench.report.page.heat_figure import grid_kind
 from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
 from scalebench.report.page.memory_axes_figure import MEMORY_AXES
+from scalebench.report.page.memory_figure import MEMORY
 from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
+from scalebench.report.page.prediction_figure import PREDICTED_OPERATIONS, PREDICTED_STEPS
 from scalebench.report.page.race_figure import race_kind
-from scalebench.report.page.recovery_figure import FAILURE_PHASES, SAVE_COST
-from scalebench.report.page.staleness_figure import staleness_kind
+from scalebench.report.page.recovery_figure import ELASTIC_LOSS, FAILURE_PHASES, SAVE_COST
+from scalebench.report.page.schedule_figure import SCHEDULE
+from scalebench.report.page.staleness_figure import STALENESS
 from scalebench.report.page.timeline_figure import timeline_kind
+from scalebench.report.page.waterfall_figure import WATERFALL
 from scalebench.report.tables import (
     communication,
     compression,
@@ -112,29 +116,41 @@ class Material:
         made = make_chart(kind, f"{self.run_id}-{kind.name}-{index}", rows, self.looks)
         return [made] if made else []
 
+    def charts(self, shown: Sequence[ChartKind], index: int, rows: Sequence[Row]) -> list[Chart]:
+        """Return the figures of a suite that there are."""
+        return [chart for kind in shown for chart in self.chart(kind, index, rows)]
+
 
 def sections(material: Material) -> tuple[Section, ...]:
     """Return all sections that have something to show or to say."""
     made = (
         _races(material),
-        _lockstep(material),
-        _recovery(material),
-        _frameworks(material),
-        _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
-        _efficiency(material),
-        _of(
+        _of_rows(material, "lockstep", "Lockstep", [STALENESS], lockstep.tables, lockstep.sentence),
+        _of_rows(
             material,
-            kinds.BUDGET,
-            "Where the lost time goes",
-            (kinds.BUDGET, kinds.WATERFALL, AXIS_BUDGET),
+            "recovery",
+            "Recovery",
+            [SAVE_COST, FAILURE_PHASES, ELASTIC_LOSS],
+            recovery.tables,
         ),
+        _of_rows(material, "frameworks", "Frameworks", [FRAMEWORKS], frameworks.tables),
+        _of_rows(material, "speedup", "Speedup", [kinds.SPEEDUP]),
+        _of_rows(material, "efficiency", "Efficiency", [kinds.EFFICIENCY]),
+        _of_rows(material, "budget", "Where the lost time goes", [BUDGET, WATERFALL, AXIS_BUDGET]),
         _model(material),
         _timeline(material),
         _communication(material),
         _experts(material),
         _ranks(material),
         _memory(material),
-        _compression(material),
+        _of_rows(
+            material,
+            "compression",
+            "Compression",
+            COMPRESSION,
+            compression.tables,
+            compression.verdict,
+        ),
         _power(material),
         _extrapolation(material),
     )
@@ -149,33 +165,20 @@ def of_suite(found: Sequence[Section], suite: str) -> tuple[tuple[Section, Block
     )
 
 
-def _recovery(material: Material) -> Section:
+def _of_rows(
+    material: Material,
+    name: str,
+    title: str,
+    shown: Sequence[ChartKind],
+    tables: Callable[[Sequence[Row]], Sequence[PlainTable]] = lambda rows: (),
+    said: Callable[[Sequence[Row]], str | None] = lambda rows: None,
+) -> Section:
+    """Return the section of figures, then tables, that need nothing but the rows."""
     blocks = [
-        Block(
-            suite,
-            (
-                *material.chart(SAVE_COST, index, rows),
-                *material.chart(FAILURE_PHASES, index, rows),
-                *material.chart(ELASTIC_LOSS, index, rows),
-                *recovery.tables(rows),
-            ),
-        )
+        Block(suite, (*material.charts(shown, index, rows), *tables(rows)), said(rows))
         for index, suite, rows in material.suites()
     ]
-    return _section("recovery", "Recovery", blocks)
-
-
-def _of(material: Material, kind: ChartKind, title: str, shown: Sequence[ChartKind]) -> Section:
-    """Return the section of figures that need nothing but the rows."""
-    return _section(
-        kind.name,
-        title,
-        [
-            Block(suite, tuple(c for one in shown for c in material.chart(one, index, rows)))
-            for index, suite, rows in material.suites()
-        ],
-        kind.absent,
-    )
+    return _section(name, title, blocks, shown[0].absent)
 
 
 def _section(name: str, title: str, blocks: Sequence[Block], absent: str = "") -> Section:
@@ -192,30 +195,14 @@ def _races(material: Material) -> Section:
     return _section("race", "Time to loss", blocks)
 
 
-def _frameworks(material: Material) -> Section:
-    blocks = [
-        Block(suite, (*material.chart(FRAMEWORKS, index, rows), *frameworks.tables(rows)))
-        for index, suite, rows in material.suites()
-    ]
-    return _section("frameworks", "Frameworks", blocks)
-
-
-def _efficiency(material: Material) -> Section:
-    blocks = [
-        Block(suite, tuple(material.chart(kinds.EFFICIENCY, index, rows)))
-        for index, suite, rows in material.suites()
-    ]
-    return _section("efficiency", "Efficiency", blocks, kinds.EFFICIENCY.absent)
-
-
 def _model(material: Material) -> Section:
     blocks = [
         Block(
             suite,
             (
-                *material.chart(kinds.PREDICTED_STEPS, index, rows),
+                *material.chart(PREDICTED_STEPS, index, rows),
                 *predictions.tables(rows),
-                *material.chart(kinds.PREDICTED_OPERATIONS, index, rows),
+                *material.chart(PREDICTED_OPERATIONS, index, rows),
             ),
         )
         for index, suite, rows in material.suites()
@@ -244,11 +231,8 @@ def _link(material: Material) -> list[Block]:
     if profile is None or not sweeps(profile):
         return []
     rates = [rate for row in material.rows for rate in row.link_bit_per_s or ()]
-    made = [
-        chart
-        for kind in link_kinds(profile, min(rates) if rates else None)
-        for chart in material.chart(kind, 0, material.rows)
-    ]
+    shown = link_kinds(profile, min(rates) if rates else None)
+    made = material.charts(shown, 0, material.rows)
     return [Block(NO_LINK, (*made, fit_table(profile)))]
 
 
@@ -261,7 +245,7 @@ def _timeline(material: Material) -> Section:
             kind = timeline_kind(found)
             parts += material.chart(kind, index, rows)
             absent = kind.absent
-        parts += material.chart(kinds.SCHEDULE, index, rows)
+        parts += material.chart(SCHEDULE, index, rows)
         parts += pipelines.tables(rows)
         blocks.append(Block(suite, tuple(parts)))
     return _section("timeline", "One step", blocks, absent)
@@ -275,19 +259,6 @@ def _communication(material: Material) -> Section:
         said = " ".join(filter(None, (communication.sentence(rows), wires.sentence(rows))))
         blocks.append(Block(suite, parts, said or None))
     return _section("communication", "Communication", blocks)
-
-
-def _lockstep(material: Material) -> Section:
-    kind = staleness_kind()
-    blocks = [
-        Block(
-            suite,
-            (*material.chart(kind, index, rows), *lockstep.tables(rows)),
-            lockstep.sentence(rows),
-        )
-        for index, suite, rows in material.suites()
-    ]
-    return _section("lockstep", "Lockstep", blocks)
 
 
 def _experts(material: Material) -> Section:
@@ -324,7 +295,7 @@ def _memory(material: Material) -> Section:
         by_axis = material.chart(MEMORY_AXES, index, rows)
         last = [batches] if batches else []
         parts: tuple[Part, ...] = (*drawn, *by_axis, *counted, *last)
-        blocks.append(Block(suite, parts, None if drawn else kinds.MEMORY.absent))
+        blocks.append(Block(suite, parts, None if drawn else MEMORY.absent))
     return _section("memory", "Memory", blocks)
 
 
@@ -332,29 +303,12 @@ def _memory_kind(environment: Mapping[str, Any]) -> ChartKind:
     """Return the kind of figure of memory, with the capacity of this environment."""
 
     def draw(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
-        figure = kinds.MEMORY.draw(rows, looks)
+        figure = MEMORY.draw(rows, looks)
         if figure is not None:
             capacity.draw_limit(figure, rows, environment)
         return figure
 
-    return replace(
-        kinds.MEMORY, draw=draw, remark=lambda rows: capacity.sentence(rows, environment)
-    )
-
-
-def _compression(material: Material) -> Section:
-    blocks = [
-        Block(
-            suite,
-            (
-                *(c for kind in COMPRESSION for c in material.chart(kind, index, rows)),
-                *compression.tables(rows),
-            ),
-            compression.verdict(rows),
-        )
-        for index, suite, rows in material.suites()
-    ]
-    return _section("compression", "Compression", blocks)
+    return replace(MEMORY, draw=draw, remark=lambda rows: capacity.sentence(rows, environment))
 
 
 def _power(material: Material) -> Section:
@@ -362,11 +316,7 @@ def _power(material: Material) -> Section:
     for index, suite, rows in material.suites():
         watched = material.page_data.devices if material.page_data else ()
         found = [one for one in watched if one.suite == suite]
-        parts = (
-            *material.chart(power_kind(found), index, rows),
-            *material.chart(ENERGY, index, rows),
-        )
-        blocks.append(Block(suite, parts))
+        blocks.append(Block(suite, (*material.charts([power_kind(found), ENERGY], index, rows),)))
     on_gpu = any(row.device == "cuda" for row in material.rows)
     why = "The devices were not watched: NVML was not there, or this page was made without the run."
     return _section("power", "Power, clocks, temperature", blocks, why if on_gpu else "")

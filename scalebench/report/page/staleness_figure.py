@@ -8,25 +8,10 @@ from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.tables import lockstep
+from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.words import wording
-from scalebench.report.words.wording import place_name
 
 HEIGHT_PX = 220
-
-
-def staleness_kind() -> ChartKind:
-    """Return the kind of figure with the distribution of every case's staleness."""
-    return ChartKind(
-        "staleness",
-        "Staleness of gradients",
-        "",
-        lambda rows, looks: _figure(rows, looks) if _counted(rows) else None,
-        lambda rows: conclude(rows) or "",
-        _tabulate,
-        ("case", "N", "staleness", "gradients"),
-        legend,
-        "Steps that the servers made while a gradient was computed: 0 is lockstep.",
-    )
 
 
 def _counted(rows: Sequence[Row]) -> list[tuple[Row, dict[int, int]]]:
@@ -39,7 +24,7 @@ def _figure(rows: Sequence[Row], looks: Looks) -> go.Figure:
     for row, counts in _counted(rows):
         look, total = looks[row.suite, row.case], sum(counts.values())
         steps = list(range(max(counts) + 1))
-        name = safe(place_name(row.case, row.world_size), 80)
+        name = safe(wording.place(row), 80)
         figure.add_trace(
             go.Scatter(
                 x=steps,
@@ -72,9 +57,13 @@ def conclude(rows: Sequence[Row]) -> str | None:
     )
 
 
-def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    return [
-        (wording.plain(row.case, 64), str(row.world_size), str(steps), str(count))
-        for row, counts in _counted(rows)
-        for steps, count in sorted(counts.items())
-    ]
+STALENESS = ChartKind(
+    "staleness",
+    "Staleness of gradients",
+    lambda rows, looks: _figure(rows, looks) if _counted(rows) else None,
+    conclude,
+    (*PLACE, *texts("staleness", "gradients")),
+    lambda rows: [(row, *of) for row, counts in _counted(rows) for of in sorted(counts.items())],
+    legend,
+    "Steps that the servers made while a gradient was computed: 0 is lockstep.",
+)

@@ -8,10 +8,12 @@ from scalebench import units
 from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
 from scalebench.records.paths import PERFETTO
 from scalebench.records.rows.budget import MEASURED
-from scalebench.report.page.charts import ChartKind, Choices, legend, view_mark, views
+from scalebench.report.page.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.page.figure_style import safe, style
 from scalebench.report.page.palette import PART_COLORS
+from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.words import wording
+from scalebench.report.words.wording import place
 
 LANE_PX = 46
 ABOVE, BELOW = 0.44, 0.2
@@ -45,14 +47,14 @@ def timeline_kind(timelines: Sequence[StepTimeline]) -> ChartKind:
     return ChartKind(
         "timeline",
         "One step",
-        "A timeline needs traced steps of several ranks: --gpus 1,2 without --no-trace.",
         lambda *_: timeline_figure(found) if found else None,
         lambda _: conclude(found),
-        lambda _: tabulate(found),
-        ("case", "N", "rank", "activity", "in the step", "of the step"),
+        COLUMNS,
+        lambda _: lines(found),
         lambda figure: legend(figure, {name: meaning for name, _, meaning in KINDS.values()}),
         "The traced step of median length; tracing's own cost included. All ranks on one clock. All"
         f" traced steps of a launch: open {PERFETTO}, in the run's folder, at ui.perfetto.dev.",
+        "A timeline needs traced steps of several ranks: --gpus 1,2 without --no-trace.",
         remark=lambda _: remarks(found),
         choose=lambda _, figure: choose(figure, found),
     )
@@ -66,10 +68,7 @@ def _exposed(one: StepTimeline) -> float:
 def timeline_figure(timelines: Sequence[StepTimeline]) -> go.Figure:
     """Draw the steps; only the first one is visible."""
     figure = go.Figure()
-    for index, one in enumerate(timelines):
-        for trace in _traces(one):
-            trace.visible = index == 0
-            figure.add_trace(trace)
+    add_in_views(figure, timelines, place, _traces)
     style(figure, "timeline")
     figure.update_layout(
         barmode="overlay", hovermode="closest", margin={"t": 30}, height=_height(timelines[0])
@@ -106,7 +105,7 @@ def _spans(one: StepTimeline, kind: str, offset: float, height: float) -> go.Bar
         for start, end in rank.spans.get(kind, ())
     ]
     head = f"rank %{{customdata[0]}}: {name}, "
-    return _bar(one, kind, found, head, color, height)
+    return _bar(kind, found, head, color, height)
 
 
 def _operations(one: StepTimeline) -> go.Bar:
@@ -116,11 +115,10 @@ def _operations(one: StepTimeline) -> go.Bar:
             size = "" if op.num_bytes is None else f", {units.bytes_(op.num_bytes)}"
             text = f"rank {rank.rank}: {safe(op.kind, 40)} {op.ordinal}{size}"
             found.append((lane + 0.26, op.start_s, op.end_s, text))
-    return _bar(one, COMMUNICATION, found, "%{customdata[0]}<br>", KINDS[COMMUNICATION][1], BELOW)
+    return _bar(COMMUNICATION, found, "%{customdata[0]}<br>", KINDS[COMMUNICATION][1], BELOW)
 
 
 def _bar(
-    one: StepTimeline,
     kind: str,
     found: Sequence[tuple[float, float, float, str]],
     head: str,
@@ -130,7 +128,6 @@ def _bar(
     """Draw bars; what a page says of each is put together there, so that it stays small.
 
     Args:
-        one: The step.
         kind: Of the bars.
         found: Place, start and end in seconds, and a text of each bar.
         head: Begins what is said of a bar, by plotly's template; its text is ``customdata[0]``.
@@ -147,18 +144,12 @@ def _bar(
         width=height,
         name=KINDS[kind][0],
         legendgroup=kind,
-        meta=view_mark(view_name(one)),
         marker={"color": color, "line": {"width": 0}},
     )
 
 
 def _short(value: float) -> float:
     return float(f"{value:.5g}")
-
-
-def view_name(one: StepTimeline) -> str:
-    """Name the view of a step."""
-    return wording.place_name(one.case, one.world_size)
 
 
 def choose(figure: go.Figure, timelines: Sequence[StepTimeline]) -> Choices | None:
@@ -171,8 +162,7 @@ def choose(figure: go.Figure, timelines: Sequence[StepTimeline]) -> Choices | No
         }
         for one in timelines
     ]
-    names = [view_name(one) for one in timelines]
-    return views(figure, "case", names, layouts, [_height(one) for one in timelines])
+    return views(figure, "case", list(map(place, timelines)), layouts)
 
 
 def conclude(timelines: Sequence[StepTimeline]) -> str:
@@ -188,7 +178,7 @@ def conclude(timelines: Sequence[StepTimeline]) -> str:
         key=lambda found: found[0],
     )
     return (
-        f"In one step of {view_name(one)} ({units.seconds(one.step_s)}), rank {rank.rank} computes"
+        f"In one step of {place(one)} ({units.seconds(one.step_s)}), rank {rank.rank} computes"
         f" {_percent(rank, 'compute', one)} of the time; its largest pause is"
         f" {KINDS[kind][0]}, {units.seconds(lost)}."
     )
@@ -203,20 +193,19 @@ def remarks(timelines: Sequence[StepTimeline]) -> list[str]:
     said = []
     for one in timelines:
         if one.num_ranks > len(one.ranks):
-            said.append(f"{view_name(one)}: {len(one.ranks)} of {one.num_ranks} ranks are shown.")
+            said.append(f"{place(one)}: {len(one.ranks)} of {one.num_ranks} ranks are shown.")
         if one.not_apart:
             reason = wording.plain(one.not_apart, 200)
-            said.append(f"{view_name(one)}: transfer includes waiting: {reason}.")
+            said.append(f"{place(one)}: transfer includes waiting: {reason}.")
     return said
 
 
-def tabulate(timelines: Sequence[StepTimeline]) -> list[tuple[str, ...]]:
+def lines(timelines: Sequence[StepTimeline]) -> list[tuple[StepTimeline, int, str, str, str]]:
     """Return how long each rank did what."""
     return [
         (
-            wording.plain(one.case, 64),
-            str(one.world_size),
-            str(rank.rank),
+            one,
+            rank.rank,
             KINDS[kind][0],
             units.seconds(rank.total_s(kind)),
             _percent(rank, kind, one),
@@ -226,3 +215,6 @@ def tabulate(timelines: Sequence[StepTimeline]) -> list[tuple[str, ...]]:
         for kind in (*ACTIVITIES, HIDDEN)
         if rank.total_s(kind) > 0
     ]
+
+
+COLUMNS = (*PLACE, *texts("rank", "activity", "in the step", "of the step"))

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part, agreeing
 from scalebench.records.summary import Row
 from scalebench.report.page import budget_figure
-from scalebench.report.page.charts import Choices, view_mark, views
-from scalebench.report.page.figure_style import HATCHES, Looks, safe, style
+from scalebench.report.page.charts import ChartKind, Choices, add_in_views, views
+from scalebench.report.page.figure_style import HATCHES, Looks, hover, safe, style
 from scalebench.report.page.palette import NEUTRAL, PART_COLORS
 from scalebench.report.words import causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
@@ -33,8 +33,7 @@ def waterfall_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     parts = budget_figure.drawn_parts(rows)
     names = _labels(*accounted[0], parts)
     figure = go.Figure()
-    for index, (row, budget) in enumerate(accounted):
-        figure.add_traces(_bars(row, budget, parts, visible=index == 0))
+    add_in_views(figure, accounted, lambda of: wording.place(of[0]), lambda of: [_bars(*of, parts)])
     style(figure, "waterfall")
     reach = max(_reach(budget, parts) for _, budget in accounted[:1])
     figure.update_layout(
@@ -57,7 +56,7 @@ def in_order(rows: Sequence[Row]) -> Accounted:
     return sorted(found, key=lambda pair: (pair[0].oversubscribed, -pair[1].gap))
 
 
-def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> list[go.Bar]:
+def _bars(row: Row, budget: Budget, parts: Sequence[Part]) -> go.Bar:
     base, lengths, colors = [0.0], [1e3 * budget.ideal_s], [NEUTRAL]
     end, hatched, hovers = 1e3 * budget.ideal_s, [False], [f"ideal: {_ms(budget.ideal_s)}"]
     for part in parts:
@@ -74,23 +73,18 @@ def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> lis
     hatched.append(False)
     hovers.append(f"measured: {_ms(budget.measured_s)}")
     name = wording.place(row)
-    return [
-        go.Bar(
-            x=[round(length, 6) for length in lengths],
-            base=[round(start, 6) for start in base],
-            y=list(range(len(base))),
-            orientation="h",
-            width=BAR,
-            meta=view_mark(name),
-            visible=visible,
-            customdata=[[f"<b>{safe(name, 90)}</b><br>{hover}"] for hover in hovers],
-            hovertemplate="%{customdata[0]}<extra></extra>",
-            marker={
-                "color": colors,
-                "pattern": {"shape": ["/" if one else "" for one in hatched], **HATCHES},
-            },
-        )
-    ]  # fmt: skip
+    return go.Bar(
+        x=[round(length, 6) for length in lengths],
+        base=[round(start, 6) for start in base],
+        y=list(range(len(base))),
+        orientation="h",
+        width=BAR,
+        **hover(f"<b>{safe(name, 90)}</b><br>{text}" for text in hovers),
+        marker={
+            "color": colors,
+            "pattern": {"shape": ["/" if one else "" for one in hatched], **HATCHES},
+        },
+    )
 
 
 def _doubtful(row: Row, budget: Budget, part: Part) -> bool:
@@ -166,11 +160,14 @@ def conclude(rows: Sequence[Row]) -> str:
     return f"{told} ideal; {agreeing(causes.name(most, budget), 'takes')} {_ms(seconds)}, the most."
 
 
-def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the parts of each budget as they stand in the bars' table."""
-    return budget_figure.tabulate([row for row, _ in in_order(rows)])
-
-
-PARTS_NOTE = (
-    "In bold: ms per step, and percent of the measured step. Hatched and ?: uncertain, may be zero."
+WATERFALL = ChartKind(
+    "waterfall",
+    "From ideal to measured",
+    waterfall_figure,
+    conclude,
+    budget_figure.COLUMNS,
+    lambda rows: budget_figure.lines([row for row, _ in in_order(rows)]),
+    note="In bold: ms per step, and percent of the measured step. Hatched and ?: uncertain, may be"
+    " zero.",
+    choose=choose,
 )

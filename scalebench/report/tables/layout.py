@@ -7,7 +7,7 @@ import io
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalebench.report.words import wording
+from scalebench.report.words.wording import Placed
 
 ASCII = {
     wording.TIMES: "x", "±": "+/-", "µ": "u", wording.DASH: "-", wording.MINUS: "-", "—": "-",
@@ -108,18 +109,6 @@ def value(
     return Column(header, text, from_width=from_width)
 
 
-class Placed(Protocol):
-    """A row about a case at a number of ranks."""
-
-    @property
-    def case(self) -> str:
-        """Its name."""
-
-    @property
-    def world_size(self) -> int:
-        """N."""
-
-
 CASE: Column[Placed] = Column(
     "case", lambda row: wording.plain(row.case, 64), numeric=False, once=True, fold=CASE_WIDTHS[0]
 )
@@ -133,6 +122,16 @@ PLACE: tuple[Column[tuple[Placed, Any]], ...] = (
     RANKS.of(lambda pair: pair[0]),
 )
 """Where a pair belongs: its first is such a row."""
+
+
+def texts(*headers: str, start: int = 1) -> tuple[Column[Any], ...]:
+    """Return columns of rows that are tuples of texts, ``start`` of them left out in front."""
+
+    def column(header: str, at: int) -> Column[Any]:
+        return Column(header, lambda row: str(row[at]))
+
+    return tuple(column(header, at) for at, header in enumerate(headers, start))
+
 
 Columns = tuple[Column[Any], ...]
 Narrowing = Callable[[Columns], Columns]

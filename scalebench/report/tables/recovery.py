@@ -199,6 +199,14 @@ class Stretch:
         return str(each) if parts == 1 else f"{parts} × {each}"
 
 
+STEPS: Column[Stretch] = Column(
+    "steps",
+    lambda of: f"{of.part.first_step} to {of.part.first_step + of.part.num_steps - 1}",
+    numeric=False,
+)
+LOSS: Column[Stretch] = value(
+    "loss", lambda of: of.part.loss[-1] if of.part.loss else None, "{:.4f}".format
+)
 ELASTIC_COLUMNS: tuple[Column[Stretch], ...] = (
     Column("case", lambda of: wording.plain(of.row.case, 64), numeric=False),
     Column("began\nwith N", lambda of: str(of.row.world_size)),
@@ -207,8 +215,8 @@ ELASTIC_COLUMNS: tuple[Column[Stretch], ...] = (
     value("begins\nafter", lambda of: of.begins_s, units.seconds),
     value("step", lambda of: of.part.step_s, units.seconds),
     Column("samples/s", lambda of: _throughput(of.part)),
-    Column("steps", lambda of: _step_numbers(of.part), numeric=False),
-    value("loss", lambda of: of.part.loss[-1] if of.part.loss else None, "{:.4f}".format),
+    STEPS,
+    LOSS,
 )
 
 
@@ -217,10 +225,6 @@ def _throughput(part: ElasticStretchFigures) -> str:
         estimate = part.throughput_over_losses
         return wording.count(estimate)
     return wording.DASH if part.throughput is None else units.count(part.throughput)
-
-
-def _step_numbers(part: ElasticStretchFigures) -> str:
-    return f"{part.first_step} to {part.first_step + part.num_steps - 1}"
 
 
 def _lost(name: str) -> Callable[[Failed], str]:

@@ -5,7 +5,7 @@ could steer a terminal or reorder a line; escaping for HTML or Markdown is the r
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from scalebench import units
 from scalebench.records.rows.script import Wrapper
@@ -275,7 +275,19 @@ def ranks(row: Row) -> str:
     return f"{row.world_size} {noun}{'' if row.world_size == 1 else 's'}"
 
 
-def place(row: Row) -> str:
+class Placed(Protocol):
+    """A row, or something else about a case at a number of ranks."""
+
+    @property
+    def case(self) -> str:
+        """Its name."""
+
+    @property
+    def world_size(self) -> int:
+        """N."""
+
+
+def place(row: Placed) -> str:
     """Name a row: ``"ddp-25mb, N=2"``."""
     return place_name(row.case, row.world_size)
 

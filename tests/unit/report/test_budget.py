@@ -106,8 +106,8 @@ def test_a_budget_of_version_0_1_has_no_copies_and_still_sums():
     ]
     waterfall = waterfall_figure.waterfall_figure(old_beside_new, {})
     assert "copies<br><b>with idle</b>" in waterfall.layout.yaxis.ticktext
-    dashes = [f for f in budget_figure.tabulate(old_beside_new) if f[2] == "copies"]
-    assert dashes[0][3:] == ("–", "–", "–")
+    dashes = [f for f in budget_figure.lines(old_beside_new) if f[1] == "copies"]
+    assert dashes[0][2:] == ("–", "–", "–")
 
 
 def test_parts_that_could_not_be_told_apart_are_no_causes():

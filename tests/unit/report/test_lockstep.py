@@ -6,7 +6,7 @@ from scalebench.records.rows.lockstep import LockstepFigures, RankShares
 from scalebench.report import render_table
 from scalebench.report.page.charts import make_chart
 from scalebench.report.page.palette import assign
-from scalebench.report.page.staleness_figure import conclude, staleness_kind
+from scalebench.report.page.staleness_figure import STALENESS, conclude
 from scalebench.report.tables import lockstep
 from scalebench.report.tables import lockstep as tables
 from tests.builders.races import figures
@@ -82,13 +82,13 @@ def test_without_ddp_there_is_nothing_to_compare():
 
 def test_the_page_draws_the_distribution():
     rows = rows_of(4, 2048)
-    figure = staleness_kind().draw(rows, assign(rows))
+    figure = STALENESS.draw(rows, assign(rows))
     (curve,) = figure.data
     assert list(curve.x) == [0, 1, 2, 3]
     assert list(curve.y) == pytest.approx([50, 39.06, 0, 10.94], abs=0.01)
     assert "server, N=2 are 0.72 steps old in the mean; equal ranks" in (conclude(rows) or "")
-    assert staleness_kind().draw(rows[:2], assign(rows)) is None
-    chart = make_chart(staleness_kind(), "staleness", rows, assign(rows))
+    assert STALENESS.draw(rows[:2], assign(rows)) is None
+    chart = make_chart(STALENESS, "staleness", rows, assign(rows))
     assert chart is not None and [entry.name for entry in chart.key] == ["server, N=2"]
     (table,) = tables.tables(rows)
     assert len(table.lines) == 2

@@ -2,7 +2,7 @@ import pytest
 from plotly import graph_objects as go
 
 from scalebench.analysis.rows.resources import CATEGORIES as MEASURED
-from scalebench.report.page import capacity, kinds, memory_figure, palette
+from scalebench.report.page import capacity, memory_figure, palette
 from scalebench.report.tables import memory
 from tests.builders.summaries import (
     CATEGORY_BYTES,
@@ -107,11 +107,11 @@ def test_peaks_are_held_against_what_there_is():
 def test_a_device_that_is_nearly_full_is_drawn_as_a_line():
     rows = [remembered(make_row(device="cuda", backend="nccl"))]
     small = {"devices": [{"memory_bytes": 200_000_000}, {"memory_bytes": 125_000_000}]}
-    figure = kinds.MEMORY.draw(rows, palette.assign(rows))
+    figure = memory_figure.MEMORY.draw(rows, palette.assign(rows))
     capacity.draw_limit(figure, rows, small)
     assert figure.layout.shapes[0].x0 == pytest.approx(125.0)
     assert "80.0 % of it" in capacity.sentence(rows, small)[0]
-    large = kinds.MEMORY.draw(rows, palette.assign(rows))
+    large = memory_figure.MEMORY.draw(rows, palette.assign(rows))
     capacity.draw_limit(large, rows, {"devices": [{"memory_bytes": 80_000_000_000}]})
     assert not large.layout.shapes
 

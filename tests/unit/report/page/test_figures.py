@@ -9,6 +9,7 @@ import pytest
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.report import render_page
 from scalebench.report.page import (
+    budget_figure,
     comparison,
     extrapolation_figure,
     heat_figure,
@@ -17,6 +18,7 @@ from scalebench.report.page import (
     link_figure,
     palette,
     power_figure,
+    prediction_figure,
     sparklines,
     timeline_figure,
     waterfall_figure,
@@ -81,14 +83,14 @@ def compressed_row(case, payload, loss, method="topk", pays_below=2e6):
 
 def test_the_waterfall_ends_where_the_step_ends():
     rows = traced_rows()
-    chart, data = drawn(kinds.WATERFALL, rows)
+    chart, data = drawn(waterfall_figure.WATERFALL, rows)
     assert len(data) == 2 and [trace["visible"] for trace in data] == [True, False]
     budget = waterfall_figure.in_order(rows)[0][1]
     bars = list(zip(data[0]["base"], data[0]["x"], strict=True))
     assert bars[0] == pytest.approx((0, 1e3 * budget.ideal_s), abs=1e-5)
     assert bars[-1] == pytest.approx((0, 1e3 * budget.measured_s), abs=1e-5)
     end = 1e3 * budget.ideal_s
-    for (base, length), part in zip(bars[1:-1], kinds.budget_figure.drawn_parts(rows), strict=True):
+    for (base, length), part in zip(bars[1:-1], budget_figure.drawn_parts(rows), strict=True):
         share = 1e3 * budget.share(part) * budget.measured_s
         assert min(end, end + share) == pytest.approx(base, abs=1e-5)
         assert length == pytest.approx(abs(share), abs=1e-5)
@@ -99,7 +101,7 @@ def test_the_waterfall_ends_where_the_step_ends():
 
 def test_the_waterfall_marks_what_is_uncertain():
     row = attributed(make_row(efficiency=0.85), doubtful=["wait"])
-    chart, (bars,) = drawn(kinds.WATERFALL, [make_plain(), row])
+    chart, (bars,) = drawn(waterfall_figure.WATERFALL, [make_plain(), row])
     labels = json.loads(chart.spec)["layout"]["yaxis"]["ticktext"]
     assert labels[-1].endswith("· 100</b>") and labels[0].startswith("ideal<br><b>")
     doubted = [text for text in labels if text.endswith("?</b>")]
@@ -171,13 +173,13 @@ def test_the_page_of_several_runs_has_their_history(count):
 
 def test_predicted_and_measured_steps_stand_side_by_side():
     rows = [make_plain(), predicted_row(make_row())]
-    chart, data = drawn(kinds.PREDICTED_STEPS, rows)
+    chart, data = drawn(prediction_figure.PREDICTED_STEPS, rows)
     step_s = rows[1].step_s.value
     assert data[0]["x"] == [pytest.approx(1e3 * step_s)]
     assert data[1]["x"] == [pytest.approx(1.02e3 * step_s)]
     assert data[2]["text"] == ["  +2.0 %"]
     assert "+2.0 % off" in chart.conclusion
-    operations, points = drawn(kinds.PREDICTED_OPERATIONS, rows)
+    operations, points = drawn(prediction_figure.PREDICTED_OPERATIONS, rows)
     assert points[1]["x"] == [10.0] and points[1]["y"] == [10.4]
     assert operations.conclusion.startswith("1 of 1 operations took what was predicted")
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.records.rows.communication import AxisFigures
+from scalebench.report.page.charts import make_chart
 from scalebench.report.page.mesh_figure import mesh_kind, places
 from tests.builders.summaries import make_row
 
@@ -57,7 +58,9 @@ def test_a_group_is_a_line_whose_width_is_what_a_rank_sends():
     cells = figure.data[-1]
     assert list(cells.text) == [str(rank) for rank in range(8)]
     assert "a rank sends most along tensor: 4.00 MB a step" in kind.conclude([row])
-    assert ("shard", "0, 2; 1, 3; 4, 6; 5, 7") in [one[2:4] for one in kind.tabulate([row])]
+    assert ("shard", "0, 2; 1, 3; 4, 6; 5, 7") in [
+        one[2:4] for one in make_chart(kind, "mesh", [row], {}).table
+    ]
 
 
 def test_a_row_without_a_mesh_has_no_figure():

@@ -5,6 +5,7 @@ import pytest
 from scalebench.records.rows.budget import AxisLoss
 from scalebench.report import render_table
 from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
+from scalebench.report.page.charts import make_chart
 from scalebench.report.tables import axis_budget, communication
 from scalebench.report.tables.listing import pages
 from scalebench.stats import Estimate
@@ -76,7 +77,7 @@ def test_the_bars_of_a_row_fill_its_step():
     assert bars["tensor"] == pytest.approx(10.0) and bars["data"] == pytest.approx(6.0)
     assert sum(bars.values()) == pytest.approx(100.0)
     assert [entry.name for entry in AXIS_BUDGET.key(figure)] == list(bars)
-    assert AXIS_BUDGET.tabulate([found])[0][2] == "tensor"
+    assert make_chart(AXIS_BUDGET, "x", [found], {}).table[0][2] == "tensor"
 
 
 def test_a_row_without_a_mesh_has_no_bar_and_no_table():
