@@ -1,7 +1,10 @@
-"""What ``scalebench history`` prints: a line for each series, and where one changed its level."""
+"""What ``scalebench history`` and a page of several runs say: each series, each change of level."""
+
+from collections.abc import Sequence
 
 from scalebench import units
-from scalebench.gate.history import FEWEST_FOR_LEVELS, History, Shift, Trend
+from scalebench.gate.history import FEWEST_FOR_LEVELS, History, Shift, Trend, trends
+from scalebench.records.summary import Summary
 from scalebench.report.gate.table import STYLES, metric_phrase, signed_percent
 from scalebench.report.tables.layout import (
     CASE,
@@ -12,6 +15,7 @@ from scalebench.report.tables.layout import (
     folded,
     without,
 )
+from scalebench.report.tables.listing import PlainTable
 from scalebench.report.words import wording
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -119,6 +123,20 @@ COLUMNS: tuple[Column[Trend], ...] = (
     Column("drift", lambda trend: drift_text(trend).replace(" (", "\n("), style=_style),
     Column("smallest\nfindable", smallest_text),
 )
+
+
+def history_table(summaries: Sequence[Summary]) -> PlainTable | None:
+    """Return the same as a table of the page; None: the runs have no series in common."""
+    found = trends(summaries)
+    if not found:
+        return None
+    note = (
+        "In order of time. Drift: from the first run to the last, with the interval that holds for"
+        " all lines together 95 times in 100. Smallest findable: the smallest drift for the worse"
+        " that would be found 95 times in 100."
+    )
+    return PlainTable.of(f"History of {len(summaries)} runs", note, COLUMNS, found)
+
 
 _NARROWING = (
     *folded(9, name="values"),

@@ -11,6 +11,7 @@ from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Row, Summary
 from scalebench.report.export import frames
 from scalebench.report.findings.findings import RunVerdict, SuiteVerdict, judge
+from scalebench.report.gate.history import history_table
 from scalebench.report.page.addresses import fragment, row_links
 from scalebench.report.page.bars import is_noisy
 from scalebench.report.page.cards import Card, make_cards
@@ -33,7 +34,6 @@ from scalebench.report.page.overview_text import overview_markdown
 from scalebench.report.page.palette import Look, assign
 from scalebench.report.page.rows import RowView, row_views
 from scalebench.report.page.sections import NO_LINK, Block, Material, Section, of_suite, sections
-from scalebench.report.page.sparklines import history_table
 from scalebench.report.tables.certificate import as_listing
 from scalebench.report.tables.columns import Column, present
 from scalebench.report.tables.listing import PlainTable
@@ -153,7 +153,7 @@ def render_page(
         plotly=plotly,
         runs=runs,
         comparisons=comparisons,
-        history=history_table(summaries, looks) if comparisons else None,
+        history=history_table(summaries) if comparisons else None,
         changes={
             one.id: change_cards(one.pairs, summaries[0].rows, other.rows, looks, [f"run-{i}"])
             for i, (one, other) in enumerate(zip(comparisons, summaries[1:], strict=True), 2)

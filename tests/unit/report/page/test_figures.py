@@ -8,6 +8,7 @@ import pytest
 
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.report import render_page
+from scalebench.report.gate.history import history_table
 from scalebench.report.page import (
     budget_figure,
     comparison,
@@ -19,7 +20,6 @@ from scalebench.report.page import (
     palette,
     power_figure,
     prediction_figure,
-    sparklines,
     timeline_figure,
     waterfall_figure,
 )
@@ -162,12 +162,9 @@ def test_the_key_is_read_off_the_traces_by_their_legend_groups():
 def test_the_page_of_several_runs_has_their_history(count):
     runs = [gated_run(seed=i, run_id=f"run-{i}") for i in range(count)]
     page = render_page(runs)
-    assert f"<h4>History of {count} runs</h4>" in page and page.count('class="sparks"') == 1
-    table = sparklines.history_table(runs, palette.assign(runs[0].rows))
-    assert len(table.sparks) == 9
-    for spark in table.sparks:
-        heights = [float(point.split(",")[1]) for point in spark.points.split()]
-        assert len(heights) == count and 0 <= min(heights) < max(heights) <= table.height
+    assert f"<h4>History of {count} runs</h4>" in page
+    table = history_table(runs)
+    assert len(table.lines) == 9 and {len(line[4]) for line in table.lines} == {count}
     assert "History of" not in render_page(runs[:1])
 
 
