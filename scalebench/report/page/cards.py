@@ -1,20 +1,21 @@
 """A case in at most eight lines: its result, its losses as a strip, a sentence, an advice."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.records.rows.race import RaceFigures
-from scalebench.records.summary import Row
+from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings.brief import CaseInBrief, case_in_brief
 from scalebench.report.findings.findings import Finding
 from scalebench.report.page.addresses import row_address
 from scalebench.report.page.bars import IntervalBar, Strip, Track, is_noisy, strip, widest
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.palette import Look
-from scalebench.report.tables import races
+from scalebench.report.tables import compression, races
 from scalebench.report.words import wording
 from scalebench.report.words.plain_text import plain
+from scalebench.report.words.warnings import OF_THE_HEADLINE, details, marks, said
 
 
 @dataclass(frozen=True)
@@ -123,3 +124,127 @@ def _sentence(finding: Finding, told: CaseInBrief) -> str:
     if finding.kind == "failed":
         return finding.notes[-1] if finding.notes else finding.sentence
     return plain(finding.sentence, 200)
+
+
+LATER = float("inf")
+"""Place of a case without a result: behind all that have one."""
+
+
+@dataclass(frozen=True)
+class CaseLine:
+    """A case of a suite's card: its result with the interval.
+
+    Attributes:
+        doubt: Marks under which the result itself may be wrong; empty: it bears none.
+    """
+
+    name: str
+    look: Look
+    text: str
+    bar: IntervalBar | None
+    noisy: bool
+    hollow: bool
+    link: str
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class CaseLines:
+    """All cases of a suite, the best first.
+
+    Attributes:
+        caption: What their figures are.
+    """
+
+    caption: str
+    lines: tuple[CaseLine, ...]
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """What a line says of a row.
+
+    Attributes:
+        place: Of the line among the others, the smallest first.
+        drawn: What its bar shows; None: no bar.
+    """
+
+    text: str
+    place: float
+    drawn: Estimate | None = None
+
+
+def case_lines(findings: Sequence[Finding], looks: Looks, prefix: Sequence[str] = ()) -> CaseLines:
+    """Return a line for each case but the baseline: the figure that its suite is about.
+
+    Races: time to the target, with a bar of how much sooner than the baseline. Checkpoints: the
+    cheapest way to save. All others: the efficiency.
+    """
+    shown = [finding for finding in findings if finding.kind != "baseline"]
+    rows = [finding.headline for finding in shown if finding.headline is not None]
+    caption, figure = _kind(rows)
+    figures = {id(row): figure(row) for row in rows}
+    drawn = [one.drawn for one in figures.values() if one.drawn is not None]
+    track = Track.of_estimates(drawn)
+    found = []
+    for finding in shown:
+        row, name = finding.headline, wording.plain(finding.case, 64)
+        look = looks[finding.suite, finding.case]
+        if row is None:
+            found.append((LATER, CaseLine(name, look, "no result", None, True, True, "")))
+            continue
+        one = figures[id(row)]
+        bar = track.bar(one.drawn) if one.drawn else None
+        line = CaseLine(
+            name=name,
+            look=look,
+            text=one.text,
+            bar=bar,
+            noisy=one.place == LATER or (one.drawn is not None and is_noisy(one.drawn)),
+            hollow=row.oversubscribed,
+            link=row_address(row, prefix),
+            doubt=_doubt(row) if one.drawn is not None else "",
+        )
+        found.append((one.place, line))
+    found.sort(key=lambda pair: pair[0])
+    return CaseLines(caption, tuple(line for _, line in found))
+
+
+def _kind(rows: Sequence[Row]) -> tuple[str, Callable[[Row], _Figure]]:
+    target = next((row.race.target_loss for row in rows if row.race is not None), None)
+    if target is not None:
+        return f"time to a loss of {target:.4g}", _raced
+    if any(row.recovery is not None and row.recovery.saves for row in rows):
+        return "what a checkpoint costs training", _saved
+    return "efficiency", _rated
+
+
+def _raced(row: Row) -> _Figure:
+    race = row.race
+    if race is None:
+        return _Figure("no race", LATER)
+    if race.time_to_target_s is None:
+        return _Figure(f"reached by {race.num_reached} of {race.num_seeds}", LATER)
+    time = race.time_to_target_s
+    return _Figure(units.seconds(time.value), time.value, race.speedup_to_target)
+
+
+def _saved(row: Row) -> _Figure:
+    best = row.recovery.cheapest if row.recovery is not None else None
+    if best is None:
+        return _Figure("not saved", LATER)
+    return _Figure(units.seconds(best.cost_s.value), best.cost_s.value)
+
+
+def _rated(row: Row) -> _Figure:
+    if row.efficiency is None or row.world_size == 1:
+        return _Figure("no efficiency", LATER)
+    if compression.is_bound(row):
+        return _Figure("only a bound", LATER)
+    text = f"{wording.point(row.efficiency, 100)} %"
+    return _Figure(text, -row.efficiency.value, row.efficiency)
+
+
+def _doubt(row: Row) -> str:
+    found = [name for name in marks(row) if name in OF_THE_HEADLINE]
+    return ", ".join(" ".join(t for t in (said(name), details(row, name)) if t) for name in found)

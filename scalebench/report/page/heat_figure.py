@@ -1,4 +1,4 @@
-"""Step times by rank and number as a heat map, one case at a time."""
+"""Heat maps, one case at a time: step times by rank, tokens by expert."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scalebench import units
+from scalebench.analysis.page_data.expert_load import ExpertLoad
 from scalebench.analysis.page_data.rank_steps import RankGrid
 from scalebench.report.page.charts import ChartKind, Choices, add_in_views, views
 from scalebench.report.page.figure_style import style
@@ -193,3 +194,113 @@ def _lines(grids: Sequence[RankGrid]) -> list[tuple[RankGrid, int, str, str, str
 
 
 COLUMNS = (*PLACE, *texts("rank", "median step", "against all ranks", "slowest step"))
+
+
+EXPERT_PX = 18
+
+
+def expert_kind(loads: Sequence[ExpertLoad]) -> ChartKind:
+    """Return the kind of figure with a heat map of each case, the most uneven one first."""
+    found = sorted(loads, key=lambda load: -_busiest(load)[0])
+    return ChartKind(
+        "experts",
+        "Tokens of every expert",
+        lambda *_: _draw_loads(found) if found else None,
+        lambda _: conclude_load(found[0]),
+        LOAD_COLUMNS,
+        lambda _: _load_lines(found),
+        note="One launch, all ranks together. 1: the even share of the step's tokens; orange: more,"
+        " blue: less. Left of the line: warm-up.",
+        choose=lambda _, figure: _choose_load(figure, found),
+    )
+
+
+def _draw_loads(loads: Sequence[ExpertLoad]) -> go.Figure:
+    figure = go.Figure()
+    add_in_views(figure, loads, place, lambda load: (_load_map(load), _load_cut(load)))
+    style(figure, "experts")
+    figure.update_layout(height=_load_height(loads[0]), hovermode="closest", margin={"t": 30})
+    figure.update_xaxes(title="step", automargin=True, showgrid=False)
+    figure.update_yaxes(
+        title="layer, expert",
+        autorange="reversed",
+        automargin=True,
+        showgrid=False,
+        type="category",
+    )
+    return figure
+
+
+def _names(load: ExpertLoad) -> list[str]:
+    return [f"{layer}, {expert}" for layer, expert in load.experts]
+
+
+def _load_map(load: ExpertLoad) -> go.Heatmap:
+    return go.Heatmap(
+        z=np.round(load.times_even, 2),
+        x=np.array(load.steps, dtype=np.int32),
+        y=_names(load),
+        zmin=0,
+        zmid=1,
+        zmax=2,
+        colorscale=SCALE,
+        hovertemplate="layer and expert %{y}, step %{x}: %{z:.3g} of the even share<extra></extra>",
+        colorbar={"thickness": 10, "outlinewidth": 0, "x": 1.0, "len": 1.0, "nticks": 5},
+    )
+
+
+def _load_cut(load: ExpertLoad) -> go.Scatter:
+    edge, names = load.steady_from - 0.5, _names(load)
+    return go.Scatter(
+        x=[edge, edge],
+        y=[names[0], names[-1]],
+        mode="lines",
+        line={"color": NEUTRAL, "width": 2},
+        hoverinfo="skip",
+    )
+
+
+def _load_height(load: ExpertLoad) -> int:
+    return int(min(max(EXPERT_PX * len(load.experts), 90), 460)) + 84
+
+
+def _choose_load(figure: go.Figure, loads: Sequence[ExpertLoad]) -> Choices | None:
+    layouts = [
+        {"height": _load_height(load), "xaxis.autorange": True, "yaxis.autorange": "reversed"}
+        for load in loads
+    ]
+    return views(figure, "case", list(map(place, loads)), layouts)
+
+
+def _clean_load(load: ExpertLoad) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    chosen = np.array(load.steps) >= load.steady_from
+    return load.times_even[:, chosen] if chosen.any() else load.times_even
+
+
+def _busiest(load: ExpertLoad) -> tuple[float, int, int]:
+    """Return the highest mean load of an expert, its layer and its number."""
+    means = _clean_load(load).mean(axis=1)
+    most = int(means.argmax())
+    return float(means[most]), *load.experts[most]
+
+
+def conclude_load(load: ExpertLoad) -> str:
+    """Say which expert of a case has the most tokens."""
+    times, layer, expert = _busiest(load)
+    return (
+        f"In {place(load)}, expert {expert} of layer {layer} has the most tokens: {times:.2f} times"
+        " the even share over the clean steps."
+    )
+
+
+def _load_lines(loads: Sequence[ExpertLoad]) -> list[tuple[ExpertLoad, int, int, str, str]]:
+    return [
+        (load, layer, expert, f"{own.mean():.2f}", f"{own.max():.2f}")
+        for load in loads
+        for (layer, expert), own in list(zip(load.experts, _clean_load(load), strict=True))[
+            :MOST_LISTED
+        ]
+    ]
+
+
+LOAD_COLUMNS = (*PLACE, *texts("layer", "expert", "mean load", "highest load"))

@@ -1,18 +1,22 @@
-"""Memory as a figure: what the fullest rank of each row held at its peak, and the prediction."""
+"""Memory as a figure: what the fullest rank holds, by category and by axis, and the capacity."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, legend
+from scalebench.report.page.charts import ChartKind, KeyEntry, legend
 from scalebench.report.page.figure_style import Looks, row_name, style
 from scalebench.report.page.lanes import Lanes, bars, diamonds, lay, texts_behind
+from scalebench.report.page.mesh_figure import COLOR_OF, SEVERAL
 from scalebench.report.page.palette import CATEGORY_COLORS, NEUTRAL
-from scalebench.report.tables import memory
+from scalebench.report.tables import memory, memory_axes
 from scalebench.report.tables.layout import PLACE, texts
-from scalebench.report.tables.memory import CATEGORIES, Category, Peak
+from scalebench.report.tables.memory import CATEGORIES, Category, Peak, peaks
+from scalebench.report.tables.memory_axes import Divided
+from scalebench.report.words import wording
 
 PREDICTION = "predicted"
 
@@ -130,3 +134,165 @@ MEMORY = ChartKind(
     " them.",
 )
 """The figure of the section of memory, which has tables of its own."""
+
+
+LEFT, MEASURED = "left to a rank", "measured"
+AXIS_MEANINGS = {
+    LEFT: "By the laws of the axes.",
+    MEASURED: "The peak of the fullest rank.",
+}
+PALE = 0.55
+"""Opacity of what is not held."""
+
+
+def memory_axes_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
+    """Draw what is left and what each axis takes off, stacked; None without any mesh."""
+    drawn = memory_axes.divided(rows)
+    if not drawn:
+        return None
+    lanes = lay([row for row, _ in drawn])
+    longest = max(max(found.one_process_bytes, row.peak_memory_bytes or 0) for row, found in drawn)
+    scale, unit = next(step for step in STEPS if longest >= step[0])
+    figure = go.Figure()
+    left = [found.rank_bytes for _, found in drawn]
+    figure.add_trace(_axis_bars(LEFT, (NEUTRAL, 1.0), drawn, lanes, left, scale))
+    for axis in dict.fromkeys(one.axis for _, found in drawn for one in found.savings):
+        sizes = [
+            sum(one.total_bytes for one in found.savings if one.axis == axis) for _, found in drawn
+        ]
+        color = COLOR_OF.get(axis, SEVERAL)
+        figure.add_trace(_axis_bars(axis, (color, PALE), drawn, lanes, sizes, scale))
+    figure.add_trace(_measured(drawn, lanes, scale))
+    ends = [found.one_process_bytes / scale for _, found in drawn]
+    told = [f"{GAP}{units.bytes_(found.one_process_bytes)}" for _, found in drawn]
+    figure.add_trace(texts_behind(ends, lanes.places, told))
+    style(figure, "memory-axes")
+    lanes.draw(figure)
+    figure.update_xaxes(
+        title=f"peak of the fullest rank, {unit}",
+        range=[0, (1 + ROOM) * longest / scale],
+        automargin=True,
+    )
+    return figure
+
+
+def _axis_bars(
+    name: str,
+    look: tuple[str, float],
+    drawn: Sequence[Divided],
+    lanes: Lanes,
+    sizes: Sequence[int],
+    scale: float,
+) -> go.Bar:
+    color, opacity = look
+    taken = "" if name == LEFT else " takes off"
+    texts = [
+        f"{row_name(row)}<br>{name}{taken}: {units.bytes_or_zero(size)}"
+        for (row, _), size in zip(drawn, sizes, strict=True)
+    ]
+    lengths = [size / scale for size in sizes]
+    return bars(name, color, lengths, lanes.places, texts, opacity=opacity)
+
+
+def _measured(drawn: Sequence[Divided], lanes: Lanes, scale: float) -> go.Scatter:
+    """Mark the measured peaks."""
+    known = [
+        (place, row, row.peak_memory_bytes)
+        for place, (row, _) in zip(lanes.places, drawn, strict=True)
+        if row.peak_memory_bytes
+    ]
+    texts = [f"{row_name(row)}<br>measured: {units.bytes_(size)}" for _, row, size in known]
+    ends, places = [size / scale for _, _, size in known], [place for place, _, _ in known]
+    marks = diamonds(MEASURED, "#222222", ends, places, texts)
+    return marks.update(marker_line={"width": 1.5, "color": "#ffffff"})
+
+
+def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+    named = dict.fromkeys((trace.name for trace in figure.data if trace.name), "")
+    return legend(figure, named | AXIS_MEANINGS)
+
+
+MEMORY_AXES = ChartKind(
+    "memory-axes",
+    memory_axes.MEMORY_AXES.title,
+    memory_axes_figure,
+    memory_axes.sentence,
+    memory_axes.COLUMNS,
+    memory_axes.divided,
+    _key,
+    "The whole bar, with the number behind it: the predicted peak of one process on the whole"
+    " batch. In colour: what each axis takes off, by its law. Grey: what is left to a rank.",
+)
+
+
+NEAR = 0.1
+"""Of the capacity: a peak above this is drawn beside it; below, the bars would be too short."""
+
+
+def device_bytes(environment: Mapping[str, Any]) -> int | None:
+    """Return the memory of the smallest device; None: there is none, or it is not known."""
+    devices = environment.get("devices")
+    known = [
+        device["memory_bytes"]
+        for device in (devices if isinstance(devices, list) else ())
+        if isinstance(device, Mapping) and _is_size(device.get("memory_bytes"))
+    ]
+    return min(known, default=None)
+
+
+def machine_bytes(environment: Mapping[str, Any]) -> int | None:
+    """Return what all CPU ranks together may hold; None: it is not known."""
+    told = (environment.get("memory_bytes"), environment.get("cgroup_memory_bytes"))
+    limits: list[int] = [limit for limit in told if _is_size(limit)]
+    return min(limits, default=None)
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def capacity_sentence(rows: Sequence[Row], environment: Mapping[str, Any]) -> list[str]:
+    """Hold the fullest row against the capacity; nothing where one of them is not known."""
+    found = peaks(rows)
+    on_gpu = [peak for peak in found if peak.row.device == "cuda"]
+    capacity = device_bytes(environment) if on_gpu else machine_bytes(environment)
+    if not found or capacity is None:
+        return []
+    if on_gpu:
+        fullest = max(on_gpu, key=lambda peak: peak.total)
+        return [
+            f"A device has {units.bytes_(capacity)}; the fullest rank holds"
+            f" {units.percent(fullest.total / capacity)} of it, in {wording.place(fullest.row)}."
+        ]
+    fullest = max(found, key=_together)
+    held = _together(fullest)
+    return [
+        f"All ranks share the machine's {units.bytes_(capacity)}; those of"
+        f" {wording.place(fullest.row)} together hold {units.bytes_(held)} of live tensors,"
+        f" {units.percent(held / capacity)} of it."
+    ]
+
+
+def _together(peak: Peak) -> int:
+    return peak.total * peak.row.world_size
+
+
+def draw_limit(figure: go.Figure, rows: Sequence[Row], environment: Mapping[str, Any]) -> None:
+    """Draw the device's capacity as a line where the peaks come near it."""
+    found = [peak for peak in peaks(rows) if peak.row.device == "cuda"]
+    capacity = device_bytes(environment)
+    if not found or capacity is None or max(peak.total for peak in found) < NEAR * capacity:
+        return
+    scale = _axis_unit(figure)
+    figure.add_vline(
+        x=capacity / scale,
+        line={"color": NEUTRAL, "width": 1.6, "dash": "dot"},
+        annotation={"text": "device", "font": {"size": 13}},
+    )
+    figure.update_xaxes(range=[0, 1.08 * capacity / scale])
+
+
+def _axis_unit(figure: go.Figure) -> float:
+    """Return bytes per unit of the figure's axis, which its title names."""
+    unit = str(figure.layout.xaxis.title.text).rpartition(" ")[2]
+    return {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}[unit]

@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from scalebench import units
-from scalebench.records.summary import Row, Summary
+from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.findings import ranking
 from scalebench.report.findings.advice import first_loss
 from scalebench.report.findings.advice_rules import NOT_ALONE
@@ -15,13 +15,15 @@ from scalebench.report.findings.brief import losses, suite_in_brief, where
 from scalebench.report.findings.certain import certain
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
 from scalebench.report.findings.next_steps import next_steps
+from scalebench.report.markdown import code, escape
 from scalebench.report.page.addresses import fragment, row_address
 from scalebench.report.page.budget_figure import largest_loss
-from scalebench.report.page.case_lines import CaseLine, case_lines
+from scalebench.report.page.cards import CaseLine, case_lines
 from scalebench.report.page.efficiency_chart import efficiency_chart
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.tables import predictions, recovery
-from scalebench.report.words import causes, wording
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.words import causes, linking, wording
 from scalebench.report.words.warnings import marks, said
 
 MOST_CASES = 6
@@ -257,3 +259,92 @@ def _machine(environment: Mapping[str, Any], link: str) -> Fact:
 
 
 TIMES = wording.TIMES
+
+
+@dataclass(frozen=True)
+class LinkCard:
+    """What timed collectives came to.
+
+    Attributes:
+        link: Address of the links' own view; empty: it has no figure.
+    """
+
+    name: str
+    link: str
+    headline: str
+    operations: PlainTable | None
+
+
+def link_card(found: TimedCollectives | None, link: str) -> LinkCard | None:
+    """Return the card; None: no collectives were timed."""
+    if found is None:
+        return None
+    lines = tuple(
+        (
+            wording.plain(one.op, 40),
+            str(one.world_size),
+            units.seconds(one.alpha_s),
+            f"{units.bytes_(one.bandwidth_byte_per_s)}/s"
+            if one.bandwidth_byte_per_s
+            else wording.DASH,
+            wording.plain(one.law, 40),
+        )
+        for one in linking.operations(found)
+    )
+    header = ("operation", "ranks", "a message costs (α)", "a link carries (B)", "law")
+    words = frozenset({0, header.index("law")})
+    table = PlainTable("Operations", "", header, lines, words) if lines else None
+    names = wording.joined([wording.plain(name, 64) for name in found.suites])
+    return LinkCard(names, link, linking.headline(found), table)
+
+
+def overview_markdown(
+    title: str,
+    run: str,
+    cards: Sequence[SuiteCard],
+    timed: LinkCard | None,
+    first: Sequence[FirstStep],
+    facts: Sequence[Fact],
+    reproduce: str,
+) -> str:
+    """Return the overview of a run.
+
+    Args:
+        title: What was run.
+        run: Its name.
+        cards: Of its suites.
+        timed: Of its collectives.
+        first: What to try first.
+        facts: About the run; the command is left out of them.
+        reproduce: The command.
+    """
+    blocks = [f"### {escape(title)}", escape(run, 200)]
+    if first:
+        lines = (_step(number, step) for number, step in enumerate(first, 1))
+        blocks.append("\n".join(["**Try first**", "", *lines]))
+    blocks += [_suite(card) for card in cards]
+    if timed is not None:
+        blocks.append(f"**{escape(timed.name)}**: {escape(timed.headline)}")
+    told = [f"- {escape(one.name)}: {escape(one.text)}" for one in facts if one.name != "Repeat it"]
+    blocks.append("\n".join(told))
+    blocks.append(code(reproduce, 600))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _step(number: int, step: FirstStep) -> str:
+    return f"{number}. {escape(step.action)}: {escape(step.gain)} ({escape(step.whence)})"
+
+
+def _suite(card: SuiteCard) -> str:
+    lines = [f"**{escape(card.name)}** ({escape(card.place)}): {escape(card.headline)}", ""]
+    lines += [
+        f"- {escape(line.name)}: {escape(line.text)}"
+        + (f" (read with care: {escape(line.doubt)})" if line.doubt else "")
+        for line in card.cases
+    ]
+    if card.more:
+        lines.append(f"- {card.more} more")
+    for name, text in (("Largest loss", card.loss), ("Try next", card.next_step)):
+        if text:
+            lines.append(f"- **{name}**: {escape(text)}")
+    return "\n".join(lines)

@@ -20,17 +20,18 @@ from scalebench.report.page.charts import Chart
 from scalebench.report.page.comparison import compare
 from scalebench.report.page.efficiency_chart import swatch
 from scalebench.report.page.figure_style import Looks
-from scalebench.report.page.link_card import LinkCard, link_card
 from scalebench.report.page.offline import render_offline
 from scalebench.report.page.overview import (
     Fact,
     FirstStep,
+    LinkCard,
     SuiteCard,
     facts,
     first_steps,
+    link_card,
+    overview_markdown,
     suite_card,
 )
-from scalebench.report.page.overview_text import overview_markdown
 from scalebench.report.page.palette import Look, assign
 from scalebench.report.page.rows import RowView, row_views
 from scalebench.report.page.sections import NO_LINK, Block, Material, Section, of_suite, sections

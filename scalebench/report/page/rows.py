@@ -7,7 +7,7 @@ from scalebench import units
 from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Row
 from scalebench.report.findings.findings import Finding, judge_case
-from scalebench.report.page import prediction_figure, waterfall_figure
+from scalebench.report.page import budget_figure, prediction_figure
 from scalebench.report.page.addresses import row_address
 from scalebench.report.page.bars import IntervalBar, Segment, Strip, Track, strip, widest
 from scalebench.report.page.charts import Chart, Choice
@@ -265,7 +265,7 @@ def _budget(row: Row, charts: tuple[RowChart, ...]) -> RowSection:
     if not budgeted([row]):
         reason = row.unavailable.get("budget", "")
         return RowSection("budget", title, absent=wording.plain(reason, 300))
-    return RowSection("budget", title, waterfall_figure.conclude([row]), charts=charts)
+    return RowSection("budget", title, budget_figure.conclude_waterfall([row]), charts=charts)
 
 
 def _step(row: Row, charts: tuple[RowChart, ...], page_data: PageData | None) -> RowSection:

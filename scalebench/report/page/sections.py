@@ -12,19 +12,17 @@ import plotly.graph_objects as go
 from scalebench.analysis.page_data import PageData
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.summary import Row
-from scalebench.report.page import capacity, kinds
+from scalebench.report.page import kinds, memory_figure
 from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
-from scalebench.report.page.budget_figure import BUDGET
+from scalebench.report.page.budget_figure import BUDGET, WATERFALL
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
-from scalebench.report.page.expert_figure import expert_kind
 from scalebench.report.page.extrapolation_figure import extrapolation_kind
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.frameworks_figure import FRAMEWORKS
-from scalebench.report.page.heat_figure import grid_kind
+from scalebench.report.page.heat_figure import expert_kind, grid_kind
 from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
-from scalebench.report.page.memory_axes_figure import MEMORY_AXES
-from scalebench.report.page.memory_figure import MEMORY
+from scalebench.report.page.memory_figure import MEMORY, MEMORY_AXES
 from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.prediction_figure import PREDICTED_OPERATIONS, PREDICTED_STEPS
@@ -33,7 +31,6 @@ from scalebench.report.page.recovery_figure import ELASTIC_LOSS, FAILURE_PHASES,
 from scalebench.report.page.schedule_figure import SCHEDULE
 from scalebench.report.page.staleness_figure import STALENESS
 from scalebench.report.page.timeline_figure import timeline_kind
-from scalebench.report.page.waterfall_figure import WATERFALL
 from scalebench.report.tables import (
     communication,
     compression,
@@ -305,10 +302,12 @@ def _memory_kind(environment: Mapping[str, Any]) -> ChartKind:
     def draw(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         figure = MEMORY.draw(rows, looks)
         if figure is not None:
-            capacity.draw_limit(figure, rows, environment)
+            memory_figure.draw_limit(figure, rows, environment)
         return figure
 
-    return replace(MEMORY, draw=draw, remark=lambda rows: capacity.sentence(rows, environment))
+    return replace(
+        MEMORY, draw=draw, remark=lambda rows: memory_figure.capacity_sentence(rows, environment)
+    )
 
 
 def _power(material: Material) -> Section:

@@ -12,7 +12,7 @@ from scalebench.records.rows.communication import Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.summary import Row
 from scalebench.report import render_table
-from scalebench.report.page import budget_figure, palette, waterfall_figure
+from scalebench.report.page import budget_figure, palette
 from scalebench.report.tables import budget_table
 from scalebench.report.tables.layout import Column, cells
 from scalebench.report.tables.listing import PlainTable
@@ -104,7 +104,7 @@ def test_a_budget_of_version_0_1_has_no_copies_and_still_sums():
         read_with(row, budget=old),
         attributed(make_row("ddp-1mb", efficiency=0.85), losses={**LOSSES, "copies": 3.0}),
     ]
-    waterfall = waterfall_figure.waterfall_figure(old_beside_new, {})
+    waterfall = budget_figure.waterfall_figure(old_beside_new, {})
     assert "copies<br><b>with idle</b>" in waterfall.layout.yaxis.ticktext
     dashes = [f for f in budget_figure.lines(old_beside_new) if f[1] == "copies"]
     assert dashes[0][2:] == ("–", "–", "–")

@@ -2,7 +2,7 @@ import pytest
 from plotly import graph_objects as go
 
 from scalebench.analysis.rows.resources import CATEGORIES as MEASURED
-from scalebench.report.page import capacity, memory_figure, palette
+from scalebench.report.page import memory_figure, palette
 from scalebench.report.tables import memory
 from tests.builders.summaries import (
     CATEGORY_BYTES,
@@ -95,28 +95,28 @@ def test_the_figure_stacks_the_categories_and_marks_the_prediction():
 def test_peaks_are_held_against_what_there_is():
     rows = [remembered(make_plain()), remembered(make_row(world_size=2))]
     machine = {"memory_bytes": 4_000_000_000, "cgroup_memory_bytes": 1_000_000_000}
-    (told,) = capacity.sentence(rows, machine)
+    (told,) = memory_figure.capacity_sentence(rows, machine)
     assert told == (
         "All ranks share the machine's 1.00 GB; those of ddp-25mb, N=2 together hold 200 MB of"
         " live tensors, 20.0 % of it."
     )
-    assert capacity.sentence(rows, {}) == []
-    assert capacity.sentence([], machine) == []
+    assert memory_figure.capacity_sentence(rows, {}) == []
+    assert memory_figure.capacity_sentence([], machine) == []
 
 
 def test_a_device_that_is_nearly_full_is_drawn_as_a_line():
     rows = [remembered(make_row(device="cuda", backend="nccl"))]
     small = {"devices": [{"memory_bytes": 200_000_000}, {"memory_bytes": 125_000_000}]}
     figure = memory_figure.MEMORY.draw(rows, palette.assign(rows))
-    capacity.draw_limit(figure, rows, small)
+    memory_figure.draw_limit(figure, rows, small)
     assert figure.layout.shapes[0].x0 == pytest.approx(125.0)
-    assert "80.0 % of it" in capacity.sentence(rows, small)[0]
+    assert "80.0 % of it" in memory_figure.capacity_sentence(rows, small)[0]
     large = memory_figure.MEMORY.draw(rows, palette.assign(rows))
-    capacity.draw_limit(large, rows, {"devices": [{"memory_bytes": 80_000_000_000}]})
+    memory_figure.draw_limit(large, rows, {"devices": [{"memory_bytes": 80_000_000_000}]})
     assert not large.layout.shapes
 
 
 @pytest.mark.parametrize("devices", [None, "<b>", [None], [{"memory_bytes": "many"}], [{}]])
 def test_an_environment_from_elsewhere_is_not_believed(devices):
-    assert capacity.device_bytes({"devices": devices}) is None
-    assert capacity.machine_bytes({"memory_bytes": devices}) is None
+    assert memory_figure.device_bytes({"devices": devices}) is None
+    assert memory_figure.machine_bytes({"memory_bytes": devices}) is None

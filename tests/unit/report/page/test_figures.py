@@ -15,13 +15,11 @@ from scalebench.report.page import (
     extrapolation_figure,
     heat_figure,
     kinds,
-    law_curves,
     link_figure,
     palette,
     power_figure,
     prediction_figure,
     timeline_figure,
-    waterfall_figure,
 )
 from scalebench.report.page.charts import Chart, legend, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
@@ -83,9 +81,9 @@ def compressed_row(case, payload, loss, method="topk", pays_below=2e6):
 
 def test_the_waterfall_ends_where_the_step_ends():
     rows = traced_rows()
-    chart, data = drawn(waterfall_figure.WATERFALL, rows)
+    chart, data = drawn(budget_figure.WATERFALL, rows)
     assert len(data) == 2 and [trace["visible"] for trace in data] == [True, False]
-    budget = waterfall_figure.in_order(rows)[0][1]
+    budget = budget_figure.in_order(rows)[0][1]
     bars = list(zip(data[0]["base"], data[0]["x"], strict=True))
     assert bars[0] == pytest.approx((0, 1e3 * budget.ideal_s), abs=1e-5)
     assert bars[-1] == pytest.approx((0, 1e3 * budget.measured_s), abs=1e-5)
@@ -101,7 +99,7 @@ def test_the_waterfall_ends_where_the_step_ends():
 
 def test_the_waterfall_marks_what_is_uncertain():
     row = attributed(make_row(efficiency=0.85), doubtful=["wait"])
-    chart, (bars,) = drawn(waterfall_figure.WATERFALL, [make_plain(), row])
+    chart, (bars,) = drawn(budget_figure.WATERFALL, [make_plain(), row])
     labels = json.loads(chart.spec)["layout"]["yaxis"]["ticktext"]
     assert labels[-1].endswith("· 100</b>") and labels[0].startswith("ideal<br><b>")
     doubted = [text for text in labels if text.endswith("?</b>")]
@@ -119,7 +117,7 @@ def test_laws_are_drawn_on_demand_through_what_was_measured():
     amdahl = data[int(switches["Amdahl"].traces)]
     assert amdahl["visible"] is False  # S = 1/(0.1 + 0.9/N) is Amdahl's law with s = 0.1
     assert amdahl["y"][-1] == pytest.approx(4 / (0.9 + 0.4), rel=1e-3)
-    assert law_curves.law_curves(rows[:2], palette.assign(rows)) == []
+    assert kinds.law_curves(rows[:2], palette.assign(rows)) == []
 
 
 def test_both_kinds_of_axes_can_be_chosen():

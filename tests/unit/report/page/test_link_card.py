@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.records.summary import TimedCollectives
-from scalebench.report.page.link_card import link_card
+from scalebench.report.page.overview import link_card
 from scalebench.report.page.page import render_page
 from scalebench.report.words import linking
 from tests.builders.summaries import make_summary

@@ -6,7 +6,7 @@ import pytest
 from scalebench.analysis.page_data.expert_load import ExpertLoad
 from scalebench.records.rows.experts import BusiestExpert, ExpertFigures, ExpertRank
 from scalebench.report import render_table
-from scalebench.report.page import expert_figure
+from scalebench.report.page import heat_figure
 from scalebench.report.tables import experts
 from tests.builders.summaries import make_row, make_summary
 from tests.unit.report.page.test_figures import drawn
@@ -76,7 +76,7 @@ def test_the_slow_experts_are_named_before_the_busy_one(changes, said):
 def test_the_heat_map_shows_every_expert_and_names_the_busiest_of_the_clean_steps():
     times = np.array([[3.0, 0.5, 0.5], [0.0, 1.5, 1.5]], dtype=np.float32)
     load = ExpertLoad("expert", "expert", 2, times, ((0, 0), (0, 1)), (0, 2, 4), steady_from=2)
-    chart, data = drawn(expert_figure.expert_kind([load]), [row()])
+    chart, data = drawn(heat_figure.expert_kind([load]), [row()])
     assert "expert 1 of layer 0 has the most tokens: 1.50 times" in chart.conclusion
     assert data[0]["y"] == ["0, 0", "0, 1"]
     assert data[1]["x"] == [1.5, 1.5]

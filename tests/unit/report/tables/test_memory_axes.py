@@ -1,7 +1,7 @@
 """Memory by axis on the page: table, sentence, figure."""
 
 from scalebench.records.rows.memory import AxisSaving, MemoryByAxis
-from scalebench.report.page.memory_axes_figure import MEMORY_AXES
+from scalebench.report.page.memory_figure import MEMORY_AXES
 from scalebench.report.tables import memory, memory_axes
 from tests.builders.summaries import make_row
 
