@@ -27,7 +27,7 @@ from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import RankContext, connected
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import endless
 
 LEAD_STEPS = 3
 """Steps at the head of each block that count for nothing, in every arm: scalebench's loop takes

@@ -13,7 +13,7 @@ import torch
 from scalebench.spec.presets import resolve_workload
 from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import build_workload
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import endless
 
 CASE = "deepspeed-zero2-accumulate-4"
 WORKLOAD = "gpt-tiny"

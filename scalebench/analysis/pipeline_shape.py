@@ -11,7 +11,7 @@ import numpy as np
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.step_shape import NoShape
 from scalebench.analysis.steps import launch_step_s
-from scalebench.costmodel.pipelines.layers import Layers, TiedParameter
+from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter
 from scalebench.costmodel.pipelines.step import PipelineShape
 from scalebench.spec import Pipeline
 

@@ -136,7 +136,7 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
     from scalebench.session.calibration.sweeps import calibrate as measure
-    from scalebench.session.machine.unusable import refusal
+    from scalebench.session.machine.survey import refusal
     from scalebench.session.plan import Machine, Request
     from scalebench.session.plan.make import choose_device
 
@@ -229,7 +229,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
     from scalebench.report.tables.certificate import render_certificate
-    from scalebench.session.selftest import certificates, self_test
+    from scalebench.session.selftest import results, self_test
 
     drawn = secrets.randbelow(1_000_000) if seed is None else seed
     with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
@@ -241,7 +241,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     else:
         emit_for_terminal(lambda *terminal: render_certificate(certificate, *terminal))
     try:
-        certificates.keep(certificate)
+        results.keep(certificate)
     except OSError as error:
         raise EnvironmentUnfit(
             f"The certificate cannot be saved: {error.filename}: {error.strerror}. Set "

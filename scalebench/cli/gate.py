@@ -77,7 +77,7 @@ def results_of(name: str | None) -> "Results":
         UsageError: There is nothing of that name, or it is damaged.
     """
     from scalebench.records.paths import baselines_folder
-    from scalebench.session.interleaved.results import read_results
+    from scalebench.session.interleaved.sides import read_results
 
     path = resolve_run(name)
     if name is not None and not path.exists() and (baselines_folder() / name).exists():

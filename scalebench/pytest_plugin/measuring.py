@@ -14,7 +14,7 @@ from scalebench.records.summary import Row
 from scalebench.report.export.measures import caveats
 from scalebench.report.export.pytest_benchmark import row_info, step_times_s
 from scalebench.report.words import wording
-from scalebench.session.launches.progress import ProgressListener
+from scalebench.session.launches.cell_runner import ProgressListener
 from scalebench.session.plan import Request
 from scalebench.session.session import Interrupted, Session
 from scalebench.session.storing.finish import Run

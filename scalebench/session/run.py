@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from scalebench.errors import UsageError
-from scalebench.session.launches.progress import ProgressListener
+from scalebench.session.launches.cell_runner import ProgressListener
 from scalebench.session.plan import Request
 from scalebench.session.plan.request import option_of
 from scalebench.session.session import Session

@@ -15,7 +15,7 @@ from scalebench.records.summary import Row
 from scalebench.report.words.plain_text import plain
 from scalebench.search.result import Experiment, MeasuredChoice, RankedChoice, SearchResult
 from scalebench.search.scores import typical_error
-from scalebench.session.machine.unusable import refusal
+from scalebench.session.machine.survey import refusal
 from scalebench.session.storing.finish import Run
 from scalebench.spec import STRATEGIES, Case, Device, Plain, StepPlan, Suite
 from scalebench.units import bytes_, seconds

@@ -17,13 +17,17 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.interleaved.connection import RoundRequests
-from scalebench.session.launches.cell_runner import CellRunner
+from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
 from scalebench.session.launches.precision import add_rounds
-from scalebench.session.launches.progress import ProgressListener
 from scalebench.session.launches.requested_rounds import make_requested_rounds
 from scalebench.session.launches.sharing import only_whole_launches
-from scalebench.session.machine.claim import Devices, begin_in, claim_devices, run_id_of
-from scalebench.session.machine.gpu_locks import GpuClaims
+from scalebench.session.machine.gpu_locks import (
+    Devices,
+    GpuClaims,
+    begin_in,
+    claim_devices,
+    run_id_of,
+)
 from scalebench.session.plan import Plan, Request
 from scalebench.session.plan.max_batch import CannotProbe, with_largest_batches
 from scalebench.session.plan.prepare import Prepared, check_same_machine, prepare
@@ -32,7 +36,7 @@ from scalebench.session.recovery.directory import (
     remove_checkpoints,
     with_directory,
 )
-from scalebench.session.selftest.certificates import newest
+from scalebench.session.selftest.results import newest
 from scalebench.session.storing.anonymise import with_script
 from scalebench.session.storing.code import check_code, code_of, folder_of
 from scalebench.session.storing.finish import Run, finish, results_not_saved

@@ -15,7 +15,7 @@ from scalebench.errors import UsageError
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.summary import Summary
-from scalebench.session.machine.claim import begin_in, run_id_of
+from scalebench.session.machine.gpu_locks import begin_in, run_id_of
 from scalebench.session.storing.anonymise import Cleaner
 from scalebench.session.storing.finish import Run, finish
 from scalebench.session.storing.store import RunStore

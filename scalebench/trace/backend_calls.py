@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.trace.events import Events
+from scalebench.trace.intervals import Indices, Spans, named
 from scalebench.trace.kernel_launches import (
     KernelLaunches,
     annotation_on_gpu,
@@ -28,7 +29,6 @@ from scalebench.trace.names import (
     launches_kernel,
     works_on_device,
 )
-from scalebench.trace.spans import Indices, Spans, named
 from scalebench.trace.timeline import Calls
 
 _OWN_OF_TORCH = re.compile(r"(void )?at::|.*at::native|triton_")

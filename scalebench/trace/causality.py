@@ -14,10 +14,10 @@ from scalebench.records.trace import ClockAlignment, Trace
 from scalebench.trace import names
 from scalebench.trace.communication_kernels import is_of_nccl
 from scalebench.trace.events import Events
+from scalebench.trace.intervals import named
 from scalebench.trace.kernel_launches import NEVER, collectives_by_copies, runtime_calls
 from scalebench.trace.matching import shown_on_rank_0, together
 from scalebench.trace.metadata import from_metadata
-from scalebench.trace.spans import named
 
 MOST_IMPOSSIBLE = 0.01
 """Of all launches: a trace with more shows something else than what happened."""

@@ -10,12 +10,15 @@ of DTensor do; autograd's and c10d's own wrappers are left out, because waiting 
 Kernels without one of NCCL's among them, but with gloo at work (several ranks on one GPU):
 communication is gloo's annotations. What a group of one rank does with nothing on the GPU is taken
 from torch's records of it.
+
+Kernels that may be communication though nothing says it for certain: name → seconds.
 """
 
 import re
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalebench.errors import UsageError
 from scalebench.trace import names
@@ -27,11 +30,12 @@ from scalebench.trace.backend_calls import (
 )
 from scalebench.trace.communication_kernels import (
     is_communication_kernel,
+    is_known_to_compute,
     kind_of_kernel,
+    may_be_communication,
 )
 from scalebench.trace.events import Events
-from scalebench.trace.gloo_requests import match_requests
-from scalebench.trace.intervals import Intervals, subtract, union
+from scalebench.trace.intervals import Indices, Intervals, Spans, named, subtract, union
 from scalebench.trace.kernel_launches import (
     NEVER,
     KernelLaunches,
@@ -40,13 +44,42 @@ from scalebench.trace.kernel_launches import (
     find_launches,
     runtime_calls,
 )
-from scalebench.trace.marks import DECODE, ENCODE
+from scalebench.trace.matching import match_requests
 from scalebench.trace.metadata import Facts, from_annotation, from_metadata, from_request
+from scalebench.trace.names import DECODE, ENCODE
 from scalebench.trace.phases import phases_of
 from scalebench.trace.silent_operations import silent_operations
-from scalebench.trace.spans import Indices, Spans, named
-from scalebench.trace.suspects import called_like_communication, on_their_own_stream
 from scalebench.trace.timeline import Calls, Operation, Timeline
+
+
+def called_like_communication(events: Events, kernels: Indices) -> dict[str, float]:
+    """Return those of the kernels, which count as computation, whose name suggests it."""
+    return _seconds(events, kernels, named(events, [may_be_communication(n) for n in events.names]))
+
+
+def on_their_own_stream(events: Events, kernels: Indices) -> dict[str, float]:
+    """Return those that never run on a stream of kernels that are known to compute.
+
+    Where none is known to, that is the stream with the most different kernels.
+    """
+    streams, names = events.thread[kernels], events.name[kernels]
+    computes = named(events, [is_known_to_compute(name) for name in events.names])
+    busy = np.unique(streams[computes[kernels]])
+    if not len(busy):
+        of_stream = [(len(np.unique(names[streams == s])), s) for s in np.unique(streams)]
+        busy = np.array([max(of_stream)[1]] if of_stream else [])
+    elsewhere = names[np.isin(streams, busy)]
+    return _seconds(events, kernels, ~np.isin(events.name, elsewhere))
+
+
+def _seconds(events: Events, kernels: Indices, wanted: NDArray[np.bool_]) -> dict[str, float]:
+    chosen = kernels[wanted[kernels]]
+    seconds = (events.end_ns - events.start_ns)[chosen] / 1e9
+    return {
+        events.names[code]: float(seconds[events.name[chosen] == code].sum())
+        for code in np.unique(events.name[chosen])
+    }
+
 
 _STEP = "ProfilerStep#"
 _OWN_MARK = "scalebench."

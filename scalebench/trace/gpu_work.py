@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
-from scalebench.trace.intervals import intervals, union
+from scalebench.trace.intervals import Indices, Spans, intervals, named, union
 from scalebench.trace.kernel_launches import runtime_calls
 from scalebench.trace.names import COMMS_RECORD
 from scalebench.trace.phases import OPTIMIZER_STEP
-from scalebench.trace.spans import Indices, Spans, named
 from scalebench.trace.timeline import Timeline
 
 WorkKind = Literal[

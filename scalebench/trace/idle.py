@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
 from scalebench.trace.gpu_work import gpu_events
+from scalebench.trace.intervals import Indices
 from scalebench.trace.kernel_launches import NEVER, runtime_calls
-from scalebench.trace.spans import Indices
 
 KERNEL_AFTER_KERNEL_NS = 30_000
 """HolisticTraceAnalysis' ``consecutive_kernel_delay``."""

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
+from scalebench.trace.intervals import Indices, Spans, named
 from scalebench.trace.names import COMMS_RECORD, backend_of, works_on_device
-from scalebench.trace.spans import Indices, Spans, named
 
 NEVER = np.iinfo(np.int64).min
 """In place of a moment that the trace does not tell; earlier than any."""

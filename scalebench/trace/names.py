@@ -1,9 +1,25 @@
-"""What the names in a trace mean: backends, kinds of collectives, dtypes."""
+"""What the names in a trace mean: backends, kinds of collectives, dtypes.
+
+Names of the marks that ranks leave in their traces, and that their readers look for.
+"""
 
 import re
 from functools import cache
 
 from scalebench.trace.timeline import Kind
+
+STEP = "scalebench.step"
+DATA = "scalebench.data"
+STAGE = "scalebench.stage"
+"""Around the waiting that stands for computation in a paced workload."""
+ENCODE = "scalebench.encode"
+DECODE = "scalebench.decode"
+"""Around a gradient codec; without a profiler a mark costs a few microseconds."""
+AXIS = "scalebench.axis."
+"""Around operations along a dimension of the mesh; the dimension's name follows."""
+EXPERTS = "scalebench.experts"
+"""Around what the experts of a rank compute in the forward pass."""
+
 
 HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 """How torch begins the annotation that it puts around an operation of a process group, for backends

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
-from scalebench.trace.intervals import Intervals, union
+from scalebench.trace.intervals import Indices, Intervals, named, union
 from scalebench.trace.names import backend_of
-from scalebench.trace.spans import Indices, named
 from scalebench.trace.timeline import Phase
 
 _PHASES: tuple[Phase, ...] = ("unknown", "forward", "backward", "optimizer")

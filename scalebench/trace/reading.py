@@ -24,8 +24,7 @@ from scalebench.trace.gpu_work import Work, work_of
 from scalebench.trace.idle import Idleness, idleness_of
 from scalebench.trace.intervals import Intervals, intersect, none, subtract
 from scalebench.trace.kineto import read_kineto
-from scalebench.trace.split import Part, parts_of
-from scalebench.trace.steps import whole_steps
+from scalebench.trace.split import Part, parts_of, whole_steps
 from scalebench.trace.timeline import Calls, Timeline
 
 Window = Literal["file", "steps"]

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.trace.events import Events
+from scalebench.trace.intervals import Indices, named
 from scalebench.trace.kernel_launches import NEVER, KernelLaunches, runtime_calls
 from scalebench.trace.metadata import Facts, from_metadata
 from scalebench.trace.names import COMMS_RECORD
 from scalebench.trace.phases import Phases
-from scalebench.trace.spans import Indices, named
 from scalebench.trace.timeline import Operation, Phase
 
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from scalebench.records.paths import LaunchPaths
 from scalebench.spec.probes import InjectedFault
 from scalebench.worker import probes, rank, survey
-from scalebench.worker.process import faults
+from scalebench.worker.process.failure import inject
 from scalebench.worker.process.position import answer_when_asked
 from scalebench.worker.process.setup import enter, redirect_output
 
@@ -55,7 +55,7 @@ def run(request: dict[str, Any]) -> int:
     os.environ.update(request.get("environment", {}))
     enter(request.get("place", {}))
     if "fault" in request:
-        faults.inject(InjectedFault.model_validate(request["fault"]), request["rank"])
+        inject(InjectedFault.model_validate(request["fault"]), request["rank"])
     faulthandler.enable()
     if "folder" in request:
         answer_when_asked(LaunchPaths(Path(request["folder"])).position(request["rank"]))

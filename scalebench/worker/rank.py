@@ -45,7 +45,7 @@ from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.compressed import traffic_of
 from scalebench.worker.strategies.execution import optimizer_kind, tf32_in_force
-from scalebench.worker.workloads.feed import endless, refuse_prefetching
+from scalebench.worker.workloads.batches import endless, refuse_prefetching
 
 Keep = Callable[[dict[str, Any]], None]
 """Writes what a rank has seen as its record; a later call replaces it."""

@@ -29,7 +29,7 @@ from scalebench.worker.process.failure import describe
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
 from scalebench.worker.workloads import build_workload
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import endless
 
 RATE_SECONDS = 0.2
 

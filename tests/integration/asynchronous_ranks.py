@@ -33,7 +33,7 @@ from scalebench.spec.presets import CustomTarget
 from scalebench.worker.optimizers import Lamb, set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.strategies import build_training
-from scalebench.worker.workloads.order import ResidentBatches
+from scalebench.worker.workloads.batches import ResidentBatches
 from tests.integration.programs import main
 
 STALE_STEPS = 12

@@ -7,7 +7,7 @@ what starting up costs does not count.
 
 Break-even is the link on which compressing takes as long as not compressing: both steps replayed.
 
-The serial limit of `scalebench.costmodel.break_even` hides nothing behind the computation. Here
+The serial limit of `scalebench.costmodel.what_if` hides nothing behind the computation. Here
 both steps are predicted, from N=1 and over the calibrated link made faster or slower as a whole,
 with what each of them overlaps; where the two predictions meet, nothing is gained or lost.
 """

@@ -24,10 +24,14 @@ from scalebench.analysis.rows.launches import Launches, Table
 from scalebench.analysis.shape_among_ranks import shape_among_ranks
 from scalebench.analysis.step_shape import shape_of
 from scalebench.analysis.steps import launch_step_s
-from scalebench.costmodel.compressed_step import with_messages
 from scalebench.costmodel.context_layers import AttendingModel
 from scalebench.costmodel.frameworks import shards_with_fsdp2
-from scalebench.costmodel.group_steps import GroupModel, group_operations, model_of_facts
+from scalebench.costmodel.group_steps import (
+    GroupModel,
+    group_operations,
+    model_of_facts,
+    with_sharding,
+)
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.pipelines.step import (
     PipelineShape,
@@ -38,9 +42,8 @@ from scalebench.costmodel.pipelines.step import (
 from scalebench.costmodel.rehearsed_step import longer_than_replayed_s
 from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.ring_overlap import Turns, ring_requests
-from scalebench.costmodel.sharded_step import with_sharding
 from scalebench.costmodel.sharding import Groups, sharding_of
-from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
+from scalebench.costmodel.step import PredictedStep, StepShape, predict_step, with_messages
 from scalebench.costmodel.tensor_layers import NoLaw
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.records.probes import RehearsedPipeline, RehearsedStep

@@ -11,7 +11,7 @@ from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.step_parts import clean_parts
 from scalebench.analysis.steps import launch_step_s
-from scalebench.costmodel.break_even import break_even_byte_per_s, saved_bytes, sent_bytes
+from scalebench.costmodel.what_if import break_even_byte_per_s, saved_bytes, sent_bytes
 from scalebench.records.rank import CompressionTraffic
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.run import CellResult

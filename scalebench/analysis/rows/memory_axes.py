@@ -4,8 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalebench.analysis.rows.fields import NO_LAUNCH, Unavailable
-from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
-from scalebench.costmodel.memory_axes import Division, divided_part, in_flight_part, savings_of
+from scalebench.costmodel.memory import (
+    Division,
+    MeasuredBaseline,
+    divided_part,
+    in_flight_part,
+    predict_memory,
+    savings_of,
+)
 from scalebench.records.rank import RankRecord
 from scalebench.records.rows.memory import AxisSaving, MemoryByAxis
 from scalebench.records.run import CellResult

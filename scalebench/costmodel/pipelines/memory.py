@@ -18,10 +18,9 @@ from scalebench.costmodel.memory import (
     MemoryPrediction,
     why_unfit,
 )
-from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.costmodel.pipelines.schedule import Action
-from scalebench.costmodel.pipelines.stage_split import layers_of_stages
+from scalebench.costmodel.pipelines.stage_split import Layers, layers_of_stages
 from scalebench.spec import Execution, Pipeline
 
 Stages = Sequence[tuple[int, int]]

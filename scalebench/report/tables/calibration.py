@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from scalebench import units
-from scalebench.costmodel.links.crossover import Winner, crossovers
 from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.nccl_tests.operations import DTYPES, OPERATIONS
+from scalebench.costmodel.links.points import Winner, crossovers
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.report.tables.layout import Column, Screen, value
 from scalebench.report.words import wording

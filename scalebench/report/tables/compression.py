@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.costmodel.break_even import pays
+from scalebench.costmodel.what_if import pays
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, value, without

@@ -1,4 +1,7 @@
-"""Launching a run's cells one after the other, each stored as soon as it has ended."""
+"""Launching a run's cells one after the other, each stored as soon as it has ended.
+
+Who hears how a session goes.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,10 +12,9 @@ from pathlib import Path
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, SharingFailed
 from scalebench.records.outcome import launched_result, skipped_result
-from scalebench.records.run import CellResult
+from scalebench.records.run import CellResult, RunInfo
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
 from scalebench.session.calibration.rehearsals import rehearse_steps
-from scalebench.session.launches.progress import ProgressListener
 from scalebench.session.launches.sharing import can_share, cells_to_share, too_much_memory
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.recovery.directory import saving_in
@@ -20,6 +22,29 @@ from scalebench.session.recovery.faults import measure_faults
 from scalebench.session.storing.store import RunStore
 from scalebench.session.storing.written_files import WrittenFiles
 from scalebench.spec import Cell, Script, SharedLaunch
+
+
+class ProgressListener:
+    """Hears how a session goes, and shows nothing; the command line's listener shows it."""
+
+    def preparing(self) -> None:
+        """Torch is being imported in the worker."""
+
+    def planned(self, info: RunInfo, num_done: int) -> None:
+        """Everything is known and stored; ``num_done`` cells are there already (resume)."""
+
+    def calibrating(self, what: str, _: object) -> None:
+        """The links are being calibrated; ``what`` is under way."""
+
+    def started(self, cell: Cell) -> None:
+        """A cell is about to be launched."""
+
+    def started_together(self, cells: Sequence[Cell]) -> None:
+        """Cells of a suite are about to be launched that take turns."""
+
+    def ended(self, result: CellResult) -> None:
+        """A cell has ended and is stored."""
+
 
 SHORTEST_S = 0.001
 

@@ -15,7 +15,7 @@ from scalebench.records.summary import RowKey
 from scalebench.session.interleaved.connection import RoundRequests
 from scalebench.session.launches.cell_runner import CellRunner
 from scalebench.session.launches.precision import cells_of_round
-from scalebench.session.machine.claim import Devices
+from scalebench.session.machine.gpu_locks import Devices
 from scalebench.session.plan.cells import row_name
 from scalebench.session.storing.store import RunStore
 

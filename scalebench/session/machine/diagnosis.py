@@ -15,7 +15,7 @@ from typing import Any, Literal
 import psutil
 
 from scalebench.launch.loopback import why_no_loopback
-from scalebench.session.machine.unusable import about_unusable
+from scalebench.session.machine.survey import about_unusable
 
 MIN_TORCH = (2, 11)
 MIN_SHM_BYTES = 1 << 30

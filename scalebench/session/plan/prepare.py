@@ -9,7 +9,7 @@ from scalebench.analysis.run import StoredRun
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.launch.loopback import check_loopback
-from scalebench.session.machine.unusable import refusal
+from scalebench.session.machine.survey import refusal
 from scalebench.session.plan import Machine, Plan, Request, make_plan
 from scalebench.session.plan.cells import skip_indivisible
 from scalebench.session.plan.make import choose_device

@@ -1,12 +1,55 @@
-"""Collectives' results: all of them right, and a wrong one is noticed."""
+"""Collectives' results: all of them right, and a wrong one is noticed.
 
-from collections.abc import Iterator
+Certificates as files: kept with the user's other caches, found by machine.
+"""
 
-from scalebench.records.certificate import Line
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from scalebench.machine import identity
+from scalebench.records.certificate import FORMAT, Certificate, Line
+from scalebench.records.files import write_model
+from scalebench.records.paths import certificates_folder
 from scalebench.records.probes import TimedTransfer
 from scalebench.session.selftest.bench import Bench
 from scalebench.spec.collectives import COLLECTIVES, DtypeName
 from scalebench.spec.probes import InjectedFault, Sweep, Transfer
+
+
+def keep(certificate: Certificate) -> Path:
+    """Store a certificate for the runs to come; return its file.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder = certificates_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{certificate.id}.json"
+    write_model(target, certificate)
+    return target
+
+
+def newest(environment: Mapping[str, Any]) -> Certificate | None:
+    """Return the newest certificate of the machine with this fingerprint, or None.
+
+    One of other software, or of a machine with other devices, does not hold.
+    """
+    wanted = identity(environment)
+    return next((one for one in _stored() if one.machine == wanted), None)
+
+
+def _stored() -> Iterator[Certificate]:
+    """Yield what can be read, the newest first: names begin with the time."""
+    for path in sorted(certificates_folder().glob("*.json"), reverse=True):
+        with suppress(OSError, ValidationError, ValueError):
+            certificate = Certificate.model_validate_json(path.read_text())
+            if certificate.format == FORMAT:
+                yield certificate
+
 
 SIZES_BYTES = (24, 4096, 262144)
 DTYPES: tuple[DtypeName, ...] = ("float32", "int8")

@@ -30,8 +30,7 @@ from scalebench.records.scratch import Scratch
 from scalebench.records.secret import VARIABLE, Forged, given_secret, read_secret, secret_files
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
-from scalebench.worker.agent.interface import socket_variables
-from scalebench.worker.agent.listener import LOST, fork_listener
+from scalebench.worker.agent.listener import LOST, fork_listener, socket_variables
 from scalebench.worker.process.setup import redirect_output
 from scalebench.worker.process.store_queue import (
     CONNECT_LIMIT,
@@ -50,7 +49,7 @@ FAREWELL_S = 2.0
 """Time for the session to say why a world ends: launchers end all of it as soon as one leaves."""
 LOG_BYTES = 1 << 16
 """Of a rank's log, what the session is sent: its end."""
-WATCHER = "scalebench.launch.monitor.watcher"
+WATCHER = "scalebench.launch.monitor.sampler"
 WATCH_LIMIT_S = 5.0
 
 

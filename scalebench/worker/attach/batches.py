@@ -23,10 +23,10 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
-from scalebench.worker.attach.compiled import Patches
+from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
-"""`scalebench.trace.marks.DATA`."""
+"""`scalebench.trace.names.DATA`."""
 
 DEEPEST = 4
 

@@ -17,11 +17,11 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.worker.attach.compiled import Patches
+from scalebench.worker.attach.hooks import Patches
 from scalebench.worker.portable import step_profiler
 
 STEP = "scalebench.step"
-"""`scalebench.trace.marks.STEP`. Here it is a point between two steps, not a span."""
+"""`scalebench.trace.names.STEP`. Here it is a point between two steps, not a span."""
 
 
 class Traces:

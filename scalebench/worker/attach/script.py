@@ -159,7 +159,7 @@ def _caught_up(watch: Any) -> BaseException | None:
     """Count the last step, if compiled code has made it; return what the watch says to it."""
     try:
         if watch is not None:
-            from scalebench.worker.attach.compiled import catch_up
+            from scalebench.worker.attach.hooks import catch_up
 
             catch_up(watch)
     except (SystemExit, ScriptProblem) as said:

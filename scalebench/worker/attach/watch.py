@@ -21,7 +21,7 @@ from scalebench.worker.attach import facts, schedule
 from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, FeedCounts, Inputs
 from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, OptimizerCalls
-from scalebench.worker.attach.compiled import SEEN
+from scalebench.worker.attach.hooks import SEEN
 from scalebench.worker.attach.instruments import HostWaits, Traces, UnusedSearch
 from scalebench.worker.attach.problems import (
     NO_GROUP,

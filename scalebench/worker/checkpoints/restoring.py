@@ -5,9 +5,8 @@ import time
 from scalebench.records.recovery import RecoveryRecord, RestoreSample
 from scalebench.spec.recovery import SaveMethod
 from scalebench.worker.checkpoints.methods import Saver, open_saver, why_not
-from scalebench.worker.checkpoints.places import after_of, saved_of, store_of
 from scalebench.worker.checkpoints.state import Digests
-from scalebench.worker.checkpoints.store import Checkpoint
+from scalebench.worker.checkpoints.store import Checkpoint, after_of, saved_of, store_of
 from scalebench.worker.checkpoints.trainee import Trainee, read_digests, synchronise
 from scalebench.worker.process.context import RankContext
 

@@ -11,8 +11,7 @@ from scalebench.records.recovery import RecoveryRecord, SaveSample
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.units import bytes_
 from scalebench.worker.checkpoints.methods import Saver, Saving, free_bytes, open_saver, why_not
-from scalebench.worker.checkpoints.places import after_of, saved_of, store_of
-from scalebench.worker.checkpoints.store import size_of
+from scalebench.worker.checkpoints.store import after_of, saved_of, size_of, store_of
 from scalebench.worker.checkpoints.trainee import TimedStep, Trainee, synchronise, write_digests
 from scalebench.worker.process.context import RankContext
 

@@ -28,7 +28,7 @@ from scalebench.worker.checkpoints.store import Checkpoint, CheckpointStore, wri
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import endless
 
 FACTS = "facts.json"
 """What a checkpoint has besides tensors: the place in the data, the optimizer's settings."""

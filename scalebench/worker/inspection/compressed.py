@@ -27,12 +27,12 @@ from scalebench.worker.inspection.deviation import (
     parameter_deviation,
     total_norm,
 )
-from scalebench.worker.inspection.gathering import gather_on_rank_0
 from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.reference import (
     NoReference,
     Reference,
     fresh_workload,
+    gather_on_rank_0,
     on_rank_0,
     reference_run,
 )

@@ -9,7 +9,7 @@ from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import build_watched
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import endless
 
 NUM_STEPS = 2
 """The optimizer makes its state in the first; DDP rebuilds its buckets in the second."""

@@ -20,7 +20,7 @@ from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import optimizer_kind
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import endless
 
 
 def measure_shard(context: RankContext) -> tuple[Measurement, dict[str, Any]]:

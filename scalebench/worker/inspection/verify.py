@@ -44,8 +44,7 @@ from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training, seen_before_update
-from scalebench.worker.workloads.batches import first_samples, to_device
-from scalebench.worker.workloads.feed import check_size, endless
+from scalebench.worker.workloads.batches import check_size, endless, first_samples, to_device
 from scalebench.worker.workloads.flops import CountedFlops, count_flops
 
 META = torch.device("meta")

@@ -10,7 +10,7 @@ from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
 from scalebench.trace.intervals import Intervals, clip, none, subtract, union
 from scalebench.trace.kernel_launches import NEVER, runtime_calls
-from scalebench.trace.marks import STEP
+from scalebench.trace.names import STEP
 from scalebench.trace.timeline import Timeline
 from scalebench.worker.measure.tracing import Capture
 from scalebench.worker.strategies.pipelining.actions import traced_actions

@@ -18,7 +18,7 @@ from scalebench.records.scratch import Scratch
 from scalebench.trace.communication_kernels import carries_details
 from scalebench.trace.events import CATEGORIES, Events
 from scalebench.trace.kineto import read_kineto
-from scalebench.trace.marks import STEP
+from scalebench.trace.names import STEP
 from scalebench.worker.portable import step_profiler
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}

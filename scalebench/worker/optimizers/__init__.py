@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from scalebench.spec.race import Recipe
-from scalebench.worker.optimizers.lamb import Lamb
-from scalebench.worker.optimizers.lars import Lars
+from scalebench.worker.optimizers.large_batch import Lamb, Lars
 
 __all__ = ["Lamb", "Lars", "optimizer_of"]
 

@@ -11,11 +11,12 @@ from scalebench.worker.frameworks.fabric import FabricTraining
 from scalebench.worker.frameworks.fairscale import FairScaleTraining
 from scalebench.worker.frameworks.horovod import HorovodTraining
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.asynchronous.diloco import DiLoCoTraining
-from scalebench.worker.strategies.asynchronous.elastic import ElasticAveragingTraining
 from scalebench.worker.strategies.asynchronous.fedavg import FedAvgTraining
-from scalebench.worker.strategies.asynchronous.gossip import GossipTraining
-from scalebench.worker.strategies.asynchronous.local_sgd import LocalSgdTraining
+from scalebench.worker.strategies.asynchronous.gossip import (
+    ElasticAveragingTraining,
+    GossipTraining,
+)
+from scalebench.worker.strategies.asynchronous.local_sgd import DiLoCoTraining, LocalSgdTraining
 from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining

@@ -12,7 +12,7 @@ from torch.profiler import record_function
 
 from scalebench.spec import Execution
 from scalebench.spec.workload import Workload
-from scalebench.trace.marks import AXIS
+from scalebench.trace.names import AXIS
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.execution import precision
 

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from scalebench.errors import UsageError
 from scalebench.spec.presets import CnnShape
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.workloads.held_out import HeldOut
+from scalebench.worker.workloads.batches import Batch, ResidentBatches, num_synthetic_samples
+from scalebench.worker.workloads.loaded import HeldOut
 from scalebench.worker.workloads.loss import mean_cross_entropy
-from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
 
 
 def make_images(

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import GradBucket
 from scalebench.spec.presets import PacedShape
 from scalebench.spec.probes import SAMPLE_S, InjectedFault
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.process.faults import injected_fault, written_down
+from scalebench.worker.process.failure import injected_fault, written_down
 from scalebench.worker.workloads.paced import Stage, build_paced
 
 STAGES = 2

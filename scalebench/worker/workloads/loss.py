@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from scalebench.worker.workloads.order import Batch
+from scalebench.worker.workloads.batches import Batch
 
 
 def mean_cross_entropy(module: torch.nn.Module, batch: Batch) -> torch.Tensor:

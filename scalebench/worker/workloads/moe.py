@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from scalebench.spec.presets import MoeShape
 from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.workloads.batches import Batch
 from scalebench.worker.workloads.gpt import Attention, embed, text_batches
-from scalebench.worker.workloads.order import Batch
 
 BALANCE = 0.01
 """Weight of the balancing loss of each layer: α of Fedus et al. 2021, §2.2."""

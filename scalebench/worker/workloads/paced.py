@@ -22,8 +22,8 @@ from torch.profiler import record_function
 
 from scalebench.spec.presets import PacedShape
 from scalebench.spec.workload import Shard, Workload
-from scalebench.trace.marks import STAGE
-from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
+from scalebench.trace.names import STAGE
+from scalebench.worker.workloads.batches import Batch, ResidentBatches, num_synthetic_samples
 
 WIDTH = 16
 FACTOR = 2.0

@@ -20,7 +20,7 @@ from scalebench.records.paths import RunPaths
 from scalebench.report.tables.predictions import footnotes, unit
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
-from scalebench.trace.marks import STEP
+from scalebench.trace.names import STEP
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import Capture
 from tests.builders.link_sweeps import sizes, sweep

@@ -7,17 +7,15 @@ from hypothesis import strategies as st
 from scalebench.costmodel.memory import (
     FP32_ADAM,
     MIXED_PRECISION_ADAM,
+    Division,
     MeasuredBaseline,
     MemoryPrediction,
-    predict_memory,
-    predict_state_bytes,
-    zero_state,
-)
-from scalebench.costmodel.memory_axes import (
-    Division,
     divided_part,
     in_flight_part,
+    predict_memory,
+    predict_state_bytes,
     savings_of,
+    zero_state,
 )
 from scalebench.records.rank import Memory
 from scalebench.spec import Ddp, Plain

@@ -6,19 +6,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.compressed_step import with_messages
 from scalebench.costmodel.context_layers import AttendingModel, operations_of_context_step
 from scalebench.costmodel.expert_layers import ExpertModel
-from scalebench.costmodel.group_steps import MeshModel, model_of_workload
+from scalebench.costmodel.group_steps import MeshModel, model_of_workload, with_sharding
 from scalebench.costmodel.links.times import LinkTime
 from scalebench.costmodel.replay import CommRequest, replay
 from scalebench.costmodel.ring_overlap import (
     Turns,
     ring_requests,
 )
-from scalebench.costmodel.sharded_step import with_sharding
 from scalebench.costmodel.sharding import Groups, sharding_of
-from scalebench.costmodel.step import StepShape, predict_step
+from scalebench.costmodel.step import StepShape, predict_step, with_messages
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.spec import Context, Expert, Fsdp, Mesh, Tensor

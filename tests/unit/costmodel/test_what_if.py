@@ -4,15 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.break_even import (
+from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.step import StepShape
+from scalebench.costmodel.what_if import (
+    AS_MEASURED,
+    WhatIf,
     break_even_byte_per_s,
     pays,
     saved_bytes,
     sent_bytes,
+    with_buckets,
 )
-from scalebench.costmodel.replay import CommRequest
-from scalebench.costmodel.step import StepShape
-from scalebench.costmodel.what_if import AS_MEASURED, WhatIf, with_buckets
 from scalebench.stats import Estimate
 
 MIB = 2**20

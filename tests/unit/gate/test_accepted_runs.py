@@ -17,7 +17,7 @@ from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
-from scalebench.session.interleaved.results import read_results
+from scalebench.session.interleaved.sides import read_results
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 from tests.builders.summaries import estimate, make_row, make_summary
 

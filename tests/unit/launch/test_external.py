@@ -17,7 +17,7 @@ from scalebench.launch.loopback import check_loopback, why_no_loopback
 from scalebench.records.rank import Block
 from scalebench.records.secret import VARIABLE, new_secret
 from scalebench.records.telemetry import DeviceStates, DeviceTrack, NodeTrack
-from scalebench.session.machine.unusable import refusal
+from scalebench.session.machine.survey import refusal
 from scalebench.spec.world import Rendezvous, WorldMember
 from tests.builders.runs import make_cell, make_record
 

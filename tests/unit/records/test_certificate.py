@@ -11,7 +11,7 @@ from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Line, cannot, judged
 from scalebench.report import render_page, render_table
 from scalebench.report.tables.certificate import render_certificate, verdict
-from scalebench.session.selftest import certificates
+from scalebench.session.selftest import results
 from tests.builders.summaries import HOSTILE, make_summary
 
 RATIO = st.floats(min_value=0, max_value=1)
@@ -121,27 +121,27 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_the_newest_of_this_machine_is_found_again(cache):
-    assert certificates.newest(HERE) is None
+    assert results.newest(HERE) is None
     old = a_certificate(PASSING)
     new = a_certificate(PASSING, id="20260102T000000Z_quick_abc")
     elsewhere = a_certificate(
         PASSING, id="20260103T000000Z_quick_abc", machine=identity({**HERE, "host": "there"})
     )
     for one in (new, old, elsewhere):
-        certificates.keep(one)
-    assert certificates.newest(HERE) == new
-    assert certificates.newest({**HERE, "torch": "2.14"}) is None
+        results.keep(one)
+    assert results.newest(HERE) == new
+    assert results.newest({**HERE, "torch": "2.14"}) is None
 
 
 def test_a_damaged_file_is_passed_over(cache):
-    certificates.keep(a_certificate(PASSING))
+    results.keep(a_certificate(PASSING))
     for name, content in (
         ("20270101T000000Z_a.json", b"{"),
         ("20270102T000000Z_b.json", b"\xff\xfe"),
         ("20270103T000000Z_c.json", b'{"format": "scalebench.certificate/9"}'),
     ):
         (cache / name).write_bytes(content)
-    found = certificates.newest(HERE)
+    found = results.newest(HERE)
     assert found is not None
     assert found.lines == (PASSING,)
 

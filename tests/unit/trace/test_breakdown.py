@@ -12,7 +12,7 @@ from scalebench.trace.breakdown import break_down, is_between_two
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.intervals import intervals, union
 from scalebench.trace.job import analyse_job
-from scalebench.trace.steps import whole_steps
+from scalebench.trace.split import whole_steps
 from tests.builders.traced import flat, make_operation, make_trace
 from tests.builders.traces import Event, annotation, events, kernel, launch, op
 

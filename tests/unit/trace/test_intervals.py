@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.trace.intervals import (
+    Spans,
     clip,
     divided,
     intersect,
@@ -15,7 +16,6 @@ from scalebench.trace.intervals import (
     union,
 )
 from scalebench.trace.kernel_launches import find_launches
-from scalebench.trace.spans import Spans
 from tests.builders.traces import US, annotation, events, kernel, launch, op
 
 END = 40

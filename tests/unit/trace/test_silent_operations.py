@@ -9,8 +9,8 @@ import pytest
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.communication_kernels import is_communication_kernel
 from scalebench.trace.events import CATEGORIES
-from scalebench.trace.gloo_requests import match_requests
 from scalebench.trace.kineto import read_kineto
+from scalebench.trace.matching import match_requests
 from tests.builders.silent import BACKWARD, asked
 from tests.builders.traces import US, annotation, events, kernel, launch, op
 

@@ -24,7 +24,7 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.asynchronous.replica import Replica
-from scalebench.worker.workloads.order import ResidentBatches
+from scalebench.worker.workloads.batches import ResidentBatches
 
 NUM_PARTS = 10
 """Of a text, whose place stands for a class."""

@@ -33,8 +33,7 @@ from scalebench.worker.strategies.mesh.layers import hand_on_logits, local
 from scalebench.worker.strategies.mesh.training import MeshTraining
 from scalebench.worker.strategies.pipelining.actions import marked
 from scalebench.worker.strategies.pipelining.layout import Layout
-from scalebench.worker.strategies.pipelining.loss import inputs_of, loss_of
-from scalebench.worker.strategies.pipelining.schedule import build_schedule
+from scalebench.worker.strategies.pipelining.schedule import build_schedule, inputs_of, loss_of
 from scalebench.worker.strategies.pipelining.stages import Stages
 from scalebench.worker.workloads.batches import num_samples, split
 

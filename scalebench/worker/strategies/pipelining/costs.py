@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from scalebench.costmodel.pipelines.layers import Layers, TiedParameter
+from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter
 from scalebench.spec import Pipeline
 from scalebench.spec.workload import Workload
 from scalebench.worker.strategies.execution import precision
-from scalebench.worker.strategies.pipelining.loss import inputs_of
+from scalebench.worker.strategies.pipelining.schedule import inputs_of
 from scalebench.worker.workloads.batches import split, to_device
 from scalebench.worker.workloads.flops import count_flops
 

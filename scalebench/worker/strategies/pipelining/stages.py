@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalebench.costmodel.pipelines.layers import Layers
-from scalebench.costmodel.pipelines.stage_split import layers_of_stages
+from scalebench.costmodel.pipelines.stage_split import Layers, layers_of_stages
 from scalebench.spec import Pipeline
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.failure import Unsupported

@@ -5,7 +5,7 @@ import pytest
 from scalebench.analysis.rows.at_one_rank import PipelineAtOneRank
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
-from scalebench.costmodel.pipelines.layers import Layers
+from scalebench.costmodel.pipelines.stage_split import Layers
 from scalebench.costmodel.pipelines.step import PipelineShape
 from scalebench.records.probes import RehearsedPipeline
 from scalebench.spec import Pipeline

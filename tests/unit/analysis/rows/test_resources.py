@@ -10,7 +10,7 @@ from scalebench.analysis.rows.resources import mfu_of_row, peak_memory_of, predi
 from scalebench.analysis.rows.wires import wires_of_row
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log
-from scalebench.costmodel.pipelines.layers import Layers
+from scalebench.costmodel.pipelines.stage_split import Layers
 from scalebench.records.rank import Memory
 from scalebench.report.table import render_table
 from scalebench.report.tables import wires as table

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scalebench.costmodel.links.crossover import crossovers
 from scalebench.costmodel.links.fitting import fit_links
+from scalebench.costmodel.links.points import crossovers
 from tests.builders.link_sweeps import sizes, sweep
 
 SIZE = sizes(20)

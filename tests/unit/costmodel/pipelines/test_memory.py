@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.memory import MeasuredBaseline
-from scalebench.costmodel.pipelines.layers import Layers, TiedParameter
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.pipelines.stage_split import (
+    Layers,
+    TiedParameter,
     balanced_split,
     even_split,
     layers_of_stages,

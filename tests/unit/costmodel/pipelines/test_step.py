@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.step_shape import NoShape
 from scalebench.costmodel.links.times import LinkTime, NoFit
-from scalebench.costmodel.pipelines.layers import Layers, TiedParameter
+from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter
 from scalebench.costmodel.pipelines.step import (
     PipelineShape,
     longer_than_modelled_s,

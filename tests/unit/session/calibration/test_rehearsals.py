@@ -10,7 +10,7 @@ from scalebench.analysis.rows.at_one_rank import PipelineAtOneRank, StepAtOneRan
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.costmodel.links.times import LinkModel, LinkTime
-from scalebench.costmodel.pipelines.layers import Layers
+from scalebench.costmodel.pipelines.stage_split import Layers
 from scalebench.costmodel.pipelines.step import PipelineShape
 from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import StepShape

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from scalebench.cli.calibrate import as_object, calibrate
-from scalebench.costmodel.links.crossover import crossovers
+from scalebench.costmodel.links.points import crossovers
 from scalebench.costmodel.links.profile import LinkProfile, profile_of
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.rank import Memory

@@ -12,8 +12,7 @@ from scalebench.launch.base import Launched, SharingFailed
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import Failure, RunInfo
 from scalebench.session.launches import cell_runner, sharing
-from scalebench.session.launches.cell_runner import CellRunner
-from scalebench.session.launches.progress import ProgressListener
+from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
 from scalebench.session.launches.sharing import (
     can_share,
     only_whole_launches,

@@ -4,7 +4,7 @@ import torch
 from scalebench.errors import EnvironmentUnfit
 from scalebench.machine import relevant_variables
 from scalebench.session.machine.diagnosis import diagnose, read_conditions
-from scalebench.session.machine.unusable import refusal
+from scalebench.session.machine.survey import refusal
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Suite
 from scalebench.spec.virtual_hosts import VirtualHosts

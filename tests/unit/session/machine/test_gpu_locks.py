@@ -11,8 +11,7 @@ import pytest
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.local import LocalLauncher
-from scalebench.session.machine.claim import Devices
-from scalebench.session.machine.gpu_locks import PLACES, GpuClaims
+from scalebench.session.machine.gpu_locks import PLACES, Devices, GpuClaims
 from tests.builders.runs import make_info
 
 HOLDER = """

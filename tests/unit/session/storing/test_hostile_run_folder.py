@@ -14,7 +14,7 @@ import pytest
 from scalebench.analysis.run import load_run
 from scalebench.cli import cli
 from scalebench.errors import ScalebenchError
-from scalebench.session.interleaved.results import read_results
+from scalebench.session.interleaved.sides import read_results
 from scalebench.session.machine.inventory import take_inventory
 from tests.builders.sessions import SURVEY, resume, start
 

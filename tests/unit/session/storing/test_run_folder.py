@@ -9,7 +9,7 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.errors import UsageError
-from scalebench.session.launches.progress import ProgressListener
+from scalebench.session.launches.cell_runner import ProgressListener
 from scalebench.session.plan import Request
 from scalebench.session.session import Session
 from scalebench.session.storing.code import check_code, code_of, go_where_started

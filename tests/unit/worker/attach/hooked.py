@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from scalebench.worker.attach import hooks
 from scalebench.worker.attach.batches import Batches, Inputs
 from scalebench.worker.attach.calls import Between, OptimizerCalls
-from scalebench.worker.attach.compiled import SEEN, catch_up
+from scalebench.worker.attach.hooks import SEEN, catch_up
 from scalebench.worker.attach.problems import ScriptProblem
 from scalebench.worker.attach.traffic import TrafficWatch
 from scalebench.worker.portable import HostClock

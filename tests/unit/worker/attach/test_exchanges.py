@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scalebench.spec import StepPlan
-from scalebench.worker.attach.compiled import Patches
+from scalebench.worker.attach.hooks import Patches
 from scalebench.worker.attach.schedule import FIRST_LOOK
 from scalebench.worker.attach.traffic import TrafficWatch
 from scalebench.worker.attach.watch import Watch

@@ -13,7 +13,7 @@ from scalebench.trace.breakdown import break_down
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.intervals import length
 from scalebench.trace.kineto import read_kineto
-from scalebench.trace.marks import STEP
+from scalebench.trace.names import STEP
 from scalebench.worker.measure import tracing
 from scalebench.worker.measure.trace_record import step_spans, trace_record
 from scalebench.worker.measure.tracing import Capture, read_events, traced

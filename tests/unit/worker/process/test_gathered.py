@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import scalebench
-from scalebench.worker.inspection.gathering import gather_batches
+from scalebench.worker.inspection.reference import gather_batches
 from scalebench.worker.process.agreement import gather_json
 
 T = TypeVar("T")

@@ -8,8 +8,7 @@ from scalebench.spec.presets import MlpShape
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.compression.emulation import Emulation
-from scalebench.worker.workloads.batches import to_device
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import endless, to_device
 from tests.builders.runs import make_cell
 
 CPU = torch.device("cpu")

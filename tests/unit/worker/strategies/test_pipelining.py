@@ -13,7 +13,7 @@ from scalebench.spec.presets import PRESETS, GptShape, MlpShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.pipelining.costs import count_layers, time_layers
-from scalebench.worker.strategies.pipelining.loss import inputs_of, loss_of
+from scalebench.worker.strategies.pipelining.schedule import inputs_of, loss_of
 from scalebench.worker.strategies.pipelining.stages import cut
 from scalebench.worker.workloads import build_workload
 

@@ -28,7 +28,7 @@ from scalebench.worker.strategies.asynchronous.fedavg import (
 )
 from scalebench.worker.strategies.asynchronous.gossip import contraction, neighbours
 from scalebench.worker.strategies.asynchronous.server import Server, TooFewWorkers
-from scalebench.worker.workloads.order import ResidentBatches
+from scalebench.worker.workloads.batches import ResidentBatches
 
 RATE = 0.5
 

@@ -13,10 +13,14 @@ from scalebench.spec import Case, Ddp, Loader, Plain, Suite
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import build_workload
-from scalebench.worker.workloads.batches import concatenate, map_tensors, split
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.batches import (
+    ResidentBatches,
+    concatenate,
+    endless,
+    map_tensors,
+    split,
+)
 from scalebench.worker.workloads.loaded import LoadedBatches
-from scalebench.worker.workloads.order import ResidentBatches
 from tests.examples import examples
 
 Pair = namedtuple("Pair", ["inputs", "targets"])

@@ -19,12 +19,12 @@ from scalebench.spec.presets import PRESETS, CnnShape, CustomTarget, GptShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads import text as text_module
+from scalebench.worker.workloads.batches import ResidentBatches
 from scalebench.worker.workloads.cnn import Cnn, make_images
 from scalebench.worker.workloads.gpt import Gpt
-from scalebench.worker.workloads.held_out import HeldOut
+from scalebench.worker.workloads.loaded import HeldOut
 from scalebench.worker.workloads.mlp import Mlp
 from scalebench.worker.workloads.moe import MoeGpt
-from scalebench.worker.workloads.order import ResidentBatches
 from scalebench.worker.workloads.paced import Paced
 from scalebench.worker.workloads.text import load_corpus
 from tests.examples import examples
