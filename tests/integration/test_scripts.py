@@ -433,6 +433,7 @@ lightning, deepspeed, trl and torch_geometric, or some of them."""
         ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine", "weak"),
         ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel", "weak"),
         ("trl_sft", "trl", 8, 2, "DistributedDataParallel", "weak"),
+        ("timm_train", "timm", 8, 1, "DistributedDataParallel", "weak"),
     ],
 )
 def test_scripts_as_people_write_them_are_counted_as_they_count(
