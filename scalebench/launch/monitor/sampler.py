@@ -8,11 +8,9 @@ answers: they are read once a second, one device per wake, so that no wake waits
 A call into a driver at fault may never return. So the thread is a daemon, `stop` waits for it a
 limited time, and what it had read by then is the result.
 
-Watch GPUs from a process of one's own, on behalf of one that must not touch a driver.
-
-``python -m scalebench.launch.monitor.sampler``: the first line that it reads is JSON, the UUIDs of
-the GPUs and the launch's processes; with the next, or the end of the input, it ends, and writes
-what it has seen as a `NodeTrack`.
+``python -m scalebench.launch.monitor.sampler`` watches for a process that must not touch a driver:
+the first line that it reads is JSON, the UUIDs of the GPUs and the launch's processes; with the
+next, or the end of the input, it ends, and writes what it has seen as a `NodeTrack`.
 """
 
 import json
@@ -36,21 +34,6 @@ from scalebench.launch.monitor.nvml import (
     reason_of,
 )
 from scalebench.records.telemetry import DeviceStates, DeviceTrack, DeviceTraffic, NodeTrack
-
-
-def main() -> None:
-    """Watch from the first line to the second."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the ranks: their end is the end
-    asked = json.loads(sys.stdin.readline())
-    sampler = DeviceSampler(asked["uuids"], family=asked["family"])
-    sampler.start()
-    sys.stdin.readline()
-    print(sampler.result().model_dump_json(), flush=True)
-    os._exit(0)  # whether or not the driver has answered
-
-
-if __name__ == "__main__":
-    main()
 
 
 PERIOD_S = 0.1
@@ -229,3 +212,18 @@ def _reasons(device: Device, num_states: int, num_traffic: int) -> dict[str, str
         in_some = number < total and name not in given_up
         reasons[name] = f"{what} (in {number} of {total} readings)" if in_some else what
     return reasons
+
+
+def main() -> None:
+    """Watch from the first line to the second."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the ranks: their end is the end
+    asked = json.loads(sys.stdin.readline())
+    sampler = DeviceSampler(asked["uuids"], family=asked["family"])
+    sampler.start()
+    sys.stdin.readline()
+    print(sampler.result().model_dump_json(), flush=True)
+    os._exit(0)  # whether or not the driver has answered
+
+
+if __name__ == "__main__":
+    main()
