@@ -35,7 +35,6 @@ from scalebench.launch.monitor.nvml import (
 )
 from scalebench.records.telemetry import DeviceStates, DeviceTrack, DeviceTraffic, NodeTrack
 
-
 PERIOD_S = 0.1
 TRAFFIC_PERIOD_S = 1.0
 STOP_LIMIT_S = 2.0
