@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from pathlib import PurePath
 from typing import Any
 
@@ -14,6 +16,7 @@ from scalebench.worker.attach.problems import STARTS_RANKS, ScriptProblem
 
 PROGRAMS = ("torchrun", "deepspeed", "horovodrun", "accelerate-launch")
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_SETTING = re.compile(r"[A-Za-z_]\w*=")
 ELASTIC = "TORCHELASTIC_RUN_ID"
 """Names the job of a rank: the ranks of a torchrun inside the script have another one."""
 
@@ -24,6 +27,9 @@ def refuse_launchers() -> None:
     def hear(event: str, given: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen":
             _, words, _, env = given
+            found = launched(_words(words), env or {})
+        elif event in ("os.exec", "os.posix_spawn"):
+            _, words, env = given
             found = launched(_words(words), env or {})
         elif event == "os.system":
             found = launched(_words(given[0]), {})
@@ -63,11 +69,11 @@ def _script(words: Sequence[str]) -> str:
 
 
 def _words(command: Any) -> list[str]:
-    if isinstance(command, (str, bytes)):
-        return _text(command).split()
-    words = [_text(word) for word in command]
+    text = isinstance(command, (str, bytes))
+    words = _text(command).split() if text else [_text(word) for word in command]
     shell = words[:1] in (["/bin/sh"], ["sh"], ["bash"]) and words[1:2] == ["-c"]
-    return words[2].split() if shell and words[2:] else words
+    words = words[2].split() if shell and words[2:] else words
+    return list(dropwhile(lambda word: word in ("env", "exec") or _SETTING.match(word), words))
 
 
 def _text(value: Any) -> str:

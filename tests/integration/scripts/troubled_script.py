@@ -56,7 +56,7 @@ elif trouble == "alone":
 elif trouble == "unwrapped":
     train(50_000, wrapped=False)
 elif trouble == "nests":
-    os.system("torchrun --nproc-per-node 2 train.py")
+    os.execvp("env", ["env", "OMP_NUM_THREADS=1", "torchrun", "train.py"])
 elif trouble == "spawns":
     torch.multiprocessing.spawn(worker, nprocs=2)
 elif trouble == "hangs":
