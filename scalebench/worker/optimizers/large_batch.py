@@ -10,7 +10,22 @@ from typing import Any
 import torch
 
 
-class Lars(torch.optim.Optimizer):
+class _ByLayer(torch.optim.Optimizer):
+    """Updates each tensor by itself."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take a step; nothing in it waits for the device."""
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is not None:
+                    self._update(w, w.grad, group)
+
+    def _update(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Lars(_ByLayer):
     """Layer-wise adaptive rate scaling; algorithm 1 of arXiv:1708.03888.
 
     For a parameter w with gradient g, rate η, momentum m, decay β and trust coefficient τ::
@@ -41,15 +56,7 @@ class Lars(torch.optim.Optimizer):
         settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
         super().__init__(parameters, settings)
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step; nothing in it waits for the device."""
-        for group in self.param_groups:
-            for w in group["params"]:
-                if w.grad is not None:
-                    self._update(w, w.grad, group)
-
-    def _update(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, float]) -> None:
+    def _update(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
         update = g
         if w.ndim > 1:
             decay = group["weight_decay"]
@@ -65,7 +72,7 @@ class Lars(torch.optim.Optimizer):
         w.sub_(velocity)
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(_ByLayer):
     """Layer-wise adaptive moments for batch training; algorithm 2 of arXiv:1904.00962.
 
     With m and v the moments of Adam, both corrected for their start at zero, and decay λ::
@@ -94,14 +101,6 @@ class Lamb(torch.optim.Optimizer):
     ) -> None:
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, settings)
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step; nothing in it waits for the device."""
-        for group in self.param_groups:
-            for w in group["params"]:
-                if w.grad is not None:
-                    self._update(w, w.grad, group)
 
     def _update(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
