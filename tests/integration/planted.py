@@ -1,8 +1,9 @@
 """Workloads in which a known time is lost to a known cause, copied next to the run.
 
 How long is asked for in the environment; how long it then really took is written down, because
-a sleep on a busy machine lasts longer than it was told to. So is when each rank hands over a
-delayed bucket: ranks are not at the same place of a step at the same time.
+a sleep on a busy machine lasts longer than it was told to. So is when each rank reaches the
+collective that makes the others wait: ranks are not at the same place of a step at the same time,
+and a rank that wakes up computes more slowly than one that never slept.
 """
 
 import os
@@ -52,13 +53,19 @@ def mean_square(module, batch):
 def sleeps_on_rank_1(shard: Shard) -> Workload:
     """Rank 1 comes later than the others, by the same time at every step."""
 
+    workload = layered(shard)
+
     def loss(module, batch):
         if shard.rank == 1:
-            with written_down(shard):
-                time.sleep(ASKED_S)
+            time.sleep(ASKED_S)
         return mean_square(module, batch)
 
-    return replace(layered(shard), loss=loss)
+    def last_gradient_is_there(_):
+        if shard.world_size > 1:
+            noted(shard, "arrives")
+
+    next(workload.module.parameters()).register_hook(last_gradient_is_there)
+    return replace(workload, loss=loss)
 
 
 def computes_longer(shard: Shard) -> Workload:
@@ -157,9 +164,10 @@ def sleeps_on_rank_0_with_buffers(shard: Shard) -> Workload:
     module = nn.Sequential(nn.BatchNorm1d(256), workload.module)
 
     def loss(module, batch):
-        if shard.rank == 0 and shard.world_size > 1:
-            with written_down(shard):
+        if shard.world_size > 1:
+            if shard.rank == 0:
                 time.sleep(ASKED_S)
+            noted(shard, "arrives")
         return mean_square(module, batch)
 
     return replace(workload, module=module, loss=loss)

@@ -7,6 +7,7 @@ tell, and the test says so instead of passing.
 
 import shutil
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,8 @@ class Found:
     """A run with a planted loss: its row of two ranks, and what was really planted.
 
     Attributes:
-        planted_s: The median of what the planted delays really took.
+        planted_s: The median of what the planted delays really took; where one rank waits for
+            the other, of how much later the other really arrived.
     """
 
     def __init__(self, folder: Path, case: str, log: Path) -> None:
@@ -44,12 +46,25 @@ class Found:
         self.launch: CellResult = load_run(folder / "r").results[f"planted.{case}.n2.r0"]
         files = sorted(log.parent.glob("log.rank*"))
         times = [float(line) for file in files for line in file.read_text().split()]
-        self.planted_s = float(np.median(times)) if times else 0.0
         self.log = log
+        if log.with_suffix(".arrives.rank0").exists():
+            times = self.late_s()
+        self.planted_s = float(np.median(times)) if times else 0.0
 
     def noted_ns(self, what: str, rank: int) -> NDArray[np.int64]:
         """When something happened on a rank: nanoseconds, one for every step."""
         return np.loadtxt(self.log.with_suffix(f".{what}.rank{rank}"), dtype=np.int64)
+
+    def late_s(self) -> list[float]:
+        """By how much the one rank came to the collective after the other, at every step.
+
+        Rank 0 alone also trains the reference of the gradients, so it notes more steps.
+        """
+        both = sorted((at, rank) for rank in (0, 1) for at in self.noted_ns("arrives", rank))
+        late_rank = 1 if self.row["budget"]["rank"] == 0 else 0
+        return [
+            (late - early) / 1e9 for (early, _), (late, rank) in pairwise(both) if rank == late_rank
+        ]
 
     def is_in(self, seconds: float, what: str) -> None:
         """Assert that ``seconds`` is the planted time, or skip where nobody can tell."""
