@@ -29,6 +29,9 @@ from scalebench.units import rough_time
 EVERY_S = 10.0
 """Off a terminal a line is printed at most this often, and none by what ends sooner."""
 
+LEAST_LAUNCHES = 3
+"""So many have ended before the time that is left is told by them."""
+
 
 def print_on(console: Console, text: str, style: str = "") -> None:
     """Print text on a console, and nothing else that a rank or a file has written into it."""
@@ -66,6 +69,7 @@ class TerminalProgress(ProgressListener):
         self.log = log or Log(console)
         self.task = bar.add_task("starting", total=None)
         self._told_time = False
+        self._began, self._num_done = self.log.clock(), 0
 
     def preparing(self) -> None:
         """Say that torch is being imported."""
@@ -84,6 +88,7 @@ class TerminalProgress(ProgressListener):
             text = f"scalebench: {left} launches on GPUs, about {usual}; large models take longer"
             print_on(self.console, text)
         self.bar.update(self.task, total=len(info.plan), completed=num_done)
+        self._began, self._num_done = self.log.clock(), num_done
 
     def calibrating(self, what: str, _: object) -> None:
         """Say which links are being calibrated."""
@@ -139,17 +144,25 @@ class TerminalProgress(ProgressListener):
         seconds = left * result.wall_s
         if seconds >= EVERY_S:
             told = f"a launch of {script.shown} takes {result.wall_s:.0f} s"
-            text = f"scalebench: {told}: about {rough_time(seconds)} for the other {left}"
+            text = f"scalebench: {told}: at least {rough_time(seconds)} for the other {left}"
             print_on(self.console, text)
 
     def _so_far(self) -> str:
-        """Say how many launches ended; rounds for precision come on top of what was planned."""
+        """Say how many launches ended, and when the others will, if they take as long as these.
+
+        Rounds for precision come on top of what was planned.
+        """
         task = next(task for task in self.bar.tasks if task.id == self.task)
         if task.total is None:
             return f"{task.completed:.0f} launches"
         if task.completed > task.total:
             return f"{task.completed:.0f} launches, {task.total:.0f} were planned"
-        return f"{task.completed:.0f} of {task.total:.0f} launches"
+        told = f"{task.completed:.0f} of {task.total:.0f} launches"
+        ended, left = task.completed - self._num_done, task.total - task.completed
+        if ended < LEAST_LAUNCHES or not left:
+            return told
+        left_s = (self.log.clock() - self._began) * left / ended
+        return f"{told}, about {rough_time(left_s)} left"
 
 
 @contextmanager

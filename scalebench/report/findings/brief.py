@@ -168,8 +168,11 @@ def losses(row: Row, named: bool = False) -> tuple[str, ...]:
     sure = next((part for part in found if causes.certain(row, budget, part)), None)
     if sure is None:
         return (told, f"{name}: {size} % (uncertain)")
-    lost = f"certain: {causes.points(budget.share(sure))} % lost to {causes.name(sure, budget)}"
-    return (f"{lost}. {wording.capital(told)}", lost)
+    sure_name, sure_size = causes.name(sure, budget), causes.points(budget.share(sure))
+    lost = f"certain: {sure_size} % lost to {sure_name}"
+    likely = f"{doubt.partition(',')[0]}: {size} % lost to {name}"
+    both = f"{likely}; certain: {sure_size} % to {sure_name}"
+    return (f"{lost}. {wording.capital(told)}", both, lost)
 
 
 def _why_open(budget: Budget) -> str:

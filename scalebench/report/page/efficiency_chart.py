@@ -25,7 +25,6 @@ DODGE = 7.0
 @dataclass(frozen=True)
 class _Axes:
     sizes: tuple[int, ...]
-    floor: float
     ceiling: float
 
     def x(self, size: int) -> float:
@@ -37,7 +36,7 @@ class _Axes:
         return LEFT + margin + (inner - 2 * margin) * place
 
     def y(self, efficiency: float) -> float:
-        share = (efficiency - self.floor) / (self.ceiling - self.floor)
+        share = efficiency / self.ceiling
         inner = HEIGHT - TOP - BOTTOM
         return TOP + inner * (1 - min(max(share, 0.0), 1.0))
 
@@ -62,10 +61,9 @@ def efficiency_chart(
     if not drawn:
         return None
     known = [row.efficiency for row in (*drawn, *earlier) if row.efficiency]
-    least = min(_end(one, low=True) for one in known)
-    most = max(_end(one, low=False) for one in known)
+    most = max(one.value if one.high is None else one.high for one in known)
     sizes = tuple(sorted({row.world_size for row in (*drawn, *earlier)}))
-    axes = _Axes(sizes, 0.5 if least >= 0.5 else 0.0, min(max(1.05, 1.03 * most), 2.0))
+    axes = _Axes(sizes, min(max(1.05, 1.03 * most), 2.0))
     groups = wording.by_case(drawn)
     parts = [*_grid(axes)]
     with_marks = len(drawn) <= MOST_MARKS
@@ -86,11 +84,6 @@ def _rated(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.efficiency and not wording.is_baseline(row)]
 
 
-def _end(estimate: Estimate, low: bool) -> float:
-    end = estimate.low if low else estimate.high
-    return estimate.value if end is None else end
-
-
 def _shift(index: int, count: int, axes: _Axes) -> float:
     room = (WIDTH - LEFT - RIGHT) / len(axes.sizes) * 0.5
     step = min(DODGE, room / max(count, 1))
@@ -98,13 +91,12 @@ def _shift(index: int, count: int, axes: _Axes) -> float:
 
 
 def _grid(axes: _Axes) -> list[str]:
-    ticks = (0.5, 0.75, 1.0) if axes.floor else (0.0, 0.5, 1.0)
     lines = [
         f'<line class="{"ideal" if tick == 1 else "grid"}" x1="{LEFT}" x2="{WIDTH - RIGHT}"'
         f' y1="{axes.y(tick):.1f}" y2="{axes.y(tick):.1f}"/>'
         f'<text x="{LEFT - 7}" y="{axes.y(tick) + 4:.1f}" text-anchor="end">'
         f"{100 * tick:.0f} %</text>"
-        for tick in ticks
+        for tick in (0.0, 0.5, 1.0)
     ]
     every = -(-len(axes.sizes) // MOST_TICKS)
     lines += [

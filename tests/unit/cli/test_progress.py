@@ -52,6 +52,24 @@ def test_a_line_is_printed_when_a_launch_ends_and_the_last_line_is_ten_seconds_o
     assert stream.getvalue().count("\n") == 1
 
 
+def test_the_time_that_is_left_follows_from_the_launches_so_far(clock):
+    stream, progress = shown_on(False, clock)
+    progress.planned(make_run([make_result(make_cell(repeat=i)) for i in range(9)]).info, 2)
+    for _ in range(4):
+        clock.now += EVERY_S
+        progress.ended(make_result(make_cell()))
+    told = [
+        line.partition(": ")[2].partition(", last")[0] for line in stream.getvalue().split("\n")
+    ]
+    assert told == [
+        "10 s: 3 of 9 launches",
+        "20 s: 4 of 9 launches",
+        "30 s: 5 of 9 launches, about 40 s left",
+        "40 s: 6 of 9 launches, about 30 s left",
+        "",
+    ]
+
+
 def test_after_the_first_launch_of_a_script_the_rest_is_estimated(clock):
     target = ScriptTarget(name="train", program="train.py")
     cells = [make_cell("script", n, r, Script(), workload=target) for r in (0, 1) for n in (1, 2)]
@@ -60,7 +78,7 @@ def test_after_the_first_launch_of_a_script_the_rest_is_estimated(clock):
     for cell in cells[:2]:
         progress.ended(make_result(cell, wall_s=24.0))
     assert stream.getvalue() == (
-        "scalebench: a launch of train.py takes 24 s: about 72 s for the other 3\n"
+        "scalebench: a launch of train.py takes 24 s: at least 72 s for the other 3\n"
     )
 
 
