@@ -172,7 +172,7 @@ def losses(row: Row, named: bool = False) -> tuple[str, ...]:
     lost = f"certain: {sure_size} % lost to {sure_name}"
     likely = f"{doubt.partition(',')[0]}: {size} % lost to {name}"
     both = f"{likely}; certain: {sure_size} % to {sure_name}"
-    return (f"{lost}. {wording.capital(told)}", both, lost)
+    return (f"{told}. {wording.capital(lost)}", both, lost)
 
 
 def _why_open(budget: Budget) -> str:

@@ -121,7 +121,7 @@ def test_a_case_has_speedup_efficiency_loss_and_next_step():
 def test_a_larger_loss_that_is_not_significant_is_not_passed_over_in_silence():
     row = attributed(make_row(efficiency=0.85), doubtful=["wait"])
     assert losses(row)[0] == (
-        "certain: 5.4 % lost to transfer. Probable, not certain: waiting, 9.4 of the 15.0 % lost"
+        "probable, not certain: waiting, 9.4 of the 15.0 % lost. Certain: 5.4 % lost to transfer"
     )
 
 

@@ -77,7 +77,7 @@ def test_a_card_has_its_result_the_largest_loss_and_one_advice():
     card = cards_of(traced_rows())["ddp-25mb"]
     assert (card.figure + card.unit, card.share) == ("1.700×", "85.0 ± 3.4 %")
     assert card.sentence == (
-        "Certain: 5.4 % lost to transfer. Probable, not certain: waiting, 9.4 of the 15.0 % lost."
+        "Probable, not certain: waiting, 9.4 of the 15.0 % lost. Certain: 5.4 % lost to transfer."
     )
     assert card.next_step and card.link == "ddp/ddp-25mb/N=2" and not card.noisy
     assert card.bar is not None and card.bar.low < card.bar.middle < card.bar.high
@@ -108,7 +108,7 @@ def test_the_card_of_a_suite_answers_what_is_best_what_costs_and_what_to_try():
     assert card.headline.startswith("Highest efficiency: case ddp-25mb, 85.0 % (81.6–88.4). Not")
     assert [line.name for line in card.cases] == ["ddp-25mb", "ddp-1mb"]
     assert card.cases[0].link == "ddp/ddp-25mb/N=2"
-    assert card.loss.startswith("ddp-25mb: certain: 5.4 % lost to transfer. Probable")
+    assert card.loss.startswith("ddp-25mb: probable, not certain: waiting, 9.4 of the 15.0 % lost")
     assert card.next_step.startswith("ddp-25mb: Probably: ")
     assert card.next_step and not card.missing
     assert suite_card_of(usual_rows()).missing == "9 rows: 1 out of memory and 2 skipped"
