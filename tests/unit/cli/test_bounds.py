@@ -66,27 +66,6 @@ def test_settings(told, text, words):
     assert code == 2 and words in line, line
 
 
-def test_settings_are_values_or_lists_of_them(told):
-    Path("scalebench.toml").write_text("gpus = [1, 2]\nquick = true\ncompile = false\nsteps = 7")
-    code, out, _ = told("run", "--show-config")
-    shown = dict(line.split()[:2] for line in out.splitlines())
-    assert code == 0
-    assert [shown[name] for name in ("gpus", "quick", "compile", "steps")] == [
-        *("1,2", "True", "False", "7")
-    ]
-
-
-def test_times_that_are_none_are_left_out_of_a_trace_and_counted(told):
-    valid = {"ph": "X", "cat": "cpu_op", "name": "op", "ts": 10, "dur": 5}
-    text = json.dumps({"traceEvents": [valid, *({**valid, "ts": f"ts{i}"} for i in range(5))]})
-    for i, number in enumerate(("1e999990", "-1e999999999", "NaN", "1e18", "9" * 40)):
-        text = text.replace(f'"ts{i}"', number)
-    Path("t.json").write_text(text)
-    code, out, _ = told("trace", "t.json", "--json")
-    assert code == 0
-    assert json.loads(out)["notices"] == ["5 events of t.json without a valid time are left out."]
-
-
 @pytest.mark.parametrize("number", ["1e200", "-1.5E+0300", "9" * 200, "1e999"])
 def test_numbers_whose_square_is_none_are_no_measurement(told, number):
     content = gated_run(seed=1).model_dump(mode="json")

@@ -4,8 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 
@@ -95,30 +93,6 @@ def test_what_nobody_foresaw_is_a_defect_and_no_verdict(
         assert str(file) in told[0] and "Report it" in told[0]
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert "Traceback" in file.read_text() and "resolve_run" in file.read_text()
-
-
-def test_a_defect_that_cannot_be_stored_is_told_all_the_same(monkeypatch, capsys):
-    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
-    monkeypatch.setattr(view, "resolve_run", fails(KeyError("row")))
-    assert left(["show"]) == 70
-    assert "could not be stored (No such file" in capsys.readouterr().err
-
-
-def test_a_defect_in_a_thread_is_no_success(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-    def resolve(_name):
-        thread = threading.Thread(target=lambda: {}["row"])
-        thread.start()
-        thread.join()
-        return Path("nowhere")
-
-    monkeypatch.setattr(view, "resolve_run", resolve)
-    monkeypatch.setattr("scalebench.analysis.run.load_run", lambda path: path)
-    monkeypatch.setattr("scalebench.analysis.summarise.summarise", lambda run: run)
-    monkeypatch.setattr(view, "emit_json", lambda summary: None)
-    assert left(["show", "--json"]) == 70
-    assert "KeyError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

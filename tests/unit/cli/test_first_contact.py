@@ -33,26 +33,18 @@ def told(capfd, *words):
     ("typed", "meant"),
     [
         ("run train.py", "run -- train.py"),
-        ("run train.py --lr 0.1", "run -- train.py --lr 0.1"),
-        ("run --gpus 1,2 train.py --lr 0.1", "run --gpus 1,2 -- train.py --lr 0.1"),
         ("run train.py --gpus 1,2 --batch-size 8", "run --gpus 1,2 -- train.py --batch-size 8"),
-        ("run train.py --quick --lr=3", "run --quick -- train.py --lr=3"),
         ("run python train.py --lr 0.1", "run -- python train.py --lr 0.1"),
         ("run -m my.train --lr 0.1", "run -- -m my.train --lr 0.1"),
         ("run torchrun --nproc_per_node 2 train.py -x", "run -- train.py -x"),
         ("train.py --lr 0.1", "run -- train.py --lr 0.1"),
-        ("python3.12 train.py", "run -- python3.12 train.py"),
         ("-- train.py", "run -- train.py"),
-        ("--gpus 2 ddp", "run --gpus 2 ddp"),
         ("ddp --gpus 2", "run ddp --gpus 2"),
-        ("run ddp --nproc 2", "run ddp --gpus 2"),
         ("run ddp --nproc_per_node=2", "run ddp --gpus=2"),
         ("run ddp --gpus 1,2 --nproc 4 --quick", "run ddp --gpus 1,2 --quick"),
-        ("run ddp --nproc=4 --gpus=1,2", "run ddp --gpus=1,2"),
         ("run ddp -n 2", "run ddp --gpus 2"),
         ("run --nproc 2 -- train.py --nproc 3", "run --gpus 2 -- train.py --nproc 3"),
         ("run ddp --batch_size 8", "run ddp --batch-size 8"),
-        ("run --suite ddp", "run ddp"),
         ("run --suite=ddp --model mlp", "run ddp --workload mlp"),
     ],
 )
@@ -65,13 +57,11 @@ def test_the_command_that_is_meant(capfd, typed, meant):
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ("my_gpt", "my_gpt:workload"),
         ("my_gpt.py", "my_gpt:workload"),
         ("./my_gpt.py:two", None),
         ("my_gpt:", "my_gpt:workload"),
         ("my_gpt.workload", "my_gpt:workload"),
         ("models/small.py:first", "models.small:first"),
-        ("models.small", "models.small:first"),
         ("my_gtp", None),
     ],
 )
@@ -85,7 +75,6 @@ def test_a_workload_without_its_function(capfd, given, meant):
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("{batch}", "Write {rank_batch}"),
         ("{worldsize}", "Write {world_size}"),
         ("x{globl_batch}", "Write {global_batch}"),
         ("{epoch}.pt", "train.py gets {epoch} as it stands"),
@@ -112,9 +101,7 @@ def test_a_name_in_braces(argument, said):
         ("rnu", "Did you mean 'run'? Valid: baseline,"),
         ("run nowhere.py", "no suite file nowhere.py"),
         ("run mine.py", "mine.py does not define SUITE"),
-        ("run ddp --gups 2", "--gpus"),
         ("run --frobnicate", "No such option '--frobnicate'"),
-        ("--frobnicate", "No such option"),
     ],
 )
 def test_what_means_nothing_else(capfd, typed, error):

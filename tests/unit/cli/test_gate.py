@@ -87,27 +87,6 @@ def test_mismatches_and_settings_reach_the_gate(call, project):
         call("gate", "--baseline", "base.json", "slow.json")
 
 
-def test_only_exact_quantities(call):
-    assert call("gate", "--baseline", "base.json", "slow.json", "--exact-only")[0] == 0
-
-
-def test_baselines_are_accepted_listed_and_the_default(call, project):
-    with pytest.raises(UsageError, match="baseline accept"):
-        call("gate", "same.json")
-    _, text = call("baseline", "list")
-    assert "no baselines yet" in text
-    code, text = call("baseline", "accept", "base.json")
-    (path,) = text.split()
-    assert code == 0 and (project / path).is_file() and path.startswith("reports/baselines/")
-    assert call("gate", "same.json")[0] == 0
-    assert call("gate", "slow.json")[0] == 1
-    (listed,) = json.loads(call("baseline", "list", "--json")[1])
-    assert (listed["suite"], listed["num_launches"], listed["path"]) == ("ddp", 5, path)
-    assert "5 rows" in call("baseline", "list")[1]
-    call("baseline", "accept", "slow.json", "--name", "mine")
-    assert call("gate", "--baseline", "mine", "same.json")[0] == 0
-
-
 def test_a_further_accepted_run_is_added_and_counts(call, project):
     call("baseline", "accept", "base.json")
     write_model(project / "again.json", gated_run(seed=7))
@@ -129,8 +108,3 @@ def test_run_folders_and_the_newest_run(call, project):
     assert told["new_run_id"] == told["base_run_id"]
     assert told["verdict"] in ("passed", "inconclusive")
     assert paths.root.name in told["new"]
-
-
-def test_the_exit_codes_stand_in_the_help_one_below_the_other(call):
-    text = call("gate", "--help")[1]
-    assert "4 cells of NEW failed\n" in text and "\\b" not in text

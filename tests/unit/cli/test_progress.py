@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from scalebench.cli.progress import EVERY_S, Log, TerminalProgress, parts_on
+from scalebench.cli.progress import EVERY_S, Log, TerminalProgress
 from scalebench.records.run import RunInfo
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
@@ -97,23 +97,6 @@ def test_before_the_first_launch_on_gpus_the_whole_is_estimated(clock, terminal,
     assert told in stream.getvalue()
 
 
-def test_a_short_script_needs_no_estimate(clock):
-    target = ScriptTarget(name="train", program="train.py")
-    cells = [make_cell("script", n, strategy=Script(), workload=target) for n in (1, 2)]
-    stream, progress = shown_on(False, clock)
-    progress.planned(make_run([make_result(cell) for cell in cells]).info, 0)
-    progress.ended(make_result(cells[0], wall_s=3.0))
-    assert stream.getvalue() == ""
-
-
-def test_further_rounds_come_on_top_of_the_plan(clock):
-    stream, progress = shown_on(False, clock)
-    progress.planned(info(), 3)
-    clock.now += 12
-    progress.ended(make_result(make_cell()))
-    assert "12 s: 4 launches, 3 were planned, last ddp at N=2" in stream.getvalue()
-
-
 def test_rows_that_take_turns_are_announced_as_one(clock):
     stream, progress = shown_on(False, clock)
     progress.planned(info(), 1)
@@ -124,26 +107,3 @@ def test_rows_that_take_turns_are_announced_as_one(clock):
     assert stream.getvalue() == wanted
     (task,) = progress.bar.tasks
     assert task.description == "measuring 2 rows of ddp by turns, round 2"
-
-
-def test_calibrations_are_told_too(clock):
-    stream, progress = shown_on(False, clock)
-    clock.now += 25
-    progress.calibrating("all_reduce, N=2", None)
-    assert stream.getvalue() == "scalebench: 25 s: calibrating all_reduce, N=2\n"
-
-
-def test_a_terminal_has_its_bar_instead(clock):
-    stream, progress = shown_on(True, clock)
-    clock.now += 60
-    progress.ended(make_result(make_cell()))
-    assert "launches" not in stream.getvalue()
-
-
-def test_parts_of_other_commands_are_logged_alike(clock):
-    stream = io.StringIO()
-    with parts_on(stream, clock) as on_part:
-        on_part("straggler", None)
-        clock.now += 11
-        on_part("link rate", None)
-    assert stream.getvalue() == "scalebench: 11 s: link rate\n"

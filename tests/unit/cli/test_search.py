@@ -4,22 +4,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from scalebench.cli import Terminated, cli
-from scalebench.cli.search import _run
+from scalebench.cli import cli
 from scalebench.errors import ScalebenchError
 from scalebench.report.page.search_page import render_search_page
 from scalebench.report.tables.search import render_search
 from scalebench.search.result import SearchResult
-from scalebench.session.session import Interrupted, Session
 from scalebench.session.suites.files import load_suite
-from scalebench.spec import Case, Plain, Suite
 
 ELSEWHERE = ["--workload", "gpt-7b", "--gpu-type", "h100", "--mfu", "0.45", "--margin", "0.1"]
 
@@ -81,48 +77,18 @@ def test_the_table_says_what_was_tried(found: tuple[SearchResult, Path], width: 
     assert max(map(len, shown.splitlines())) <= width
 
 
-def test_an_experiment_is_shown_with_its_regret(found: tuple[SearchResult, Path]) -> None:
-    from scalebench.search.result import Experiment, MeasuredChoice
-
-    rows = (
-        MeasuredChoice(case="a", picked="best", predicted_s=1.0, measured_s=1.1,
-                       predicted_bytes=1e9, measured_bytes=10**9),
-        MeasuredChoice(case="b", picked="random", predicted_s=2.0, measured_s=None,
-                       predicted_bytes=1e9, measured_bytes=None, reason="out of memory"),
-    )  # fmt: skip
-    done = Experiment(run="r", rows=rows, rank_correlation=None, regret=1.0, error=0.09)
-    shown = render_search(found[0].model_copy(update={"measured": done}), 120)
-    assert "regret 1.000: the first choice, a, is the fastest of what was trained" in shown
-    assert "b: out of memory" in shown and "9.1 %" in shown
-    faster = rows[1].model_copy(update={"measured_s": 0.9, "reason": None})
-    missed = done.model_copy(update={"rows": (rows[0], faster), "regret": 1.22})
-    page = render_search_page(found[0].model_copy(update={"measured": missed}))
-    assert "regret 1.220: a, the first choice, takes so many times the step of b" in page
-
-
-def test_the_page_has_the_unit_of_its_memory(found: tuple[SearchResult, Path]) -> None:
-    result, _ = found
-    small = [one.model_copy(update={"memory_bytes": 2e7}) for one in result.best]
-    tiny = result.model_copy(update={"best": tuple(small), "front": tuple(small)})
-    assert "predicted memory of a rank, MB" in render_search_page(tiny)
-    assert "predicted memory of a rank, GB" in render_search_page(result)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--gpus", "8", *ELSEWHERE, "--link", "nvlink9"], "Did you mean"),
         (["--gpus", "8", *ELSEWHERE, "--link", "pcie4+pcie5+pcie3"], "two joined by +"),
-        (["--gpus", "8", *ELSEWHERE, "--links", "cray"], "Valid"),
         (["--gpus", "8", *ELSEWHERE, "--links", "dgx-h100", "--link", "pcie4"], "one of them"),
         (["--gpus", "8", *ELSEWHERE, "--measure", "3"], "not here"),
         (["--gpus", "8", *ELSEWHERE, "--memory-limit", "4GB"], "--memory-limit 15GB, or --gpus 32"),
         (["--gpus", "37", *ELSEWHERE], "Give --gpus 36, or another --batch-size"),
         (["--gpus", "8", "--workload", "gpt-7b", "--gpu-type", "h100"], "--mfu 0.45"),
         (["--gpus", "8", "--workload", "cnn-8", "--gpu-type", "h100", "--mfu", "0.4"], "gpt-7b"),
-        (["--gpus", "8", "--gpu-type", "k80", "--mfu", "0.4"], "Valid"),
         (["--gpus", "8", "--gpu-type", "mi300x", "--mfu", "0.4"], "--link"),
-        (["--gpus", "2", "--mfu", "0.4"], "--gpu-type"),
         (["--gpus", "8", "--workload", "m:w", "--gpu-type", "h100", "--mfu", "0.4"], "measured"),
         (["--gpus", "2", "--cpus-per-rank", "0.2"], "--launcher lab"),
         (["--gpus", "2", "--suite", "/nowhere/best.py"], "--suite /nowhere/best.py: there is no"),
@@ -141,8 +107,6 @@ def test_what_cannot_be_searched_is_refused_in_one_line(arguments: list[str], wo
         (["--memory-limit", "80"], "80 is 80 bytes, less than any rank needs. Did you mean 80GB?"),
         (["--memory-limit", "80kB"], "80kB is 80,000 bytes"),
         (["--mfu", "45"], "not a fraction between 0 and 1"),
-        (["--measure", "0"], "--measure"),
-        (["--gpus", "2,4"], "not a whole number"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_in_one_line(
@@ -152,39 +116,6 @@ def test_a_value_that_cannot_be_meant_is_refused_in_one_line(
     assert isinstance(done.exception, click.BadParameter), done.exception
     told = done.exception.format_message()
     assert words in told and "\n" not in told
-
-
-def test_a_chance_is_told_only_where_there_are_several(
-    found: tuple[SearchResult, Path],
-) -> None:
-    result, _ = found
-    sure = result.model_copy(update={"probability": 0.9997})
-    assert "fastest: over 99 %; typical error" in " ".join(render_search(sure, 160).split())
-    alone = result.model_copy(
-        update={"best": result.best[:1], "probability": 1.0, "num_meshes": 1, "num_evaluated": 9}
-    )
-    shown = " ".join(render_search(alone, 160).split())
-    assert "probability" not in shown and "typical error" in shown
-    assert "configurations of 1 mesh;" in shown
-
-
-@pytest.mark.parametrize("signal", [KeyboardInterrupt, Terminated])
-def test_a_signal_ends_its_measurement_without_a_traceback(
-    signal: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stopped(*_: object) -> None:
-        try:
-            raise signal
-        except KeyboardInterrupt:
-            run = SimpleNamespace(paths=SimpleNamespace(root="reports/here"))
-            raise Interrupted(cast(Any, run)) from None
-
-    monkeypatch.setattr(Session, "run", stopped)
-    suite = Suite(name="s", question="?", cases=(Case(name="plain", strategy=Plain()),))
-    with pytest.raises(signal) as caught:
-        _run({"hosts": None, "launcher": None}, suite, (1,))
-    assert type(caught.value) is signal
-    assert "results so far are in reports/here" in capsys.readouterr().err
 
 
 def test_without_a_measurement_torch_stays_away() -> None:

@@ -36,16 +36,10 @@ def test_a_size_that_does_not_divide_the_ranks_is_named(strategy):
     assert "(shard_size)" in Fsdp(shard_size=2).why_not("cpu", 3)
 
 
-def test_what_torch_compiles_wrongly_is_refused():
-    assert Tensor(compile=True, loss=True).why_not("cuda", 2) is None
-    assert "give --no-compile" in Tensor(compile=True, sequence=True).why_not("cuda", 2)
-
-
 @pytest.mark.parametrize(
     ("strategy", "ranks", "said"),
     [
         (Tensor(), 3, "4 (heads) cannot be divided among 3 ranks"),
-        (Tensor(), 8, "4 (heads) cannot be divided among 8 ranks"),
         (Tensor(sequence=True), 4, None),
         (Tensor(loss=True), 2, None),
     ],
@@ -62,7 +56,6 @@ def test_gpt_is_divided_by_heads_vocabulary_and_sequence(strategy, ranks, said):
         ({"sequence": 9}, Tensor(sequence=True), "9 (tokens) cannot be divided among 2 ranks"),
         ({"sequence": 9}, Tensor(), None),
         ({}, Tensor(sequence=True), "the workload has none"),
-        ({}, Tensor(loss=True), "the workload divides none"),
     ],
 )
 def test_what_a_plan_does_not_have_is_refused(changes, strategy, said):
@@ -92,8 +85,6 @@ def plan(heads=4, sequence=64):
         ("ulysses", 4, {}, None),
         ("ulysses", 8, {}, "4 (heads) cannot be divided among 8 ranks with method='ulysses'"),
         ("ulysses", 2, {"sequence": 63}, "63 (tokens) cannot be divided among 2 ranks with"),
-        ("ring", 8, {}, None),
-        ("ring", 2, {"heads": 3}, None),
         ("ring", 2, {"sequence": 62}, "62 (tokens) cannot be divided among 2 ranks, two parts"),
         ("ring", 3, {}, "64 (tokens) cannot be divided among 3 ranks, two parts for each, with"),
     ],
@@ -101,12 +92,6 @@ def plan(heads=4, sequence=64):
 def test_ulysses_divides_heads_and_the_ring_two_parts_for_each_rank(method, ranks, changes, said):
     reason = Context(method=method).why_not_plan(plan(**changes), ranks)
     assert reason is None if said is None else said in reason
-
-
-def test_the_ring_computes_in_16_bits_on_a_gpu():
-    assert "autocast=True" in Context(method="ring").why_not("cuda", 2)
-    assert Context(method="ring", autocast=True).why_not("cuda", 2) is None
-    assert Context(method="ulysses").why_not("cuda", 2) is None
 
 
 TINY = PRESETS["gpt-moe-tiny"]
@@ -117,10 +102,8 @@ TINY = PRESETS["gpt-moe-tiny"]
     [
         (Expert(), 8, None),
         (Expert(), 3, "gpt-moe-tiny: 8 experts cannot be divided among 3 ranks"),
-        (Expert(experts=6), 4, "6 experts cannot be divided among 4 ranks"),
         (Expert(size=2), 16, None),
         (Expert(top_k=9), 2, "top_k is 9 and there are 8 experts; choose at most 8"),
-        (Expert(experts=1), 1, "top_k is 2 and there are 1 experts"),
         (Expert(top_k=0), 2, "a token needs an expert"),
     ],
 )
@@ -133,7 +116,6 @@ def test_what_the_experts_cannot_do_is_named(strategy, ranks, said):
     ("strategy", "said"),
     [
         (Expert(capacity_factor=0), "a capacity_factor of 0 lets no token through"),
-        (Expert(capacity_factor=-1.5), "a capacity_factor of -1.5"),
         (Expert(capacity_factor=1, dropless=True), "give one of the two"),
         (Expert(capacity_factor=0.5), None),
     ],
@@ -171,8 +153,6 @@ def test_what_the_router_does_is_part_of_the_workloads_name():
     ("name", "said"),
     [
         ("gpt-moe+top1", "+top1 is none of"),
-        ("gpt-moe+capacity-0", "+capacity-0 is none of"),
-        ("gpt-moe+experts-0", "+experts-0 is none of"),
         ("gpt+top-1", "gpt has no experts"),
         ("gpt-moe+top-9", "cannot have more experts than there are"),
         ("gpt-mo+top-1", "Did you mean 'gpt-moe'?"),

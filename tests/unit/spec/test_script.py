@@ -1,7 +1,5 @@
 """A user's script as data."""
 
-import sys
-
 import pytest
 
 from scalebench.errors import UsageError
@@ -52,12 +50,6 @@ def test_placeholders_are_replaced_and_other_braces_are_not():
     )
     assert script.arguments_for({"rank_batch": 8, "world_size": 2}) == ["--b=8", '{"a": 2}', "{x}"]
     assert script.takes_batch and script.depends_on_size
-
-
-def test_the_same_arguments_at_every_size():
-    script = ScriptTarget(name="t", program="t.py", arguments=("--out", "{run_dir}"))
-    assert not script.takes_batch and not script.depends_on_size
-    assert script.python == sys.executable
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,13 @@
 import pytest
 from pydantic import ValidationError
 
-from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
-from scalebench.costmodel.pipelines.orders import plan_schedule, why_no_pipeline
 from scalebench.spec import (
     Accelerate,
     Ddp,
     DeepSpeed,
     Fabric,
-    LayerWise,
     LocalSgd,
     ParameterServer,
-    Pipeline,
 )
 
 
@@ -35,41 +31,6 @@ def test_what_cannot_run_says_why():
     assert "on GPUs only" in (sharded.why_not("cpu", 2) or "")
     assert sharded.why_not("cuda", 2) is None
     assert "nothing to offload" in (DeepSpeed(stage=0, offload=True).why_not("cpu", 2) or "")
-
-
-def test_engines_that_always_reduce_say_so():
-    assert DeepSpeed(stage=0).always_communicates
-    assert Fabric().always_communicates is None
-    assert Fabric(sharding="fsdp2").always_communicates
-
-
-def test_deepspeed_as_shipped_clips_and_is_not_compared():
-    assert DeepSpeed().unverified_because is None
-    shipped = DeepSpeed(bucket_mb=None, as_shipped=True)
-    assert "clips gradients" in (shipped.unverified_because or "")
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-def test_one_rank_works_at_a_time(ranks):
-    strategy = LayerWise()
-    schedule = plan_schedule(strategy.schedule, ranks, strategy.microbatches, strategy.chunks)
-    timeline = dry_run(schedule, equal_times(ranks))
-    assert timeline.bubble_ratio == pytest.approx((ranks - 1) / ranks)
-
-
-def test_more_ranks_than_size_are_copies_of_the_model():
-    assert [LayerWise().num_shards(n) for n in (1, 2, 4)] == [1, 1, 1]
-    assert [LayerWise(size=2).num_shards(n) for n in (1, 2, 4, 8)] == [1, 1, 2, 4]
-    assert LayerWise(size=2).why_not("cpu", 4) is None
-    assert why_no_pipeline(LayerWise(size=2), 8, 4) is None
-
-
-def test_it_is_a_pipeline_that_cannot_be_given_another_schedule():
-    assert isinstance(LayerWise(), Pipeline)
-    for changes in ({"schedule": "1f1b"}, {"microbatches": 2}, {"data_parallel": 2}):
-        with pytest.raises(ValidationError):
-            LayerWise(**changes)
-    assert LayerWise.model_validate_json(LayerWise(size=2).model_dump_json()) == LayerWise(size=2)
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,6 @@ def test_ranks_dealt_out_by_turns_are_put_in_order() -> None:
     assert there.places()[2] == {"host": "n0", "local_rank": 1}
 
 
-def test_a_cgroup_limits_the_cores_of_a_node() -> None:
-    there = (0, 1, 2, 3)
-    hello = Registration(host="n", pid=1, affinity=there, cores=there, cgroup_cpus=1.5, torch="2")
-    assert world_of("srun", {0: hello}, {0: {"devices": []}}).nodes[0].num_cores == 1
-
-
 def test_the_plan_of_a_world() -> None:
     here = Machine(num_gpus=0, num_cores=4, world=world(2, 2, cores=4))
     plan = make_plan(
@@ -83,12 +77,6 @@ def test_the_plan_of_a_world() -> None:
     line = "4 ranks on 2 nodes (2 x 2), started by torchrun"
     assert any(line in notice and "N = 4: 2+2" in notice for notice in plan.notices)
     assert not any("oversubscribed" in notice for notice in plan.notices)
-
-
-def test_the_default_sizes_of_a_world_end_with_all_of_it() -> None:
-    here = Machine(num_gpus=0, num_cores=8, world=world(3, 3))
-    plan = make_plan(Request(scaling="weak", batch_size=4), load_suites(["ddp"]), here)
-    assert plan.spec.world_sizes == (1, 2, 4, 6)
 
 
 def test_only_the_shape_of_a_world_decides_whether_runs_compare() -> None:

@@ -1,19 +1,12 @@
 """The host's processors: numbers of a hand-made /proc, and a real process that is in the way."""
 
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from scalebench.launch.monitor.node import HostWatch
-from scalebench.launch.monitor.processes import kinship
 
-needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 JOB = 4000
 LINES = {"cpu0": (0, 0, 0, 0, 0, 0, 0, 0), "cpu1": (0, 0, 0, 0, 0, 0, 0, 0)}
 
@@ -75,62 +68,3 @@ def test_a_machine_that_counts_nothing_is_not_taken_for_an_idle_one(tmp_path):
     load = HostWatch([JOB], tmp_path, [0]).stop()
     assert load.busy_cpu_s is None
     assert "counts no processor's time" in load.unavailable["busy_cpu_s"]
-
-
-def test_kinship_follows_the_parents(tmp_path):
-    for pid, parent in ((10, 1), (20, 10), (30, 20), (40, 1), (60, 40)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} 0\n")
-    kin = {pid: kinship(pid, (10, 60), tmp_path) for pid in (10, 20, 30, 40, 50, 60)}
-    ours = dict.fromkeys((10, 20, 30, 60), "ours")
-    assert kin == ours | {40: "foreign", 50: "unknown"}
-
-
-SPIN = """
-import time
-end = time.monotonic() + {seconds}
-while time.monotonic() < end:
-    pass
-print(time.process_time(), flush=True)
-"""
-JOB_PROGRAM = """
-import subprocess, sys
-for _ in sys.stdin:
-    subprocess.run({command!r})
-    print("done", flush=True)
-"""
-SECONDS = 2.0
-
-
-def spinning() -> list[str]:
-    """The command of a process that keeps a processor busy, then tells its own CPU time."""
-    return [sys.executable, "-c", SPIN.format(seconds=SECONDS)]
-
-
-@contextmanager
-def a_job(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs the command whenever it is sent a line, and says when it is done."""
-    program = JOB_PROGRAM.format(command=list(command))
-    job = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    time.sleep(0.3)  # its start-up is not to be counted
-    try:
-        yield job
-    finally:
-        job.communicate()
-
-
-@needs_proc
-def test_what_the_jobs_children_took_is_the_jobs():
-    """Held against what the child itself says; true however busy the machine is."""
-    with a_job(spinning()) as job:
-        begun = HostWatch([job.pid])
-        job.stdin.write("\n")
-        job.stdin.flush()
-        its_own_s = float(job.stdout.readline())
-        job.stdout.readline()
-        load = begun.stop()
-    assert its_own_s > 0.05
-    assert load.job_cpu_s == pytest.approx(its_own_s, abs=0.1)
-    assert load.busy_cpu_s > 0.8 * its_own_s

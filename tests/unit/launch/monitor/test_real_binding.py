@@ -76,12 +76,3 @@ def test_a_uuid_that_nvml_does_not_know_is_named_and_the_others_are_read(nvml: N
     sampler = DeviceSampler(["no-such", A])
     assert sampler.open() and len(sampler.logs) == 1
     assert sampler.unavailable == {"no-such": "NVML: Not Found"}
-
-
-@pytest.mark.parametrize(
-    ("code", "text"), [(9, "NVML: Driver Not Loaded"), (18, "NVML: RM has detected")]
-)
-def test_without_a_driver_there_is_a_reason(nvml: Nvml, code: int, text: str):
-    nvml(f"* nvmlInit error {code}")
-    sampler = DeviceSampler()
-    assert not sampler.open() and sampler.unavailable["devices"].startswith(text)

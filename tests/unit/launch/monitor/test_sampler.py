@@ -1,30 +1,11 @@
 """The sampling thread: it never holds up the end of a launch, whatever the driver does."""
 
-import os
-import threading
 import time
 
 import pytest
 
-from scalebench.launch.monitor.node import NodeWatch
 from scalebench.launch.monitor.sampler import DeviceSampler
 from tests.builders.watched import A, make_twin
-
-
-def test_the_thread_samples_until_it_is_stopped_and_is_then_gone():
-    sampler = DeviceSampler([A], make_twin(), period_s=0.02)
-    before = time.monotonic_ns()
-    sampler.start()
-    while sampler.num_ticks < 5:
-        time.sleep(0.005)
-    (track,) = sampler.stop()
-    after = time.monotonic_ns()
-    times = track.states.time_ns
-    assert len(times) >= 5
-    assert times == sorted(times)
-    assert before < times[0] < times[-1] < after
-    assert sampler.thread is not None and not sampler.thread.is_alive()
-    assert 0 < sampler.cpu_s < 0.3
 
 
 def test_the_end_is_sampled_however_long_the_next_reading_is_away():
@@ -57,38 +38,3 @@ def test_a_driver_that_never_answers_does_not_hold_up_the_end(stuck):
     assert track.states.time_ns == []  # the first reading never ended
     assert sampler.unavailable["sampler"] == "NVML had not answered 0.2 s after the end"
     assert sampler.thread.daemon
-
-
-def test_a_driver_that_stops_answering_leaves_what_was_read(stuck):
-    sampler = DeviceSampler([A], stuck, period_s=0.01)
-    sampler.start()
-    while sampler.num_ticks < 3:
-        time.sleep(0.005)
-    stuck.hanging.add("nvmlDeviceGetTemperatureV")
-    time.sleep(0.05)
-    (track,) = sampler.stop(limit_s=0.1)
-    assert len(track.states.time_ns) >= 3
-    assert len(track.states.power_w) == len(track.states.time_ns)
-
-
-def test_the_watch_brings_devices_and_processors_together():
-    with NodeWatch("cuda", [A], [os.getpid()], make_twin()) as watch:
-        time.sleep(0.25)
-    node = watch.track
-    assert [device.uuid for device in node.devices] == [A]
-    assert node.num_ticks >= 2
-    assert node.sampler_cpu_s > 0
-    assert node.host.wall_s > 0.2
-    assert node.unavailable == {}
-
-
-def test_the_watch_ends_when_the_launch_is_interrupted():
-    before = threading.active_count()
-    watch = NodeWatch("cuda", [A], [os.getpid()], make_twin())
-    try:
-        with watch:
-            raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        pass
-    assert threading.active_count() == before
-    assert watch.track is not None
