@@ -5,20 +5,15 @@ import os
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from scalebench.analysis.summarise import summarise
-from scalebench.pytest_plugin import collecting, fixture, measuring
+from scalebench.pytest_plugin import collecting, fixture
 from scalebench.records.outcome import skipped_result
-from scalebench.records.summary import TimedCollectives
-from scalebench.session.storing.finish import Run
 from tests.builders.runs import (
     make_cell,
     make_failed,
     make_result,
-    make_run,
     make_small_run,
     make_stored_run,
 )
@@ -76,23 +71,7 @@ def stored(tmp_path):
     return write
 
 
-def test_the_door_is_open_where_scalebench_is_installed():
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"scalebench": "scalebench.pytest_plugin"}
-
-
 # Suites as tests
-
-
-def test_a_suite_is_a_test_for_each_case_and_size(session, stored):
-    result = session("suites", "--gpus", "1,2", stored(), "-v")
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        ["suites/ddp.py::plain?n1? PASSED*", "*::ddp?n1? PASSED*", "*::ddp?n2? PASSED*"]
-    )
-    result.stdout.fnmatch_lines(["*(scalebench show *run)"])
 
 
 def test_a_file_and_a_single_test_can_be_named(session, stored):
@@ -148,25 +127,6 @@ def test_without_sizes_nothing_is_collected_and_nothing_is_loaded(session, pytes
     result.assert_outcomes(passed=1)
 
 
-def test_timed_collectives_are_a_test(session, pytester, monkeypatch):
-    (pytester.path / "suites" / "links.py").write_text(
-        "from scalebench import Collectives, Suite\n"
-        "SUITE = Suite(name='links', question='What do links cost?', collectives=Collectives())\n"
-    )
-    found = TimedCollectives(suites=["links"], num_points=9, num_wrong=0, fits=[])
-
-    def stand_in(measurements, suite, sizes, request):
-        assert (suite.name, suite.cases, sizes) == ("links", (), (2,))
-        return SimpleNamespace(summary=SimpleNamespace(collectives=found))
-
-    monkeypatch.setattr(measuring.Measurements, "measure", stand_in)
-    session("suites/links.py", "--gpus", "2").assert_outcomes(passed=1)
-    found = found.model_copy(update={"failure": "3 elements of results are wrong"})
-    result = session("suites/links.py", "--gpus", "2")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["3 elements of results are wrong"])
-
-
 def test_a_broken_suite_is_one_line(session, pytester):
     (pytester.path / "suites" / "broken.py").write_text("SUITE = 1 / 0\n")
     result = session("suites/broken.py", "--gpus", "1")
@@ -209,12 +169,6 @@ def test_nothing_is_measured_side_by_side(session, pytester, stored):
     result.stdout.fnmatch_lines(["*pytest-xdist runs other tests at the same time*"])
 
 
-def test_without_pytest_benchmark_there_is_no_table(session, stored):
-    result = session("suites", "--gpus", "1,2", stored(), "-p", "no:benchmark")
-    result.assert_outcomes(passed=3)
-    assert not any("Rounds" in line for line in result.outlines)
-
-
 # pytest-benchmark
 
 
@@ -246,14 +200,6 @@ def test_recorded_steps_are_stored_compared_and_drawn(session, stored, pytester)
     assert (pytester.path / "drawn-ddp.svg").exists() or list(pytester.path.glob("drawn*.svg"))
 
 
-def test_caveats_are_part_of_the_group(session, stored):
-    cells = [make_cell("plain", 1), make_cell("ddp", 4, oversubscribed=True)]
-    run = stored(results=[make_result(cell) for cell in cells])
-    result = session("suites", "--gpus", "1,4", run, "-k", "ddp and n4", "--benchmark-columns=min")
-    result.assert_outcomes(passed=1, deselected=2)
-    result.stdout.fnmatch_lines(["*benchmark 'ddp, oversubscribed'*"])
-
-
 # The fixture
 
 
@@ -267,22 +213,14 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
             return scaling("ddp/ddp")
 
         def test_certain(ddp):
-            assert ddp.efficiency(2) > 0.5
             assert 0.5 < ddp.efficiency(2) < 0.99
-            assert ddp.step_s(2) < 1
             assert ddp.row(2).wire_bytes == 1_751_040
 
         def test_refuted(ddp):
             assert ddp.efficiency(2) > 0.99
 
-        def test_refuted_from_the_left(ddp):
-            assert 0.98 < ddp.efficiency(2)
-
         def test_inconclusive(ddp):
             assert ddp.efficiency(2) > 0.84
-
-        def test_not_inconclusive(ddp):
-            assert not ddp.efficiency(2) > 0.85
 
         def test_equal(ddp):
             assert ddp.efficiency(2) == 0.84
@@ -305,19 +243,16 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
         """
     )
     result = session(f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
-    result.assert_outcomes(passed=2, failed=9)
+    result.assert_outcomes(passed=2, failed=7)
     where = "E *Of the 17.1 % lost, idle takes 5.7*"
     result.stdout.fnmatch_lines(
         [
             "E *assert efficiency > 0.99 is refuted",
             "E *efficiency of ddp, N=2: 0.829 (0.805 to 0.853, 95 %, 5 launches)",
             where,
-            "E *assert efficiency > 0.98 is refuted",
-            where,
             "E *efficiency > 0.84 is inconclusive",
             "E *the interval contains 0.84; *",
             where,
-            "E *efficiency > 0.85 is inconclusive",
             "E *compare it by > or <, or take its .value",
             "mfu of ddp, N=2 is null: the peak FLOP/s of 'cpu' are not known",
             "N=4 was not measured; measured: N=1, 2.*",
@@ -330,6 +265,13 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
     assert kept["stats"]["rounds"] == 250
     row = kept["extra_info"]["row"]
     assert (row["case"], row["world_size"], row["wire_bytes"]) == ("ddp", 2, 1_751_040)
+
+
+def test_a_setting_that_there_is_not_is_named_before_anything_is_measured(session, pytester):
+    pytester.makepyfile(test_mine="def test_it(scaling):\n    scaling('ddp/ddp', stepz=4)\n")
+    result = session("test_mine.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*There is no setting of a measurement 'stepz'. *'steps'*"])
 
 
 def test_a_stored_row_of_other_settings_is_no_answer(session, pytester, stored):
@@ -347,78 +289,3 @@ def test_a_stored_row_of_other_settings_is_no_answer(session, pytester, stored):
     result = session(stored())
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*case ddp has bucket_mb=25.0, but 1.0 was requested. *"])
-
-
-def test_a_claim_names_the_caveats_of_its_row(session, pytester, stored):
-    pytester.makepyfile("def test_it(scaling):\n    assert scaling('ddp/ddp').speedup(4) > 9\n")
-    cells = [make_cell("plain", 1), make_cell("ddp", 4, oversubscribed=True)]
-    rounds = [
-        make_result(cell.model_copy(update={"repeat": repeat}), 0.1 + 0.001 * repeat)
-        for repeat in range(3)
-        for cell in cells
-    ]
-    result = session(stored(results=rounds))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.00*(*"])
-
-
-def test_a_row_that_failed_fails_the_claim(session, pytester, stored):
-    wrong = make_failed(make_cell("ddp", 2), "rank 1: it broke")
-    run = stored(results=[make_result(make_cell("plain", 1)), wrong])
-    pytester.makepyfile(
-        """
-        import scalebench as sb
-
-        def test_it(scaling):
-            assert scaling(sb.Ddp()).efficiency(2) > 0.9
-        """
-    )
-    result = session(run)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["ddp, N=2: failed: rank 1: it broke (run: *)"])
-
-
-def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
-    """What the door asks a `Session` for; a stand-in answers, and is closed at the end."""
-    asked = []
-
-    class StandIn:
-        def __init__(self, observer):
-            self.launcher = self
-
-        def run(self, request, suites, command):
-            (suite,) = suites
-            cases = [case.name for case in suite.cases]
-            asked.append((cases, request.world_sizes, request.steps, request.quick))
-            assert command == ["scalebench", "run", "ddp", "--gpus", "1,2"]
-            stored = make_run(make_small_run())
-            return Run(stored.paths, summarise(stored))
-
-        def close(self):
-            asked.append("closed")
-
-    monkeypatch.setattr(measuring, "Session", StandIn)
-    pytester.makepyfile(
-        test_questions="""
-        def test_one(scaling):
-            assert scaling("ddp/ddp").efficiency(2) > 0.7
-
-        def test_two(scaling):
-            assert scaling("ddp/ddp", gpus=(1, 2)).efficiency(2) > 0.7
-
-        def test_three(scaling):
-            assert scaling("ddp/ddp", steps=4).efficiency(2) > 0.7
-
-        def test_misspelt(scaling):
-            scaling("ddp/ddp", stepz=4)
-        """
-    )
-    result = session("suites", "test_questions.py", "--gpus", "1,2", "--scaling-quick")
-    result.assert_outcomes(passed=6, failed=1)
-    result.stdout.fnmatch_lines(["*There is no setting of a measurement 'stepz'. *'steps'*"])
-    assert asked == [
-        (["plain", "ddp"], (1, 2), None, True),
-        (["ddp"], (1, 2), None, True),
-        (["ddp"], (1, 2), 4, True),
-        "closed",
-    ]

@@ -1,18 +1,15 @@
 """What the self-test makes of measurements: against laws with known constants."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.records.certificate import Line, judged
 from scalebench.records.probes import TimedTransfer
-from scalebench.session.selftest import PARTS, Part, _lines_of, self_test
-from scalebench.session.selftest.bench import Unusable
+from scalebench.session.selftest import Part, _lines_of
 from scalebench.session.selftest.full import LAUNCHES, NUM_TIMES, speedup_again
 from scalebench.session.selftest.links import slowest_host, told_rate
 from scalebench.spec.probes import Transfer
-from scalebench.stats import median_with_noise
 
 
 def timed(size_bytes, times):
@@ -46,24 +43,6 @@ def test_the_host_behind_a_slow_link_is_named(hosts_and_slow):
     assert named == slow or num_hosts == 2  # two hosts have one link's rate between them
 
 
-@pytest.mark.parametrize("n", [6, 9, 15, 40])
-@pytest.mark.parametrize("draw", ["exponential", "standard_normal", "standard_t"])
-def test_the_noise_of_a_median_covers_the_true_one(n, draw):
-    rng = np.random.default_rng(n)
-    arguments = (2.0,) if draw == "standard_t" else ()
-    truth = np.log(2) if draw == "exponential" else 0.0
-    hits = 0
-    for _ in range(2000):
-        found, noise = median_with_noise(getattr(rng, draw)(*arguments, size=n))
-        hits += abs(found - truth) <= noise
-    assert hits / 2000 > 0.93
-
-
-class Silent:
-    def inject(self, what):
-        assert what is None
-
-
 def part_of(*attempts):
     """A part whose attempts have these outcomes, one after the other."""
     left = list(attempts)
@@ -89,11 +68,6 @@ def test_a_failure_has_to_show_twice(attempts, passed):
     assert ("second attempt" in first.detail) == (len(attempts) == 2)
 
 
-def test_a_part_that_breaks_down_twice_has_failed():
-    (line,) = _lines_of(part_of(Unusable("rank 0 died"), Unusable("rank 1 died")), None)
-    assert (line.name, line.passed, line.reason) == ("part", False, "rank 1 died")
-
-
 class Repeating:
     """A bench on which two hosts take 1.25 times as long as one, but for one of the speedups."""
 
@@ -115,15 +89,3 @@ def test_a_speedup_is_said_to_repeat_as_far_as_the_machine_lets_it(monkeypatch, 
     assert line.passed is passed
     assert line.recovered == pytest.approx(1 / (1 + off) - 1)
     assert line.detail == "the farthest of 5 from 1.600"
-
-
-def test_the_quick_form_leaves_out_what_takes_minutes(monkeypatch):
-    monkeypatch.setattr("scalebench.session.selftest.PARTS", (part_of(True),))
-    told = []
-    made = self_test(Silent(), "quick", 5, {}, lambda name, line: told.append((name, line)))
-    assert [line.name for line in made.lines] == ["a", "b"]
-    assert [name for name, line in told if line is None] == ["part"]
-    assert {part.name for part in PARTS if not part.quick} == {
-        "exposed communication",
-        "speedup repeated",
-    }

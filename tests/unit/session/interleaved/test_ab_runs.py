@@ -65,16 +65,6 @@ def versions(project, new):
     )
 
 
-def test_a_script_of_the_users_own_comes_last_with_all_its_words(interpreters):
-    words = ["--gpus", "2", "--", "train.py", "--only", "x", "--repeats", "9"]
-    interleaved = InterleavedRuns(versions(interpreters, "same"), words, interpreters / "out")
-    interleaved.measure(1, ["ddp.ddp.n2"])
-    for _, *told in calls(interpreters):
-        assert told[-6:] == ["--", "train.py", "--only", "x", "--repeats", "9"]
-        own = told[: told.index("--")]
-        assert own[own.index("--only") + 1] == "ddp.ddp.n2" and "--out" in own
-
-
 def test_both_are_measured_by_turns_and_told_the_same(interpreters):
     messages: list[str] = []
     interleaved = InterleavedRuns(
@@ -113,38 +103,6 @@ def test_the_command_finds_a_change_that_drift_hides(interpreters, monkeypatch):
     code, told = gate("same")
     assert code == 0, told
     assert (interpreters / "reports").is_dir()
-
-
-def test_the_command_goes_on_with_what_is_open(interpreters, monkeypatch):
-    """Two rounds have one degree of freedom: nothing is decided by them but what is exact."""
-    monkeypatch.setattr(sys, "executable", str(interpreters / "slow" / "python"))
-    flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
-    flags += ["--rounds", "2", "--repeat-until-decided", "1h", "--json", "--", "ddp"]
-    done = CliRunner().invoke(cli, flags, standalone_mode=False)
-    assert done.exception is None, done.exception
-    told = json.loads(done.stdout)
-    assert done.return_value == 1 and "for at most 60 min: 2 rounds, then" in done.stderr
-    assert any("analyses, after 2, 4" in note for note in told["notes"]), told["notes"]
-    made = calls(interpreters)
-    assert all("ddp.plain.n1" in call for call in made[4:])  # efficiency is formed with it
-    last = max(row["new_launches"] for row in told["rows"])
-    assert 4 <= last == sum(call[0] == "slow" for call in made)
-    for row in told["rows"]:
-        if row["basis"] == "launches" and row["verdict"] == "inconclusive":
-            name = f"{row['suite']}.{row['case']}.n{row['world_size']}"
-            measured = [call for call in made if call[0] == "slow"]
-            measured = [call for call in measured if "--only" not in call or name in call]
-            assert row["new_launches"] == row["base_launches"] == len(measured), name
-
-
-def test_without_a_number_it_decides_within_a_time_that_is_told_first(interpreters, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(interpreters / "slow" / "python"))
-    flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
-    done = CliRunner().invoke(cli, [*flags, "--json", "--", "ddp"], standalone_mode=False)
-    assert done.return_value == 1, done.exception
-    first = done.stderr.splitlines()[0]
-    assert first.startswith("scalebench: base and new take turns for at most 15 min: 5 rounds,")
-    assert any("after 5 rounds" in note for note in json.loads(done.stdout)["notes"])
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from scalebench.errors import EnvironmentUnfit
 from scalebench.records.files import write_model
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version, in_rounds_of_both
-from scalebench.session.interleaved.run_process import RunProcess
 from tests.builders.gated import gated_run
 
 STUB = """#!{python}
@@ -33,9 +30,6 @@ made = 0
 only = []
 while True:
     made += 1
-    if made == behaviour.get("dies_in"):
-        print("scalebench: the disk is full", file=sys.stderr)
-        sys.exit(5)
     (out / "summary.json").write_text((here / f"{{made}}.json").read_text())
     if requests is None:
         break
@@ -45,7 +39,6 @@ while True:
         note("end")
         break
     note(only)
-sys.exit(behaviour.get("code", 0))
 """
 """Stands for an interpreter whose run waits; its n-th round leaves a summary of n launches."""
 
@@ -109,72 +102,6 @@ def test_where_one_cannot_go_on_each_round_of_both_is_a_run(place: Path, who: st
     first = ["base", "start"], ["new", "start" if who == "new" else "start alone"]
     assert made == [*first, ["new", "start alone"], ["base", "start alone"]]
     assert {row.step_s.n for row in (*base.rows, *new.rows) if row.step_s} == {2}
-
-
-def test_a_run_that_dies_in_a_later_round_ends_the_comparison(place: Path) -> None:
-    behave(place, "new", dies_in=2)
-    with runs(place) as interleaved:
-        interleaved.measure(3)
-        with pytest.raises(EnvironmentUnfit, match=r"new: scalebench run ended with 5: .*disk"):
-            interleaved.measure(3)
-        assert len(interleaved.round_s) == 1
-
-
-def test_a_run_that_does_not_end_is_stopped(place: Path) -> None:
-    stub = place / "base" / "python"
-    stub.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
-    process = RunProcess(Version("base", str(stub), place), [], place / "log", waits=True)
-    with pytest.raises(EnvironmentUnfit, match=r"did not end within 0\.2 s"):
-        process.end(0.2)
-    assert process._process.returncode is not None
-
-
-def test_a_run_that_ends_badly_when_all_is_measured_is_told(place: Path) -> None:
-    behave(place, "new", code=5)
-    told: list[str] = []
-    versions = [Version(name, str(place / name / "python"), place) for name in ("base", "new")]
-    with InterleavedRuns((versions[0], versions[1]), [], place / "out", told.append) as interleaved:
-        interleaved.measure(1)
-    assert told[-1].startswith("new: scalebench run ended with 5")
-    assert len(interleaved.results()[1].rows) == 5
-
-
-def test_a_run_that_is_stopped_can_store_what_it_has(place: Path) -> None:
-    stub = place / "base" / "python"
-    stub.write_text(
-        f"#!{sys.executable}\n"
-        "import pathlib, signal, sys, time\n"
-        "def end(*_):\n"
-        f"    pathlib.Path({str(place / 'stored')!r}).touch()\n"
-        "    sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, end)\n"
-        f"pathlib.Path({str(place / 'begun')!r}).touch()\n"
-        "time.sleep(60)\n"
-    )
-    process = RunProcess(Version("base", str(stub), place), [], place / "log", waits=True)
-    deadline = time.monotonic() + 30
-    while not (place / "begun").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.stop()
-    assert (place / "stored").exists()
-    assert process._process.returncode == 143
-
-
-def test_an_interrupted_gate_leaves_no_run_behind(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[RunProcess] = []
-
-    def interrupted(process: RunProcess) -> None:
-        started.append(process)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), runs(place) as interleaved:
-        interleaved.measure(1)
-        monkeypatch.setattr(RunProcess, "make_round", lambda process, _: interrupted(process))
-        interleaved.measure(2)
-    assert [run._process.returncode is not None for run in started] == [True]
-    assert all(side._run is None for side in interleaved._sides)
 
 
 def test_only_launches_of_the_same_round_are_compared() -> None:

@@ -61,17 +61,6 @@ def decided_after(**rounds):
     return judged
 
 
-def test_it_goes_on_until_all_is_decided_and_then_ends():
-    interleaved = InterleavedRuns()
-    told = until_decided(interleaved, 3, decided_after(ddp=(10, "regressed")), 1000)
-    assert len(interleaved.round_s) == 12
-    assert [row.verdict for row in told.rows] == ["regressed"]
-    assert (
-        told.notes[-1].startswith("3 interim analyses, after 3, 6, 12 rounds")
-        and "undecided" not in (told.notes[-1])
-    )
-
-
 def test_the_budget_ends_it_but_never_the_first_rounds():
     interleaved = InterleavedRuns(seconds=10.0)
     told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 1)
@@ -83,17 +72,6 @@ def test_the_budget_ends_it_but_never_the_first_rounds():
     interleaved = InterleavedRuns(seconds=10.0)
     told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 35, fewest=2)
     assert len(interleaved.round_s) == 3 and "after 3 rounds" in told.notes[-1]
-
-
-@pytest.mark.parametrize(("need", "rounds"), [(None, 8), (0.03, 4)])
-def test_where_what_is_needed_would_have_been_seen_it_ends(need, rounds):
-    def judged(done, _, level):
-        seen = replace(OPEN, verdict="no change seen", min_detectable=0.1 / done)
-        return replace(result(seen), need=need)
-
-    interleaved = InterleavedRuns()
-    told = until_decided(interleaved, 2, judged, 8)
-    assert len(interleaved.round_s) == rounds and ("undecided" in told.notes[-1]) == (not need)
 
 
 def test_only_what_is_open_is_measured_again():

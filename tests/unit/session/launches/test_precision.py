@@ -4,9 +4,8 @@ import math
 import time
 from pathlib import Path
 
-from scalebench.records.files import read_model
-from scalebench.records.run import CellResult, RunInfo
-from scalebench.session.launches.precision import add_rounds, next_round, reached_by
+from scalebench.records.run import CellResult
+from scalebench.session.launches.precision import add_rounds
 from scalebench.session.storing.store import RunStore
 from scalebench.spec import Cell
 from tests.builders.runs import make_cell, make_info, make_result, make_run
@@ -29,17 +28,6 @@ def results(noisy: float, calm: float = 0.001, **changes: object) -> list[CellRe
         for repeat in range(3)
         for case, size, step_s, spread in rows
     ]
-
-
-def test_the_row_that_is_known_least_gets_a_round_and_its_baseline_with_it() -> None:
-    run = make_run(results(noisy=0.05))
-    reached = reached_by(run, half_width=0.055, budget_s=90.0)
-    assert [(row.case, row.world_size) for row in reached.imprecise] == [("ddp", 2)]
-    assert reached.num_rows == 2
-    cells = next_round(run, reached.imprecise)
-    assert [cell.id for cell in cells] == ["ddp.plain.n1.r3", "ddp.ddp.n2.r3"]
-    assert not any(cell.steps.trace for cell in cells)
-    assert cells[0].steps.window_s == make_cell().steps.window_s
 
 
 class Launching:
@@ -67,18 +55,6 @@ def stored(root: Path, **wanted: float) -> RunStore:
     return RunStore(run, None)
 
 
-def test_rounds_are_added_until_every_row_is_precise(tmp_path: Path) -> None:
-    store = stored(tmp_path / "r", precision=0.055, precision_budget_s=1000.0)
-    launching = Launching(store)
-    assert add_rounds(store, launching.run_missing, time.monotonic()) == "complete"
-    reached = store.run.info.precision
-    assert reached is not None and reached.imprecise == []
-    assert {cell.case for cell in launching.launched} == {"plain", "ddp"}
-    assert {cell.world_size for cell in launching.launched if cell.case == "ddp"} == {2}
-    in_file = read_model(store.run.paths.run_json, RunInfo)
-    assert [cell.id for cell in in_file.plan] == [cell.id for cell in store.run.info.plan]
-
-
 def test_no_round_is_begun_that_would_end_after_the_budget(tmp_path: Path) -> None:
     store = stored(tmp_path / "r", precision=0.055, precision_budget_s=90.0)
     launching = Launching(store)
@@ -87,18 +63,3 @@ def test_no_round_is_begun_that_would_end_after_the_budget(tmp_path: Path) -> No
     assert launching.launched == []
     reached = store.run.info.precision
     assert reached is not None and [row.case for row in reached.imprecise] == ["ddp"]
-
-
-def test_what_a_round_that_was_cut_short_still_reached_is_stored(tmp_path: Path) -> None:
-    store = stored(tmp_path / "r", precision=0.055, precision_budget_s=1000.0)
-    launching = Launching(store)
-
-    def over_budget() -> str:
-        launching.run_missing()
-        return "over budget"
-
-    before = reached_by(store.run, 0.055, 1000.0).imprecise
-    assert add_rounds(store, over_budget, time.monotonic()) == "over budget"
-    reached = store.run.info.precision
-    assert reached is not None and reached == reached_by(store.run, 0.055, 1000.0)
-    assert reached.imprecise != before

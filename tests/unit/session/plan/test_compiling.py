@@ -3,11 +3,9 @@
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.session.machine.diagnosis import diagnose
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.prepare import prepare
 from scalebench.spec import Case, Ddp, Fsdp, Plain, Suite
-from tests.builders.machines import CONDITIONS, FACTS
 
 PROBLEM = "no C compiler, no Python.h (apt install gcc; apt install python3.12-dev)"
 GPU = {"name": "A GPU", "uuid": "u", "index": 0, "memory_bytes": 8e10, "peers": []}
@@ -47,12 +45,6 @@ def test_rows_run_eagerly_where_nothing_can_be_compiled_and_the_plan_says_so_onc
     assert told == [f"Ranks run eagerly: torch.compile does not work here: {PROBLEM}"]
 
 
-def test_rows_are_compiled_where_it_works():
-    plan, tried = planned(None)
-    assert (compiled(plan), tried) == ({True}, ["cuda"])
-    assert not any("eager" in notice for notice in plan.notices)
-
-
 @pytest.mark.parametrize("request_", [{"compile": False}, {"device": "cpu"}], ids=str)
 def test_nothing_is_tried_where_nothing_is_compiled(request_):
     assert planned(PROBLEM, **request_)[1] == []
@@ -69,13 +61,6 @@ def test_a_case_that_is_about_compiling_is_skipped_with_the_reason():
     reasons = {cell.case: cell.skip_reason for cell in plan.cells}
     assert PROBLEM in reasons["ddp-compiled"]
     assert reasons["ddp"] is None
-
-
-def test_doctor_says_the_same():
-    told = {"problem": "no C compiler", "remedy": "apt install gcc"}
-    (finding,) = diagnose({**FACTS, "uncompiled": told}, CONDITIONS)
-    assert (finding.level, finding.remedy) == ("warning", "apt install gcc")
-    assert "no C compiler; ranks run eagerly" in finding.text
 
 
 V100 = Machine(num_gpus=4, num_cores=32, emulates_bfloat16="Tesla V100-SXM2-16GB")

@@ -1,5 +1,3 @@
-import pytest
-
 from scalebench.cli.text_tables import render_plan
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.forecast import forecast
@@ -23,33 +21,6 @@ def test_launches_that_check_are_counted_apart_from_those_that_are_timed():
     )
     skipped = forecast(plan_of(num_gpus=1), {}).rows[-1]
     assert (skipped.num_launches, skipped.num_checks) == (0, 0)
-
-
-def test_the_dry_run_says_what_is_launched_beside_the_rows():
-    plan = plan_of()
-    text = render_plan(forecast(plan, {}), plan)
-    assert "6 more launches train plain ranks that send nothing" in text
-    assert "the rows of a suite are launched together and take turns" in text
-    assert "until every efficiency is known to ±3 %, or for 90 s in all." in text
-    isolated = plan_of(shared=False, repeats=2)
-    text = render_plan(forecast(isolated, {}), isolated)
-    assert not any(word in text for word in ("send nothing", "take turns", "Further rounds"))
-
-
-def test_the_wall_clock_grows_with_launches_and_window():
-    def wall(**request):
-        return forecast(plan_of(**request), {}).wall_s
-
-    assert wall(quick=True) < wall(repeats=1) < wall() < wall(repeats=5)
-    assert wall(repeats=4) - wall(repeats=3) == pytest.approx(wall(repeats=5) - wall(repeats=4))
-    assert 3 * 5 * 2.0 < wall() < 5 * (3 * 2.0 * 2 + 3)  # three rows, two of independent ranks
-
-
-def test_what_is_skipped_costs_nothing_and_is_listed():
-    some = forecast(plan_of(num_gpus=1), {})
-    none = forecast(plan_of(num_gpus=1, world_sizes=(1,)), {})
-    assert [(r.cell.world_size, r.num_launches) for r in some.rows] == [(1, 4), (1, 4), (2, 0)]
-    assert some.wall_s == none.wall_s
 
 
 def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():

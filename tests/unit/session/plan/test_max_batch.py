@@ -20,7 +20,6 @@ from scalebench.spec import Case, Cell, Ddp, Fsdp, Plain, Suite
 from tests.builders.runs import make_cell, make_result
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
-GPU_2 = Machine(num_gpus=2, num_cores=8)
 
 
 @given(edge=st.integers(0, 10**6), first=st.integers(1, 10**4))
@@ -82,13 +81,6 @@ def test_every_row_gets_its_own_batch_and_says_so():
     assert batch in found.largest_batches and len(found.largest_batches) == 5
 
 
-def test_a_row_that_cannot_hold_one_sample_is_skipped():
-    found = with_largest_batches(planned(*CASES), 10**8, lambda probe: False)
-    assert {c.skip_reason for c in found.cells if c.case == "fsdp"} == {
-        "not even 1 samples per rank fit"
-    }
-
-
 def test_a_row_that_goes_wrong_stays_as_it_is_for_the_run_to_say():
     def fits(probe):
         if probe.case == "fsdp":
@@ -98,13 +90,6 @@ def test_a_row_that_goes_wrong_stays_as_it_is_for_the_run_to_say():
     found = with_largest_batches(planned(*CASES), 10**8, fits)
     assert batches(found)["fsdp", 2] == (8, 16)
     assert "fsdp, N = 1: no largest batch: no blocks" in found.notices
-
-
-def test_on_a_gpu_results_are_compared_at_the_planned_batch():
-    plan = planned(CASES[1], machine=GPU_2)
-    found = with_largest_batches(plan, None, lambda probe: probe.rank_batch <= 32)
-    assert batches(found)["fsdp", 2] == (32, 64)
-    assert batches(found, "inspect")["fsdp", 2] == (8, 16)
 
 
 def test_what_contradicts_the_largest_batch_is_refused():

@@ -1,11 +1,8 @@
 """A framework that is not installed is skipped with the command that installs it."""
 
-from scalebench.session.machine.inventory import take_inventory
 from scalebench.session.plan.unavailable import why_missing, without_missing_frameworks
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Horovod
 from tests.builders.runs import make_cell
-
-NOTHING = {"strategies": ["ddp", "deepspeed"], "devices": []}
 
 
 def test_what_is_missing_is_named_with_the_command():
@@ -35,12 +32,3 @@ def test_only_its_own_cells_are_skipped_and_earlier_reasons_stay():
     assert skipped[0] is None
     assert skipped[1] is not None and "not installed" in skipped[1]
     assert skipped[2] == "too large"
-
-
-def test_the_list_tells_how_to_install_what_is_missing(monkeypatch):
-    monkeypatch.setattr(
-        "scalebench.session.machine.inventory.why_missing", lambda s: why_missing(s, lambda _: None)
-    )
-    found = {one["name"]: one["cannot_run"] for one in take_inventory(NOTHING)["strategies"]}
-    assert found["ddp"] is None
-    assert "pip install 'scalebench[deepspeed]'" in found["deepspeed"]

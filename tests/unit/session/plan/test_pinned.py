@@ -2,7 +2,6 @@
 
 import pytest
 
-from scalebench.cli.run import threads_of_script
 from scalebench.errors import UsageError
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Plain, Script, SharedLaunch, Suite
@@ -50,14 +49,6 @@ def test_who_is_pinned(suite, machine, asked, pinned):
     assert SharedLaunch.of(plan.cells[:2]).pinned is pinned
 
 
-def test_gpu_ranks_with_more_busy_threads_than_cores_are_left_where_they_are():
-    """Eight GPUs and eight cores: four threads of a rank would share one."""
-    plan = make_plan(Request(), [SUITE], Machine(num_gpus=8, num_cores=8))
-    assert {(cell.threads, cell.pinned) for cell in plan.cells} == {(1, False)}
-    assert any("not pinned" in notice for notice in plan.notices)
-    assert not make_plan(Request(world_sizes=(1, 2)), [SUITE], GPU_4).notices
-
-
 def test_virtual_hosts_are_always_pinned():
     hosts = VirtualHosts(link_bit_per_s=(50_000_000,))
     asked = Request(world_sizes=(1, 2), virtual_hosts=hosts, pinned=False)
@@ -65,11 +56,3 @@ def test_virtual_hosts_are_always_pinned():
         make_plan(asked, [SUITE], CPU_4)
     asked = Request(world_sizes=(1, 2), virtual_hosts=hosts)
     assert make_plan(asked, [SCRIPT], CPU_4).spec.pinned
-
-
-@pytest.mark.parametrize(("given", "threads"), [("3", 3), ("0", None), ("2,1", None), ("", None)])
-def test_threads_that_a_user_has_set_hold_for_a_script(monkeypatch, given, threads):
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert threads_of_script() == threads
-    plan = make_plan(Request(world_sizes=(1, 2), threads=threads_of_script()), [SCRIPT], CPU_4)
-    assert {cell.threads for cell in plan.cells} == {threads or 2}

@@ -7,7 +7,6 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.session.plan import Request, check_names, make_plan
 from scalebench.session.plan.request import Machine
-from scalebench.session.suites.files import load_suites
 from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, Suite
 from scalebench.spec.recovery import Recovery
 from scalebench.spec.virtual_hosts import VirtualHosts
@@ -37,11 +36,6 @@ def test_every_row_but_the_baseline_is_saved_then_restored_then_fails():
     assert planned()[-len(last) :] == tuple(last)
 
 
-def test_a_restoring_launch_loads_what_it_and_the_other_sizes_have_saved():
-    found = {c.id: c.restore_from for c in planned() if c.purpose == "restore"}
-    assert found["saved.ddp.n2.restore"] == (2, 1, 4)
-
-
 def test_only_the_cases_that_a_suite_names_fail_and_only_on_this_machine():
     suite = SUITE.model_copy(update={"recovery": Recovery(faulty_cases=("fsdp",))})
     assert {c.case for c in planned(suite) if c.purpose == "fail"} == {"fsdp"}
@@ -66,10 +60,3 @@ def test_a_directory_is_for_suites_that_save():
     plain = Suite(name="plain", question="?", cases=(Case(name="plain", strategy=Plain()),))
     with pytest.raises(UsageError, match="no given suite saves checkpoints"):
         check_names(request, [plain])
-
-
-def test_the_bundled_suite_saves_and_has_no_rounds_for_precision():
-    (suite,) = load_suites(["recovery"])
-    plan = make_plan(Request(world_sizes=(1, 2)), [suite], HERE)
-    assert {"save", "restore"} <= {cell.purpose for cell in plan.cells}
-    assert plan.spec.precision is None

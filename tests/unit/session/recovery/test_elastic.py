@@ -9,12 +9,12 @@ from collections import namedtuple
 import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.fault_events import CAUGHT_UP, Event, FaultFolder
+from scalebench.records.fault_events import Event, FaultFolder
 from scalebench.session.recovery import directory
-from scalebench.session.recovery.elastic import elastic_run, goes_on_with_fewer, with_fewer_ranks
-from scalebench.session.recovery.striking import CALM_POLL_S, Striking
+from scalebench.session.recovery.elastic import elastic_run, with_fewer_ranks
+from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline
-from scalebench.spec import Ddp, Fsdp, Mesh
+from scalebench.spec import Ddp, Fsdp
 from scalebench.spec.recovery import FaultPlan, Recovery
 from tests.builders.runs import make_cell
 
@@ -40,13 +40,6 @@ def test_fewer_ranks_keep_the_global_batch(world_size, strategy, expected):
     parts = getattr(fewer.strategy, "accumulate", 1)
     assert (fewer.world_size, fewer.rank_batch, parts) == expected
     assert fewer.global_batch == 32
-
-
-def test_only_data_parallel_jobs_of_two_ranks_or_more_go_on():
-    assert goes_on_with_fewer(failing(2)) and not goes_on_with_fewer(failing(1))
-    assert not goes_on_with_fewer(failing(2, Mesh(shard=None, tensor=2)))
-    off = failing(2).model_copy(update={"recovery": Recovery(elastic=False)})
-    assert not goes_on_with_fewer(off)
 
 
 def steps(first, last, every_ms, began_ms=0, late_ms=0, loss=1.0):
@@ -78,27 +71,6 @@ Usage = namedtuple("Usage", "total used free")
 def cells():
     saving = make_cell("ddp", 2).model_copy(update={"purpose": "save", "recovery": Recovery()})
     return [make_cell("ddp", 2), saving]
-
-
-def test_a_suite_may_name_the_directory_and_the_command_line_another(cells, tmp_path):
-    of_suite, chosen = tmp_path / "suite", tmp_path / "chosen"
-    of_suite.mkdir()
-    chosen.mkdir()
-    plan = Recovery(directory=str(of_suite))
-    saving = cells[1].model_copy(update={"recovery": plan})
-    (found,) = directory.with_directory([saving], None, tmp_path, "x")
-    assert found.recovery.directory == str(of_suite / "scalebench-x")
-    (found,) = directory.with_directory([saving], chosen, tmp_path, "x")
-    assert found.recovery.directory == str(chosen / "scalebench-x")
-
-
-def test_a_given_directory_gets_a_folder_of_the_run(cells, tmp_path):
-    chosen = tmp_path / "fast"
-    chosen.mkdir()
-    _, saving = directory.with_directory(cells, chosen, tmp_path, "the-run")
-    assert saving.recovery.directory == str(chosen / "scalebench-the-run")
-    directory.remove_checkpoints([chosen, chosen / "scalebench-the-run"], tmp_path, "the-run")
-    assert os.listdir(chosen) == []
 
 
 def test_a_directory_that_is_not_there(cells, tmp_path):
@@ -162,32 +134,6 @@ def strike(folder, rank, kind, cut_link=None):
     with Striking(folder, [FaultPlan(kind=kind, rank=1, at_step=6)], cut_link) as striking:
         rank.wait()
     return striking
-
-
-def test_a_killed_rank_has_failed_at_a_moment_that_is_known(folder, rank):
-    striking = strike(folder, rank, "kill")
-    assert rank.returncode == -signal.SIGKILL
-    assert striking.failed_ns[0] >= folder.events(0, 1)[-1].time_ns
-
-
-def test_a_restarted_rank_is_not_struck_before_it_has_caught_up(folder, rank):
-    plans = [
-        FaultPlan(kind="raise", rank=1, at_step=6),
-        FaultPlan(kind="kill", rank=1, at_step=5, attempt=1),
-        FaultPlan(kind="kill", rank=1, at_step=5, attempt=2, fails=False),
-    ]
-    folder.note(1, 1, "started", rank.pid)
-    folder.note(1, 1, "step", 60)
-    with Striking(folder, plans) as striking:
-        with pytest.raises(subprocess.TimeoutExpired):
-            rank.wait(5 * CALM_POLL_S)
-        folder.note(1, 1, CAUGHT_UP, 60)
-        folder.note(1, 1, "step", 64)
-        with pytest.raises(subprocess.TimeoutExpired):
-            rank.wait(5 * CALM_POLL_S)
-        folder.note(1, 1, "step", 65)
-        assert rank.wait(10) == -signal.SIGKILL
-    assert list(striking.failed_ns) == [1], "it raised by itself in the first attempt"
 
 
 @pytest.mark.parametrize("error", [EnvironmentUnfit("the holder has ended"), ValueError("closed")])

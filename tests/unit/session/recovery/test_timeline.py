@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from scalebench.records.fault_events import Event
-from scalebench.session.recovery.faults import failing_jobs, wanted_faults
-from scalebench.session.recovery.timeline import NoTimeline, timeline_of, timelines_of
+from scalebench.session.recovery.faults import wanted_faults
+from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.runs import make_cell
@@ -41,12 +41,6 @@ def test_each_phase_ends_when_the_last_rank_is_through_it():
     assert (found.failed_after, found.saved_after) == (6, 4)
 
 
-def test_the_phases_sum_to_the_total():
-    found = phases()
-    assert sum(found.phases_s.values()) == pytest.approx(found.total_s)
-    assert found.total_s == pytest.approx(0.240)  # from 100 ms to the third step, at 340 ms
-
-
 @pytest.mark.parametrize(
     ("argument", "phase"),
     [("start", "start"), ("connected", "rendezvous"), ("built", "build"), ("load", "load")],
@@ -65,61 +59,9 @@ def test_a_rank_that_does_not_get_as_far_is_said():
         phases(continued(), continued(steps=2))
 
 
-def twice(second_failed_ms):
-    """Return the timelines of a job that fails after 100 ms, and then again at some time."""
-    again = PLAN.model_copy(update={"attempt": 1, "kind": "raise"})
-    second_ns = second_failed_ms * MS
-    outside = [OUTSIDE, (second_ns, second_ns + 7 * MS, second_ns + 9 * MS)]
-    second = continued(steps=11)  # from step 5 to step 15, in ms 345 to 445
-    late = [Event(e.name, e.number, e.time_ns + 700 * MS) for e in continued(saved=12, steps=4)]
-    attempts = [BEFORE, [second, second], [late, late]]
-    return timelines_of([PLAN, again], "torchrun", outside, attempts)
-
-
-def test_each_failure_of_a_job_has_its_own_timeline():
-    first, second = twice(second_failed_ms=430)
-    assert first == phases().model_copy(update={"restarted_by": "torchrun"})
-    assert (second.kind, second.restart) == ("raise", 2)
-    assert (second.failed_after, second.saved_after) == (15, 12)
-    expected = [7, 2, 700 + 200 - 439, 20, 40, 50, 10, 30]  # ms
-    assert [1000 * s for s in second.phases_s.values()] == pytest.approx(expected)
-
-
-def test_a_failure_before_the_job_has_caught_up_with_the_one_before_is_refused():
-    assert twice(second_failed_ms=340)  # step 7 is done at 340 ms
-    with pytest.raises(
-        NoTimeline, match=r"failure 2 of the job, raise of rank 1: .* not caught up"
-    ):
-        twice(second_failed_ms=339)
-
-
 def failing(world_size=2, **changes):
     plan = Recovery(**{"directory": "/somewhere", "fault_repeats": 2, **changes})
     return make_cell("ddp", world_size).model_copy(update={"purpose": "fail", "recovery": plan})
-
-
-def test_torchrun_hangs_only_if_asked_and_a_single_rank_never_does():
-    once = [("scalebench", "kill"), ("scalebench", "raise"), ("scalebench", "hang")]
-    assert list(wanted_faults(failing())) == 2 * [
-        *once,
-        ("torchrun", "kill"),
-        ("torchrun", "raise"),
-    ]
-    assert ("torchrun", "hang") in set(wanted_faults(failing(hang_under_torchrun=True)))
-    assert "hang" not in {kind for _, kind in wanted_faults(failing(1))}
-
-
-def test_a_job_fails_many_times_and_then_comes_to_its_end():
-    jobs = failing_jobs(failing())
-    by_kinds = [(by, [plan.kind for plan in plans if plan.fails]) for by, plans in jobs]
-    assert by_kinds == [
-        ("scalebench", 2 * ["kill", "raise", "hang"]),
-        ("torchrun", 2 * ["kill", "raise"]),
-    ]
-    for _, plans in jobs:
-        assert [plan.attempt for plan in plans] == list(range(len(plans)))
-        assert [plan.fails for plan in plans] == [True] * (len(plans) - 1) + [False]
-    assert len({plan.at_step for _, plans in jobs for plan in plans}) > 2
 
 
 def test_a_link_is_cut_between_virtual_hosts_alone_and_torchrun_is_not_tried_there():

@@ -7,8 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from scalebench.errors import EnvironmentUnfit
-from scalebench.report.tables.search import memory_words
 from scalebench.search.result import RankedChoice
 from scalebench.session.search import experiment, picked
 
@@ -50,30 +48,6 @@ def test_the_best_that_can_run_a_random_one_and_a_rejected_one_are_trained() -> 
     assert [(why, one.case) for why, one in chosen] == [
         ("best", "a"), ("best", "c"), ("random", "d"), ("rejected", "huge"),
     ]  # fmt: skip
-
-
-def test_where_none_can_run_the_reason_is_told() -> None:
-    with pytest.raises(EnvironmentUnfit, match="no strategy"):
-        picked(result([ranked("a", 1, runs=False)]), 3)
-
-
-def test_a_failed_choice_has_its_reason_and_the_rest_counts() -> None:
-    chosen = [("best", ranked("a", 1)), ("best", ranked("b", 2)), ("rejected", ranked("c", 0.1))]
-    found = experiment(result([]), chosen, run({"a": 1.0, "b": None, "c": 0.1}))
-    assert found.rows[1].reason == "out of memory" and found.regret == 1.0
-    assert found.rank_correlation is None and found.error == 0.0
-
-
-@pytest.mark.parametrize(
-    ("peak", "expected", "words"),
-    [(90, True, "too careful"), (110, False, "memory model was right")],
-)
-def test_a_rejected_choice_is_held_to_the_limit(peak: int, expected: bool, words: str) -> None:
-    chosen = [("best", ranked("a", 1)), ("rejected", ranked("c", 0.1))]
-    found = experiment(result([], memory_limit_bytes=100), chosen, run({"a": 1, "c": 1}, peak))
-    assert found.rows[1].fits is expected and words in (memory_words(found.rows[1]) or "")
-    of_best = memory_words(found.rows[0])
-    assert of_best is None if expected else "too small" in (of_best or "")
 
 
 def test_the_recorded_experiment_has_the_regret_that_the_documents_state() -> None:

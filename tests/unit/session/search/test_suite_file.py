@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.errors import EnvironmentUnfit
 from scalebench.search.result import RankedChoice
-from scalebench.search.run import SearchRequest, carry_out
 from scalebench.session.search import write_suite
 from scalebench.session.suites.files import load_suite
 
@@ -51,13 +50,3 @@ def test_no_name_of_a_workload_becomes_code(tmp_path: Path) -> None:
     write_suite(target, asked)
     assert load_suite(str(target)).workload == asked.workload
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("named", [{"link": "nvlink"}, {"links": "no-such-file.json"}])
-def test_unknown_links_are_refused_before_anything_is_measured(named):
-    def calibrate(*_):
-        raise AssertionError("measured")
-
-    request = SearchRequest(world_size=2, workload="gpt-tiny", **named)
-    with pytest.raises(UsageError):
-        carry_out(request, calibrate, "cpu", lambda *_: None)

@@ -9,14 +9,12 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.errors import UsageError
-from scalebench.session.launches.cell_runner import ProgressListener
 from scalebench.session.plan import Request
-from scalebench.session.session import Session
 from scalebench.session.storing.code import check_code, code_of, go_where_started
 from scalebench.session.suites.script import script_suite
 from scalebench.spec.presets import CustomTarget
 from tests.builders.runs import make_cell, make_info
-from tests.builders.sessions import NO_FLAGS, ONE, Ranks, resume, start
+from tests.builders.sessions import NO_FLAGS, ONE, resume, start
 
 pytestmark = pytest.mark.slow
 
@@ -107,17 +105,6 @@ def test_no_link_in_a_run_folder_is_followed(tmp_path: Path, name: str) -> None:
     assert (outside / "weights").read_text() == "mine"
 
 
-def test_a_run_without_names_saves_where_it_was_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    hidden = Request(world_sizes=(1,), quick=True, anonymise=True)
-    start(tmp_path / "run", request=hidden, stop_at="restore")
-    assert str(tmp_path) not in (tmp_path / "run" / "run.json").read_text()
-    assert set(resume(tmp_path / "run")) == {tmp_path / "run" / "checkpoints"}
-    assert load_run(tmp_path / "run").damaged == {}
-
-
 def test_of_two_runs_in_one_folder_the_second_changes_nothing(tmp_path: Path) -> None:
     out, said = tmp_path / "run", []
 
@@ -131,28 +118,6 @@ def test_of_two_runs_in_one_folder_the_second_changes_nothing(tmp_path: Path) ->
     assert said == [f"Another scalebench is working on {out}. Wait until it has ended."]
     run = load_run(out)
     assert run.damaged == {} and len(run.results) == len(run.info.plan)
-
-
-def test_a_run_that_ended_before_it_began_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise UsageError("no such workload")
-
-    with pytest.raises(UsageError, match="no such workload"):
-        start(tmp_path / "run", before=fail)
-    start(tmp_path / "run")
-    with pytest.raises(UsageError, match="already contains files"):
-        start(tmp_path / "run")
-
-
-def test_a_run_goes_on_where_its_folder_was_though_the_link_to_it_moves(tmp_path: Path) -> None:
-    start(tmp_path / "run", stop_at="restore")
-    start(tmp_path / "other", stop_at="restore")
-    (tmp_path / "latest").symlink_to("run")
-    other = (tmp_path / "other" / "run.json").read_text()
-    ranks = Ranks(before=lambda: (tmp_path / "latest").unlink())
-    with Session(ProgressListener(), ranks) as session:  # type: ignore[arg-type]
-        assert session.resume(tmp_path / "latest").paths.root == tmp_path / "run"
-    assert (tmp_path / "other" / "run.json").read_text() == other
 
 
 @pytest.fixture

@@ -1,14 +1,10 @@
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.records import paths
 from scalebench.session.suites.files import (
-    CORE_SUITES,
     about_hidden,
-    core_suites,
     load_suite,
     load_suites,
-    read_question,
     suite_files,
 )
 
@@ -48,13 +44,6 @@ def test_local_suites_hide_bundled_ones_of_the_same_name(here):
     assert load_suite("own").question == "Is this mine?"
     assert load_suite("other").question == "Is this bundled?"
     assert set(suite_files()) == {"ddp", "other", "own"}
-
-
-def test_a_path_wins_over_every_name(here):
-    write(here / "suites", "ddp", "mine")
-    path = write(here, "ddp", "given by path")
-    assert load_suite("ddp.py").question == "Is this given by path?"
-    assert load_suite(str(path)).question == "Is this given by path?"
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_valid_ones():
@@ -124,33 +113,9 @@ def test_two_suites_of_one_name_are_refused(here):
         load_suites(["ddp", "another.py"])
 
 
-def test_without_names_the_core_suites_that_there_are():
-    assert core_suites() == ["ddp"]
-    assert [suite.name for suite in load_suites([])] == ["ddp"]
-
-
-def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch):
-    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", paths.bundled_suites)
-    found = suite_files()
-    assert "ddp" in found
-    for name in found:
-        suite = load_suite(name)
-        assert suite.name == name
-        assert suite.collectives or any(not case.optional for case in suite.cases)
-        assert len({case.name for case in suite.cases}) == len(suite.cases)
-    assert CORE_SUITES[0] == "ddp"
-
-
 def test_a_suite_that_hides_a_bundled_one_is_told_and_no_other(here):
     write(here / "suites", "ddp", "mine")
     write(here / "suites", "own", "mine")
     told = ("Suite ddp is suites/ddp.py, not the suite of this name that comes with scalebench",)
     assert about_hidden(["own", "ddp", "other"]) == about_hidden([]) == told
     assert about_hidden(["suites/ddp.py", "other"]) == ()
-
-
-def test_the_question_of_every_bundled_suite_can_be_read_without_executing_it(monkeypatch):
-    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", paths.bundled_suites)
-    assert {name: read_question(path) for name, path in suite_files().items()} == {
-        name: load_suite(name).question for name in suite_files()
-    }

@@ -13,7 +13,6 @@ from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.forecast import forecast, seconds_of_a_launch
 from scalebench.session.storing.store import RunStore
 from scalebench.session.suites.script import script_suite
-from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_failed, make_info
 from tests.builders.sessions import NO_FLAGS
@@ -27,10 +26,6 @@ def train_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def suite(*words: str, **flags: Any):
     return script_suite(["train.py", *words], NO_FLAGS | flags)
-
-
-def test_arguments_that_stay_the_same_are_weak_scaling():
-    assert suite("--lr", "1").scaling == "weak"
 
 
 def test_an_earlier_run_of_the_script_tells_how_long_a_run_takes(tmp_path):
@@ -67,6 +62,7 @@ def test_a_batch_in_the_arguments_is_divided():
         ([], {"workload": "gpt"}, "--workload is for scalebench's own workloads"),
         ([], {"compile": True}, "--compile is for"),
         ([], {"suites": ("ddp",)}, "Give a suite"),
+        ([], {"python": "/nowhere/python"}, "There is no interpreter /nowhere/python"),
         ([], {"samples_per_step": "{global_batch}"}, "names a batch that nothing gives"),
         ([], {"samples_per_step": "many"}, "is not a number of samples"),
     ],
@@ -74,11 +70,6 @@ def test_a_batch_in_the_arguments_is_divided():
 def test_options_that_do_not_fit(words, flags, complaint):
     with pytest.raises(UsageError, match=complaint):
         suite(*words, **flags)
-
-
-def test_an_interpreter_that_does_not_exist():
-    with pytest.raises(UsageError, match="There is no interpreter /nowhere/python"):
-        suite(python="/nowhere/python")
 
 
 def test_a_script_that_failed_is_not_launched_again_at_the_same_size():
@@ -91,17 +82,6 @@ def test_a_script_that_failed_is_not_launched_again_at_the_same_size():
     assert why_not_again(other.model_copy(update={"repeat": 1}), [make_failed(other)]) is None
 
 
-def test_what_is_known_only_when_the_script_has_run_is_not_foreseen():
-    plan = plan_of()
-    foreseen = forecast(plan, {})
-    assert foreseen.wall_s is None
-    text = render_plan(foreseen, plan)
-    assert text.count("counted") == 4
-    assert "depends on how long the script takes to start and to step\n" in text
-    divided = plan_of(batch_size=32)
-    assert "counted" not in render_plan(forecast(divided, {}), divided)
-
-
 def test_a_script_that_does_not_exist():
     with pytest.raises(UsageError, match=r"There is no script train2\.py"):
         script_suite(["train2.py"], NO_FLAGS)
@@ -111,12 +91,3 @@ def plan_of(**flags: Any):
     request = Request(world_sizes=(2,), device="cpu", batch_size=flags.get("batch_size"), repeats=2)
     words = ("{rank_batch}",) if "batch_size" in flags else ()
     return make_plan(request, [suite(*words, **flags)], Machine(0, 2))
-
-
-def test_the_script_at_one_rank_is_the_baseline_and_nothing_is_inspected():
-    plan = plan_of()
-    told = [(c.case, c.world_size, c.purpose, c.repeat) for c in plan.cells]
-    assert told == [("script", n, "measure", r) for r in (0, 1) for n in (1, 2)]
-    assert all(isinstance(c.strategy, Script) for c in plan.cells)
-    assert all(isinstance(c.workload, ScriptTarget) and not c.part_batches for c in plan.cells)
-    assert any("strong or weak scaling" in notice for notice in plan.notices)
