@@ -161,12 +161,6 @@ def budget_points(efficiency: float, rank: int = 0, **points: float) -> Budget:
     return Budget(ideal_s=ideal_s, measured_s=0.01, rank=rank, closes=True, points=told, **seconds)
 
 
-__all__ = [
-    "budget_points", "collectives", "estimate", "gated", "gated_row", "gated_run", "launches",
-    "verdict_of", "with_row", "without_row",
-]  # fmt: skip
-
-
 def explained(allowed=("bucket_mb",)):
     """Efficiency fell 6 points, transfer explains 5 of them; 5 all-reduces became 21."""
     base = with_row(

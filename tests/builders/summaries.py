@@ -158,27 +158,6 @@ def rank_times(step_s: float, num_ranks: int = 2) -> list[RankTimes]:
     ]
 
 
-def merged_budget(row: Row, reason: str) -> Row:
-    """The same row as if transfer and wait could not be separated: transfer includes both."""
-    assert row.budget is not None
-    parts = dict(row.budget.estimates)
-    wait = parts.pop("wait_s")
-    transfer = parts["exposed_transfer_s"]
-    value = transfer.value + wait.value
-    low, high = (transfer.low or 0.0) + (wait.low or 0.0), (transfer.high or 0) + (wait.high or 0)
-    parts["exposed_transfer_s"] = Estimate(value=value, low=low, high=high, n=transfer.n)
-    budget = closed_budget(row.budget.ideal_s, row.budget.measured_s, 0, parts, reason)
-    missing = {"wait_s": reason, "exposed_transfer_s": reason}
-    return row.model_copy(
-        update={
-            "budget": budget.model_copy(update={"ranks": row.budget.ranks}),
-            "wait_s": None,
-            "exposed_transfer_s": None,
-            "unavailable": {**row.unavailable, **missing},
-        }
-    )
-
-
 def attributed(row: Row, **changes: Any) -> Row:
     """The same row as if its steps had been traced: 15 points of the step are accounted for.
 

@@ -1,16 +1,11 @@
-"""Lockstep as the terminal and the page show it, and the sentence that compares it."""
+"""The sentence that compares lockstep with training without it."""
 
 import pytest
 
 from scalebench.records.rows.lockstep import LockstepFigures, RankShares
-from scalebench.report import render_table
-from scalebench.report.page.charts import make_chart
-from scalebench.report.page.palette import assign
-from scalebench.report.page.staleness_figure import STALENESS, conclude
 from scalebench.report.tables import lockstep
-from scalebench.report.tables import lockstep as tables
 from tests.builders.races import figures
-from tests.builders.summaries import make_plain, make_row, make_summary
+from tests.builders.summaries import make_plain, make_row
 
 WAITING = LockstepFigures(
     ranks=[
@@ -44,21 +39,6 @@ def rows_of(server_s, server_samples):
     ]
 
 
-def test_the_table_says_where_each_ranks_time_went_and_how_stale_gradients_were():
-    text = render_table(make_summary(rows_of(4, 2048)), width=150)
-    shown = text.split("Lockstep ", 1)[1].split("Of each rank")[0]
-    lines = {line.split(" ")[0]: line for line in shown.splitlines()}
-    ddp, server = lines["ddp"], lines["server"]
-    assert "35, 95 %" in ddp and "60, 0 %" in ddp
-    for told in ("384, 128", "97, 90 %", "2, 10 %", "0.72", "0: 50 %, 1: 39 %, 3: 11 %"):
-        assert told in server
-    assert server.rstrip().endswith("7")
-
-
-def test_nothing_is_said_where_all_train_in_lockstep():
-    assert "Lockstep" not in render_table(make_summary(rows_of(4, 2048)[:2]), width=150)
-
-
 @pytest.mark.parametrize(
     ("server_s", "samples", "told"),
     [
@@ -74,21 +54,3 @@ def test_nothing_is_said_where_all_train_in_lockstep():
 )
 def test_what_waiting_costs_against_what_staleness_costs(server_s, samples, told):
     assert told in (lockstep.sentence(rows_of(server_s, samples)) or "")
-
-
-def test_without_ddp_there_is_nothing_to_compare():
-    assert lockstep.sentence(rows_of(4, 2048)[::2]) is None
-
-
-def test_the_page_draws_the_distribution():
-    rows = rows_of(4, 2048)
-    figure = STALENESS.draw(rows, assign(rows))
-    (curve,) = figure.data
-    assert list(curve.x) == [0, 1, 2, 3]
-    assert list(curve.y) == pytest.approx([50, 39.06, 0, 10.94], abs=0.01)
-    assert "server, N=2 are 0.72 steps old in the mean; equal ranks" in (conclude(rows) or "")
-    assert STALENESS.draw(rows[:2], assign(rows)) is None
-    chart = make_chart(STALENESS, "staleness", rows, assign(rows))
-    assert chart is not None and [entry.name for entry in chart.key] == ["server, N=2"]
-    (table,) = tables.tables(rows)
-    assert len(table.lines) == 2

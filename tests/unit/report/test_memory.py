@@ -1,46 +1,13 @@
 import pytest
-from plotly import graph_objects as go
 
-from scalebench.analysis.rows.resources import CATEGORIES as MEASURED
 from scalebench.report.page import memory_figure, palette
 from scalebench.report.tables import memory
-from tests.builders.summaries import (
-    CATEGORY_BYTES,
-    make_plain,
-    make_row,
-    remembered,
-    remembered_rows,
-)
+from tests.builders.summaries import make_plain, make_row, remembered, remembered_rows
 
 
 def table(rows, title="Peak of the fullest rank, and its prediction"):
     (found,) = [table for table in memory.tables(rows) if table.title == title]
     return found
-
-
-def test_every_category_of_a_row_is_shown_and_has_its_colour():
-    keys = [category.key for category in memory.CATEGORIES]
-    assert [f"{key}_bytes" for key in keys] == list(MEASURED)
-    assert list(palette.CATEGORY_COLORS) == keys
-    colors = list(palette.CATEGORY_COLORS.values())
-    assert len(set(colors)) == len(colors)
-    assert set(colors) <= set(palette.PART_COLORS.values())
-
-
-def test_the_peak_is_the_sum_of_its_categories():
-    found = memory.peak(remembered(make_row(), 90_000_000))
-    assert found.total == sum(CATEGORY_BYTES.values()) == 100_000_000
-    assert found.error == pytest.approx(-0.1)
-
-
-@pytest.mark.parametrize("value", [None, -1])
-def test_without_all_categories_the_peak_is_what_was_counted(value):
-    row = remembered(make_row(), data_bytes=value).model_copy(
-        update={"peak_memory_bytes": 123_000_000}
-    )
-    found = memory.peak(row)
-    assert found.parts == () and found.total == 123_000_000
-    assert memory_figure.memory_figure([row], {}) is None
 
 
 def test_the_conclusion_tells_the_largest_error_and_leaves_out_the_baseline():
@@ -56,13 +23,6 @@ def test_the_conclusion_tells_the_largest_error_and_leaves_out_the_baseline():
     assert exact.endswith("is within 0.0 % of the measured one.")
 
 
-def test_a_baseline_alone_tests_no_prediction():
-    assert memory.sentence([remembered(make_plain())]) == (
-        "The fullest rank holds 100 MB at its peak, that of plain on 1 CPU rank; no peak but the"
-        " baseline's was predicted."
-    )
-
-
 def test_what_is_not_known_stands_with_its_reason():
     found = table(remembered_rows(), "What is not known, and why")
     reason = "the state of the optimizer Lion is not known"
@@ -74,22 +34,6 @@ def test_what_is_not_known_stands_with_its_reason():
     )
     (only,) = memory.tables([failed])
     assert only.lines == (("ddp-25mb", "2", "peak", "inspection died"),)
-
-
-def test_the_figure_stacks_the_categories_and_marks_the_prediction():
-    rows = remembered_rows()
-    figure = memory_figure.memory_figure(rows, palette.assign(rows))
-    bars = [trace for trace in figure.data if isinstance(trace, go.Bar)]
-    assert [bar.name for bar in bars] == [category.name for category in memory.CATEGORIES]
-    assert [sum(lane) for lane in zip(*(bar.x for bar in bars), strict=True)] == pytest.approx(
-        [100.0] * 4
-    )
-    marker, totals = figure.data[-2:]
-    assert list(marker.x) == pytest.approx([140.0, 99.99, 98.46])
-    assert list(marker.y) == list(totals.y)[:3]
-    assert list(totals.x) == pytest.approx([140.0, 100.0, 100.0, 100.0])
-    assert figure.layout.xaxis.title.text == "peak of the fullest rank, MB"
-    assert figure.layout.xaxis.range[1] > 140
 
 
 def test_peaks_are_held_against_what_there_is():

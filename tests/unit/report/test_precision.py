@@ -1,7 +1,6 @@
 """What is said where a run fell short of the precision that was wanted."""
 
 from scalebench.records.precision import ImpreciseRow, PrecisionReached
-from scalebench.report import render_markdown, render_table
 from scalebench.report.words.notes import precision_note
 from tests.builders.summaries import make_plain, make_row, make_summary
 
@@ -41,9 +40,3 @@ def test_no_budget_of_hours_is_advised() -> None:
     assert "would take more than an hour: close other programs" in note
     just = precision_note(summary_with(row("ddp", 0.71, 3510.0)))
     assert just is not None and just.endswith("would take --budget 60m")
-
-
-def test_terminal_and_markdown_say_it() -> None:
-    summary = summary_with(row("ddp", 0.042, 86.4))
-    assert "target precision ± 3 %" in " ".join(render_table(summary, 200).split())
-    assert "Target precision ± 3 %" in render_markdown(summary)

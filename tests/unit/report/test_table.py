@@ -1,12 +1,9 @@
 import re
-import subprocess
-import sys
 
 import pytest
 
-from scalebench.records.summary import Correctness
 from scalebench.report import render_markdown, render_table
-from scalebench.report.markdown import MAX_BYTES, code, escape
+from scalebench.report.markdown import MAX_BYTES
 from scalebench.report.words import wording
 from scalebench.stats import Estimate
 from tests.builders.summaries import (
@@ -45,13 +42,6 @@ def test_no_number_is_broken_at_any_width(width):
         assert number in text
 
 
-def test_narrow_tables_say_what_they_leave_out():
-    wide, narrow = render_table(RUNS["usual"], 160), render_table(RUNS["usual"], 80)
-    assert "tokens/s" in wide and "not shown" not in wide
-    assert "not shown at this width: tokens/s, loss" in narrow
-    assert "marks: o oversubscribed, u step time kept drifting" in narrow
-
-
 def test_losses_stand_after_equal_steps_and_say_after_how_many():
     """A faster row trains more steps in its window: its last loss says nothing."""
     slow = make_plain(loss_last=3.1, loss_equal=3.1, loss_equal_steps=30)
@@ -84,19 +74,6 @@ def test_arithmetic_and_energy_have_columns_only_where_they_are_known():
     assert "| 38.40 % | 1.600 |" in markdown
 
 
-def test_a_failed_check_is_shown():
-    wrong = Correctness(status="deviates", gradient_deviation=0.031)
-    text = render_table(make_summary([make_row(correctness=wrong)]), 140)
-    assert "FAILED 3.1e-02" in text and "deviates" in text
-
-
-def test_colour_is_ansi_only_when_asked_for(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in render_table(RUNS["usual"], 100, color=False)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[" in render_table(RUNS["usual"], 100, color=True)
-
-
 def test_hostile_strings_bring_no_escape_sequences():
     text = render_table(RUNS["hostile"], 100)
     assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
@@ -107,26 +84,6 @@ def test_ascii_only_is_ascii_and_as_narrow(run):
     text = render_table(run, 80, ascii_only=True)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 80
-
-
-def test_ascii_only_keeps_the_numbers():
-    text = render_table(RUNS["usual"], 80, ascii_only=True)
-    assert "85.6 +/- 3.4 %" in text and "1.712x" in text and "ok verified" in text
-
-
-def test_markup_of_rich_in_names_is_shown_as_it_is():
-    assert "[bold]x[/]" in render_table(make_summary([make_row("[bold]x[/]")]))
-
-
-def test_the_table_needs_neither_plotly_nor_pandas_nor_torch():
-    code_ = (
-        "import sys, scalebench.report as r\n"
-        "assert r.render_table and r.render_markdown\n"
-        "bad = {'plotly', 'pandas', 'torch', 'jinja2'} & set(sys.modules)\n"
-        "sys.exit(f'imported {bad}' if bad else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code_], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_markdown_stays_below_its_limit_whatever_the_run():
@@ -155,12 +112,6 @@ def test_markdown_shows_no_html_and_mentions_nobody():
     assert not re.search(r"@\w", outside_code)
     assert not re.search(r"(?<!\\)\[link\]", outside_code)
     assert "http://" not in outside_code
-
-
-def test_escape_and_code_keep_the_text_readable():
-    assert escape("a|b<c>_d_") == "a\\|b&lt;c&gt;\\_d\\_"
-    assert code("plain") == "`plain`"
-    assert code("a `b` ``c``") == "``` a `b` ``c`` ```"
 
 
 def test_a_wide_interval_is_written_with_both_its_ends():

@@ -1,9 +1,7 @@
 """The words of the page: defined in one document, and nowhere else."""
 
 from scalebench.report import render_page
-from scalebench.report.tables.columns import COLUMNS
 from scalebench.report.words import terms
-from scalebench.report.words.warnings import MARKS
 from tests.builders.summaries import make_summary
 
 
@@ -13,14 +11,6 @@ def test_every_word_is_defined_by_the_document_briefly():
     for word, meaning in terms.definitions().items():
         assert meaning in document, word
         assert 15 < len(meaning) <= terms.LONG, word
-
-
-def test_the_page_defines_its_words_where_they_stand():
-    text = render_page([make_summary()])
-    assert '<a class="term" href="#word-peak-mem">peak mem</a>' in text
-    assert '<div id="word-peak-mem"><dt>peak mem</dt><dd>Largest over ranks.' in text
-    known = {column.name for column in COLUMNS} | set(MARKS)
-    assert len(known & set(terms.WORDS)) > 12
 
 
 def test_without_the_document_the_page_has_no_definitions(monkeypatch, tmp_path):

@@ -8,9 +8,7 @@ from click.testing import CliRunner
 from scalebench.analysis.projection.recovery import FailureRates, project_recovery
 from scalebench.cli import cli
 from scalebench.errors import UsageError
-from scalebench.report.tables.projection import render_recovery
-from tests.builders.summaries import make_plain, make_row
-from tests.unit.report.test_recovery import near, rows_with, save
+from tests.builders.recoveries import near, rows_with, save
 
 HOUR_S = 3600.0
 
@@ -20,33 +18,10 @@ def rows():
     return rows_with([save("full", 4.0), save("async", 1.0)], [])
 
 
-def test_many_devices_fail_often_and_save_often(rows):
-    rates = FailureRates(device_mtbf_s=16384 * HOUR_S, restart_s=60)
-    few, many = project_recovery(rows, (16, 16384), rates)[:2]
-    assert (few.mtbf_s, many.mtbf_s) == (1024 * HOUR_S, HOUR_S)
-    assert few.young_interval_s == pytest.approx(32 * many.young_interval_s)
-    assert few.at_optimum.training > many.at_optimum.training > 0.9
-
-
-def test_each_way_to_save_has_its_cost_as_measured_at_most_ranks(rows):
-    smaller = make_row("ddp", 1).model_copy(update={"recovery": rows[1].recovery})
-    found = project_recovery([smaller, *rows], (64,), FailureRates(mtbf_s=HOUR_S, restart_s=60))
-    assert [(one.method, one.cost_s) for one in found] == [("full", 4.0), ("async", 1.0)]
-    assert {one.measured_world_size for one in found} == {2}
-    assert found[1].at_optimum.training > found[0].at_optimum.training
-
-
 def test_without_a_restart_only_the_interval_is_known(rows):
     (one, _) = project_recovery(rows, (64,), FailureRates(mtbf_s=HOUR_S))
     assert one.at_optimum is None and "give --restart" in one.reason
     assert one.daly_interval_s == pytest.approx((2 * 4 * HOUR_S) ** 0.5, rel=0.02)
-
-
-def test_given_costs_replace_the_measured_ones(rows):
-    rates = FailureRates(mtbf_s=HOUR_S, restart_s=60, cost_s=30)
-    found = project_recovery(rows, (64,), rates)
-    assert {one.cost_s for one in found} == {30}
-    assert found[0].measured_world_size is None
 
 
 def test_every_figure_by_hand():
@@ -68,13 +43,6 @@ def test_every_figure_by_hand():
         assert sum(dict(shares).values()) == pytest.approx(1)
 
 
-def test_an_interval_as_long_as_a_save_is_the_shortest(rows):
-    rates = FailureRates(mtbf_s=HOUR_S, restart_s=60, interval_s=4.0)
-    assert project_recovery(rows, (64,), rates)[0].at_interval.training < 0.5
-    with pytest.raises(UsageError, match="is shorter than one checkpoint"):
-        project_recovery(rows, (64,), FailureRates(mtbf_s=HOUR_S, restart_s=60, interval_s=3.99))
-
-
 @pytest.mark.parametrize(
     ("rates", "said"),
     [
@@ -86,28 +54,6 @@ def test_an_interval_as_long_as_a_save_is_the_shortest(rows):
 def test_what_contradicts_itself_is_refused(rows, rates, said):
     with pytest.raises(UsageError, match=said):
         project_recovery(rows, (64,), rates)
-
-
-def test_a_run_without_checkpoints_is_refused():
-    with pytest.raises(UsageError, match="no row of this one was saved"):
-        project_recovery([make_plain()], (64,), FailureRates(mtbf_s=HOUR_S))
-
-
-def test_it_says_where_the_formulas_do_not_hold():
-    """A checkpoint that is on the disk only after ten minutes is lost with most failures."""
-    late = rows_with([save("async", 1.0, durable_s=near(600.0))], [])
-    found = project_recovery(late, (64,), FailureRates(mtbf_s=1000, restart_s=10))
-    flat = " ".join(render_recovery(found, "run", 160).split())
-    assert "the formulas do not hold for ddp async at N=64: a checkpoint is on" in flat
-
-
-def test_the_table_says_how_often_to_save_and_what_others_reached(rows):
-    rates = FailureRates(device_mtbf_s=50_000 * HOUR_S, restart_s=300, interval_s=600)
-    shown = render_recovery(project_recovery(rows, (16384,), rates), "run", 140)
-    flat = " ".join(shown.split())
-    assert "ddp 16384 full 3.05 h" in flat
-    assert "5.00 min" in flat and "as measured at N=2" in flat
-    assert "Llama 3 405B on 16,384 GPUs had a failure every 3.09 h" in flat
 
 
 def test_project_refuses_failures_without_checkpoints():

@@ -2,19 +2,14 @@
 
 import io
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-import jsonschema
 import junitparser
 import pandas as pd
 import pytest
@@ -24,18 +19,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from scalebench.analysis.summarise import summarise
 from scalebench.cli import main
-from scalebench.costmodel.links.profile import profile_of
 from scalebench.errors import ScalebenchError, UsageError
-from scalebench.records.summary import Row, TimedCollectives
 from scalebench.records.trace import ClockAlignment, TracedAction
 from scalebench.report.export import FORMATS
-from scalebench.report.export.chrome_trace import lanes, one_of_each_row
-from scalebench.report.export.measures import MEASURES, numbers, row_name
+from scalebench.report.export.measures import numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
-from tests.builders.calibrated import ALPHA_S, BANDWIDTH, line
 from tests.builders.junit_schema import assert_of_the_schema
-from tests.builders.recoveries import recovery
-from tests.builders.runs import make_cell, make_result, make_run, make_small_run, make_stored_run
+from tests.builders.runs import make_cell, make_run, make_small_run, make_stored_run
 from tests.builders.summaries import (
     HOSTILE,
     attributed,
@@ -79,22 +69,7 @@ def exported(name, summary=SUMMARY, run=EMPTY):
     return FORMATS[name].export(run, summary)
 
 
-def row_at(case, world_size, summary=SUMMARY):
-    return next(r for r in summary.rows if (r.case, r.world_size) == (case, world_size))
-
-
 # What all formats have in common
-
-
-def test_every_number_of_a_row_has_a_direction_and_a_unit():
-    fields = {measure.field for measure in MEASURES}
-    assert fields <= set(Row.model_fields)
-    assert {"step_s", "efficiency", "peak_memory_bytes"} <= fields
-    assert {measure.unit for measure in MEASURES} == set(UNITS)
-    better = {measure.field: measure.better for measure in MEASURES}
-    assert (better["step_s"], better["efficiency"]) == ("smaller", "bigger")
-    assert (better["mfu"], better["bubble_ratio"]) == ("bigger", "smaller")
-    assert better["prediction_error"] is None
 
 
 def test_names_tell_conditions_apart():
@@ -197,43 +172,6 @@ def test_pytest_benchmark_compares_two_exports(tmp_path):
     assert max(medians) / min(medians) == pytest.approx(1.2, rel=1e-6)
 
 
-# github-action-benchmark and Bencher
-
-
-def test_github_action_benchmark_keeps_the_directions_apart():
-    fields = {}
-    for better in ("bigger", "smaller"):
-        entries = json.loads(exported(f"github-action-benchmark-{better}"))
-        for entry in entries:
-            assert set(entry) <= {"name", "unit", "value", "range", "extra"}
-            assert isinstance(entry["value"], int | float)
-            texts = [entry[key] for key in ("name", "unit", "range", "extra") if key in entry]
-            assert all(isinstance(text, str) for text in texts)
-        assert len({entry["name"] for entry in entries}) == len(entries)
-        fields[better] = {entry["name"].rpartition(" ")[2] for entry in entries}
-    assert not fields["bigger"] & fields["smaller"]
-    assert {"throughput", "efficiency", "speedup"} <= fields["bigger"]
-    assert {"step_s", "peak_memory_bytes", "wait_s"} <= fields["smaller"]
-    assert not {"prediction_error", "predicted_step_s"} & (fields["bigger"] | fields["smaller"])
-
-
-def test_bencher_metric_format_with_bounds():
-    content = json.loads(exported("bencher"))
-    jsonschema.validate(content, BMF)
-    row = row_at("ddp-25mb", 4)
-    found = content[row_name(row)]
-    assert found["efficiency"] == {
-        "value": row.efficiency.value,
-        "lower_value": row.efficiency.low,
-        "upper_value": row.efficiency.high,
-    }
-    assert found["peak-memory-bytes"] == {"value": row.peak_memory_bytes}
-    assert "mfu" not in found
-    assert all(len(name) <= 1024 for name in content)
-    assert all(len(measure) <= 64 for measures in content.values() for measure in measures)
-    assert not any("N=8" in name for name in content)
-
-
 # OpenMetrics
 
 
@@ -286,39 +224,6 @@ def test_promtool_finds_nothing_to_object_to(name):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_node_exporter_takes_every_sample(tmp_path):
-    text = exported("openmetrics", hostile_summary())
-    (tmp_path / "scalebench.prom").write_text(text)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    wanted = (
-        *("--collector.disable-defaults", "--collector.textfile"),
-        *(f"--collector.textfile.directory={tmp_path}", f"--web.listen-address={address}"),
-    )
-    with subprocess.Popen(
-        [found_reader("prometheus-node-exporter"), *wanted], stderr=subprocess.DEVNULL
-    ) as server:
-        try:
-            scraped = _scraped(f"http://{address}/metrics")
-        finally:
-            server.kill()
-    assert "node_textfile_scrape_error 0" in scraped
-    ours = [line for line in text.splitlines() if line.startswith("scalebench_")]
-    assert sum(line.startswith("scalebench_") for line in scraped.splitlines()) == len(ours)
-
-
-def _scraped(url):
-    end = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return answer.read().decode()
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-
-
 @given(st.text())
 def test_any_text_is_one_label(text):
     row = make_row("ddp", 2, workload=text, unavailable={"mfu": text})
@@ -353,16 +258,6 @@ def test_junit_holds_to_the_schema(summary):
     assert len(list(root.iter("testcase"))) == len(summary.rows)
 
 
-def test_junit_divides_a_launch_among_the_rows_that_took_turns_in_it():
-    cells = [make_cell("plain", 1), make_cell("ddp", 2)]
-    cells.append(make_cell("plain", 1, purpose="independent", rank_batch=16))
-    ids = [cell.id for cell in cells]
-    run = make_run([make_result(cell, wall_s=9.0, shared_with=ids) for cell in cells])
-    (suite,) = junitparser.JUnitXml.fromstring(exported("junit", summarise(run), run).encode())
-    assert [case.time for case in suite] == [3.0, 3.0]
-    assert suite.time == 9.0
-
-
 @given(st.text())
 def test_any_reason_is_legal_xml(text):
     row = make_missing("ddp", 2, "failed", text)
@@ -370,70 +265,7 @@ def test_any_reason_is_legal_xml(text):
     assert suite.failures == 1
 
 
-# Collectives
-
-
-def timed(failure=None):
-    """All-reduces of 2 and 4 ranks, in place and out of place."""
-    points = [*line(), *line(num_ranks=4)]
-    both = [p.model_copy(update={"in_place": side}) for side in (False, True) for p in points]
-    about = {"created": "2024-05-01", "version": "0", "device": "cpu", "backend": "gloo"}
-    fits = [row for fit in profile_of(both, (), **about).fits for row in fit.rows()]
-    told = TimedCollectives(suites=["links"], num_points=len(both), num_wrong=0, fits=fits)
-    return make_summary([], collectives=told.model_copy(update={"failure": failure}))
-
-
-def test_collectives_are_series_where_a_tool_follows_numbers():
-    name = "links/all_reduce N=2 [float32, backend, in place]"
-    found = json.loads(exported("bencher", timed()))
-    jsonschema.validate(found, BMF)
-    assert len(found) == 4 and found[name]["latency-s"]["value"] == pytest.approx(ALPHA_S)
-    assert found[name]["bandwidth-byte-per-s"]["value"] == pytest.approx(BANDWIDTH)
-    bigger, smaller = (
-        json.loads(exported(f"github-action-benchmark-{better}", timed()))
-        for better in ("bigger", "smaller")
-    )
-    assert {entry["unit"] for entry in bigger} == {"bytes/s"}
-    assert {entry["unit"] for entry in smaller} == {"s"}
-    assert f"{name} latency_s" in {entry["name"] for entry in smaller}
-
-
-@pytest.mark.parametrize(
-    ("name", "failure", "said"),
-    [
-        ("pytest-benchmark", None, "timed collectives and trained nothing"),
-        ("bencher", "2 elements are wrong", "they failed: 2 elements are wrong"),
-        ("github-action-benchmark-bigger", "2 elements are wrong", "2 elements are wrong"),
-        ("chrome-trace", None, "it trained nothing"),
-    ],
-)
-def test_what_a_run_of_collectives_lacks_is_said(name, failure, said):
-    with pytest.raises(ScalebenchError, match=said):
-        exported(name, timed(failure))
-
-
-@pytest.mark.parametrize("failure", [None, "3 elements of results are wrong"])
-def test_collectives_that_went_wrong_are_a_failure(failure):
-    text = exported("junit", timed(failure))
-    assert_of_the_schema(ElementTree.fromstring(text))
-    ((case,),) = junitparser.JUnitXml.fromstring(text.encode())
-    assert [found.message for found in case.result] == ([failure] if failure else [])
-    assert "op: all_reduce" in case.system_out
-
-
 # Tables
-
-
-def test_pandas_reads_the_csv_back():
-    table = pd.read_csv(io.StringIO(exported("csv")))
-    assert table["step_s"].isna().sum() == 3
-    row = row_at("ddp-25mb", 2)
-    line = table[(table["case"] == "ddp-25mb") & (table["world_size"] == 2)].iloc[0]
-    assert (line["efficiency"], line["efficiency_low"]) == (
-        row.efficiency.value,
-        row.efficiency.low,
-    )
-    assert json.loads(line["unavailable"]) == row.unavailable
 
 
 def test_pandas_reads_the_parquet_back_with_its_types():
@@ -503,17 +335,6 @@ def test_chrome_trace_puts_ranks_on_one_clock():
     assert [e["args"]["num_bytes"] for e in sent] == [1000] * 3
 
 
-def test_the_file_beside_the_page_holds_one_launch_of_each_row():
-    (result,) = traced_run().results.values()
-    again = result.model_copy(
-        update={"cell": result.cell.model_copy(update={"repeat": result.cell.repeat + 1})}
-    )
-    run = make_run([result, again])
-    beside = json.loads(one_of_each_row(run, summarise(run)))["traceEvents"]
-    assert beside == chrome(traced_run()) and len(chrome(run)) == 2 * len(beside)
-    assert one_of_each_row(make_run(make_small_run()), summarise(run)) is None
-
-
 def test_chrome_trace_is_what_the_format_asks_for():
     threads = {}
     for event in chrome(traced_run()):
@@ -527,20 +348,6 @@ def test_chrome_trace_is_what_the_format_asks_for():
         events.sort(key=lambda e: e["ts"])
         for one, next_ in pairwise(events):
             assert one["ts"] + one["dur"] <= next_["ts"] + 1e-6
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=30))
-def test_no_two_operations_of_a_lane_overlap(spans):
-    operations = [make_operation(start, start + length) for start, length in spans]
-    found = lanes(operations)
-    assert sum(map(len, found)) == len(operations)
-    for lane in found:
-        assert all(a.end_ns <= b.start_ns for a, b in pairwise(lane))
-    most = max(
-        (sum(o.start_ns <= t.start_ns < o.end_ns for o in operations) for t in operations),
-        default=0,
-    )
-    assert len(found) <= max(most, 1) if operations else not found
 
 
 def test_a_run_without_traces_says_why_there_is_nothing():
@@ -571,23 +378,6 @@ def export(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_export_writes_two_files_for_two_directions(export, tmp_path):
-    done = export("--format", "github-action-benchmark", "--out", "bench.json")
-    assert done.returncode == 0, done.err
-    assert done.out.split() == ["bench.bigger.json", "bench.smaller.json"]
-    measures = []
-    for name in done.out.split():
-        found = json.loads((tmp_path / name).read_text())
-        measures.append({entry["name"].rpartition(" ")[2] for entry in found})
-        umask = os.umask(0)
-        os.umask(umask)
-        assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
-    bigger, smaller = measures
-    efficiencies = {"efficiency", "efficiency_wrapped"}
-    assert bigger == {"throughput", "tokens_per_s", "speedup"} | efficiencies
-    assert {"step_s", "peak_memory_bytes"} <= smaller and not bigger & smaller
-
-
 def test_export_refuses_in_one_line(export):
     for arguments, word in (
         (["--format", "junitt"], "Did you mean 'junit'?"),
@@ -614,25 +404,3 @@ def test_export_says_what_it_left_out(tmp_path):
     assert done.exit_code == 0
     assert "left out: ddp/ddp N=4 [gpt-tiny, strong, cpu]: failed: rank 3: it broke" in done.stderr
     assert all("N=4" not in name for name in json.loads(done.stdout))
-
-
-# What checkpoints and failures cost
-
-
-def recovered():
-    return make_summary([make_row("ddp", 2, recovery=recovery(0.1, 2.0))])
-
-
-def test_each_way_to_save_and_each_kind_of_failure_is_a_number_of_its_own():
-    found = {measure.field: (measure, number) for measure, number in numbers(recovered().rows[0])}
-    measure, number = found["async_checkpoint_stall_s"]
-    assert (measure.unit, measure.better, number.value) == ("s", "smaller", 0.1)
-    assert found["kill_torchrun_restart_s"][1].value == 2.0
-    (metrics,) = json.loads(exported("bencher", recovered())).values()
-    assert metrics["async-checkpoint-stall-s"]["value"] == 0.1
-    entries = json.loads(exported("github-action-benchmark-smaller", recovered()))
-    (restart,) = [e for e in entries if e["name"].endswith("kill_torchrun_restart_s")]
-    assert "failures: 5" in restart["extra"]
-    assert "async_checkpoint_durable_s: 0.2 s [0.198, 0.202], 5 saves" in exported(
-        "junit", recovered()
-    )

@@ -8,21 +8,15 @@ from scalebench.records.rows.budget import ComputeInflation
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.rows.script import HostWaitPlace, HostWaits, ScriptFacts, Wrapper
 from scalebench.records.summary import Correctness, Row
-from scalebench.report import render_markdown, render_table
 from scalebench.report.findings import advice
 from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
-from scalebench.report.findings.findings import judge
 from scalebench.stats import Estimate
 from tests.builders.summaries import (
     attributed,
-    estimate,
     make_compression,
     make_pipeline,
-    make_plain,
     make_prediction,
     make_row,
-    make_summary,
-    traced_rows,
 )
 
 
@@ -54,32 +48,6 @@ def predicted(efficiency=0.84, error=0.012, **what_ifs) -> dict:
         "prediction_error": error,
         "prediction": make_prediction(efficiency=efficiency, what_if=told, typical_error=0.01),
     }
-
-
-def test_a_late_rank_is_named_with_what_makes_it_late_also_by_one_launch():
-    told = advice.advise(slow_to_load())
-    assert told.whole.startswith(
-        "Look at the loader of rank 1: its data loading takes 151 ms a step, on the others"
-    )
-    assert "it is last to enter 100 % of operations, 9.00 ms late" in told.whole
-    assert told.next_step == told.whole.partition(";")[0]
-    one = advice.advise(slow_to_load(spread=None))
-    assert (
-        "1 launch gives no interval; in it, rank 1 is late: its data loading takes 151 ms"
-        in one.whole
-    )
-    assert one.next_step.startswith("--repeats 3; rank 1 is late: its data loading takes 151")
-    unknown = row_with(spread=None, stragglers=LATE)
-    assert "in it, rank 3 is late: last to enter 97 % of operations" in advise(unknown)
-
-
-def test_accumulation_is_not_advised_where_it_was_measured_to_be_slower():
-    own = row_with({"exposed_transfer": 15.0})
-    assert "or gradient accumulation" in advise(own)
-    slow = make_row("accumulated", efficiency=0.6, strategy_settings={"accumulate": 4})
-    assert "accumulation was measured here, and is slower" in advise(own, [own, slow])
-    fast = make_row("accumulated", efficiency=0.86, strategy_settings={"accumulate": 4})
-    assert "or gradient accumulation" in advise(own, [own, fast])
 
 
 def slower_by(field: str) -> Row:
@@ -114,17 +82,6 @@ WAITING = HostWaits(
     steps=8,
     places=[HostWaitPlace(file="train.py", line=37, call=".item()", calls=16)],
 )
-
-
-def slow_to_load(**changes) -> Row:
-    """A row whose rank 1 waits for its batches, and the others for rank 1."""
-    late = [Straggler(rank=1, count=40, share=1.0, median_late_s=0.009, longest_run=40)]
-    row = row_with({"wait": 15.0}, stragglers=late, **changes)
-    waiting, own = row.budget.ranks
-    own = own.model_copy(update={"wait_s": 0.0, "data_stall_s": 0.151})
-    return row.model_copy(
-        update={"budget": row.budget.model_copy(update={"ranks": [waiting, own]})}
-    )
 
 
 def of_script(losses, facts=None, **changes) -> Row:
@@ -210,37 +167,6 @@ def test_the_rule_speaks(name):
     assert len(brief) <= 75 and not brief.endswith("."), "it fits its line"
 
 
-@pytest.mark.parametrize(
-    ("row", "word"),
-    [
-        (of_script(IDLE, {"unused_search_s": 1e-6}), "find_unused"),
-        (of_script(IDLE), "find_unused"),
-        (
-            of_script(IDLE, {"host_waits": WAITING}),
-            "wait for the GPU",
-        ),  # on CPU nothing is waited for
-    ],
-)
-def test_a_rule_about_scripts_needs_a_cost(row, word):
-    assert word not in (advise(row) or "")
-
-
-def test_a_search_that_finds_something_is_not_needless():
-    useful = COPYING.model_copy(update={"unused_bytes": 288})
-    row = of_script(IDLE, {"unused_search_s": 1e-3}).model_copy(update={"wrappers": [useful]})
-    assert "find_unused" not in (advise(row) or "")
-
-
-def test_the_verdict_and_the_table_say_what_slower_computation_is_made_of():
-    row = slower_by("contention_s")
-    summary = make_summary([make_plain(), row])
-    said = judge(summary).suites[0].findings[1].verdict
-    assert "part of the slower computation is contention 12.0." in said
-    table = " ".join(render_table(summary, 4000, verbose=True).split())
-    parts = "smaller batch 1.0 (uncertain), contention 12.0 and extra operators 1.0 (uncertain)"
-    assert f"ddp-25mb, N=2: slower computation consists of {parts}" in table
-
-
 def test_a_faster_neighbour_is_named_with_its_number():
     own = row_with(TRANSFER)
     better = make_row("ddp-1mb", efficiency=0.95, spread=0.02)
@@ -308,34 +234,6 @@ def test_no_rule_speaks_of_what_a_strategy_does_not_have(strategy, settings, wor
         assert (word in sent + added) == (word in words)
     assert ("samples per rank" in sent) == (strategy in ("ddp", "fsdp"))
     assert ("hooks" in added) == (strategy == "ddp")
-
-
-def test_the_baseline_one_rank_and_a_row_without_efficiency_get_no_advice():
-    assert advise(make_plain()) is None
-    assert advise(make_row(world_size=1)) is None
-    assert (
-        advise(row_with(TRANSFER, efficiency=0.85).model_copy(update={"efficiency": None})) is None
-    )
-
-
-def test_verdict_table_and_markdown_say_the_same():
-    summary = make_summary(traced_rows())
-    for finding in judge(summary).suites[0].findings:
-        if finding.kind != "baseline":
-            assert finding.because and finding.advice
-            table = " ".join(render_table(summary, 4000, verbose=True).split())
-            assert finding.verdict in table
-            assert finding.advice.split(":")[0] in render_markdown(summary)
-
-
-def test_the_model_is_quoted_with_its_error_and_its_contradiction():
-    row = row_with(TRANSFER, **predicted())
-    said = judge(make_summary([make_plain(), row])).suites[0].findings[1].verdict
-    assert "The cost model predicts 84 %: its step is 1.2 % above the measured one." in said
-    far = predicted()["prediction"].model_copy(update={"low_s": 1.0, "high_s": 2.0})
-    contradicted = row.model_copy(update={"prediction": far, "step_s": estimate(0.02)})
-    said = judge(make_summary([make_plain(), contradicted])).suites[0].findings[1].verdict
-    assert "and the measurement contradicts its interval." in said
 
 
 def test_every_rule_is_documented():

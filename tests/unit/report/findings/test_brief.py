@@ -8,8 +8,6 @@ from scalebench.report.findings.brief import judge_in_brief, losses
 from tests.builders.summaries import (
     LOSSES,
     attributed,
-    gpu_rows,
-    make_compression,
     make_missing,
     make_plain,
     make_row,
@@ -94,30 +92,6 @@ def test_other_workloads_are_not_ranked_and_no_rated_case_has_no_best():
     assert headline(make_row(world_size=1)) == "No case has an efficiency on several ranks."
 
 
-def test_of_compression_the_headline_says_whether_it_pays():
-    def rows(ratio):
-        told = make_compression("topk", step_ratio_to_none=ratio)
-        return [
-            make_row("none", compression=make_compression("none")),
-            make_row("topk", compression=told),
-        ]
-
-    sure = Estimate(value=0.8, low=0.7, high=0.9, n=3)
-    assert headline(*rows(sure)).endswith("topk pays here.")
-    open_ = Estimate(value=0.8, low=0.7, high=1.1, n=3)
-    assert headline(*rows(open_)).endswith("Whether compression pays is not clear.")
-    never = Estimate(value=1.2, low=1.1, high=1.3, n=3)
-    assert headline(*rows(never)).endswith("No compression pays here.")
-
-
-def test_a_case_has_speedup_efficiency_loss_and_next_step():
-    found = case(attributed(make_row(efficiency=0.85)))
-    assert (found.speedup, found.result) == ("1.700×", "85.0 ± 3.4 %")
-    assert found.losses[0] == "biggest cause: waiting, 9.4 of the 15.0 % lost"
-    assert found.losses[-1] == "waiting: 9.4 % lost"
-    assert found.next_step is not None
-
-
 def test_a_larger_loss_that_is_not_significant_is_not_passed_over_in_silence():
     row = attributed(make_row(efficiency=0.85), doubtful=["wait"])
     assert losses(row)[0] == (
@@ -171,12 +145,6 @@ def verdict_lines(rows, width=100, ascii_only=False):
     return text[text.index("verdict on suite") :].splitlines()
 
 
-@pytest.mark.parametrize("rows", [traced_rows(), gpu_rows()], ids=["traced", "gpu"])
-def test_at_100_columns_a_case_has_at_most_two_lines(rows):
-    (suite,) = judge_in_brief(make_summary(rows))
-    assert len(verdict_lines(rows)) <= 2 + 2 * len(suite.cases)
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_no_number_of_the_verdict_is_broken(width, ascii_only):
@@ -185,12 +153,3 @@ def test_no_number_of_the_verdict_is_broken(width, ascii_only):
     assert max(map(len, lines)) <= width
     assert ("85.0 +/- 3.4" if ascii_only else "85.0 ± 3.4") in text
     assert "5.4" in text and "…" not in text
-
-
-def test_the_short_form_has_the_main_table_and_leaves_the_others_to_verbose():
-    summary = make_summary(traced_rows())
-    brief, whole = render_table(summary, 120), render_table(summary, 120, verbose=True)
-    for only_verbose in ("where the lost time goes", "% lost, transfer takes"):
-        assert only_verbose in whole and only_verbose not in brief
-    assert brief.partition("verdict on suite")[0].strip() in whole
-    assert "verdict on suite ddp" in whole

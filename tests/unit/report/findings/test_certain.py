@@ -189,15 +189,6 @@ def test_the_largest_is_first_and_explains_its_part_of_the_budget():
     ]
 
 
-def test_what_hardly_costs_does_not_replace_a_result_that_is_good():
-    row = attributed(
-        make_row(efficiency=0.99, spread=0.01), losses={}, stragglers=[], **waits(2e-6)
-    )
-    assert advise(row).next_step.startswith("Leave it")
-    dear = row.model_copy(update=waits(0.004))
-    assert advise(dear).next_step.startswith("Call .item() less often")
-
-
 def with_loader(wait_s, world_size=2, **fields):
     facts = ScriptFacts(batch_wait_s=wait_s, loader={"num_workers": 4})
     return make_row("script", world_size=world_size, script=facts, **fields)
@@ -212,21 +203,6 @@ def test_a_loader_that_one_rank_waits_for_as_long_costs_speed_and_names_no_rank(
     told = [one.sentence for one in certain(row, [alone, row])]
     assert ("costs speed, not scaling" in told[0]) == costs_speed
     assert any("rank 1 is the slow one" in one for one in told) != costs_speed
-
-
-def test_nothing_takes_more_than_the_step_and_waiting_no_more_than_is_lost():
-    row = noisy(**excess("lateness", 0.07, 0.0))
-    lost_s = (1 - row.efficiency.value) * row.step_s.value
-    assert certain(row)[0].taken_s.value == pytest.approx(lost_s)
-    unknown = row.model_copy(update={"efficiency": None})
-    assert certain(unknown)[0].taken_s.value == row.step_s.value
-
-
-@pytest.mark.parametrize("part", ["data_stall", "lateness"])
-def test_two_traced_steps_beside_other_programs_name_no_rank(part):
-    seen = excess(part, 0.02, 0.0, num_blocks=2, num_longer=2, certain=False)
-    assert certain(noisy(**seen))
-    assert not certain(noisy(**seen, stamps=["foreign load: 1.4 processors"]))
 
 
 def test_beside_other_programs_the_next_step_is_to_stop_them():

@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.report import render_markdown, render_page, render_table
 from scalebench.report.findings.findings import judge
-from scalebench.report.findings.next_steps import MOST_STEPS, next_steps
+from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.words import wording
 from tests.builders.races import figures
 from tests.builders.summaries import attributed, make_plain, make_row, make_summary
@@ -78,11 +78,6 @@ def test_an_action_of_several_suites_is_told_once_where_it_wins_most():
     )
     assert [(step.row.suite, step.also) for step in found] == [("large", ("small",))]
     assert found[0].whence.endswith("; also in small")
-
-
-def test_a_few_are_told_not_all():
-    parts = {"data_stall": 6.0, "wait": 5.0, "other_idle": 5.0, "exposed_transfer": 4.0}
-    assert len(steps_of(lossy("ddp", parts))) == MOST_STEPS
 
 
 def test_page_terminal_and_markdown_tell_them_in_the_same_order():

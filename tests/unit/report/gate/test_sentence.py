@@ -47,13 +47,6 @@ def test_the_largest_size(factor, changes, told, ratio):
     assert value == pytest.approx(ratio, abs=0.005) and 0 < half < 0.01
 
 
-def test_half_of_the_width_is_that_of_the_interval_of_the_change():
-    result = gated(BEFORE, after(1.0))
-    row = next(r for r in result.rows if (r.metric, r.world_size) == ("step_s", 4))
-    rows = (replace(row, change=-0.2, low=-0.25, high=-0.1),)
-    assert "is 1.25 ± 0.11 times as fast" in sentence(replace(result, rows=rows))
-
-
 def test_one_launch_has_no_interval_and_several_cases_are_summed_up():
     base, new = (gated_run(num_launches=1, seed=seed) for seed in (1, 2))
     text = sentence(gated(base, new))

@@ -1,10 +1,8 @@
-"""Communication by the dimension of the mesh that carried it, on the terminal and on the page."""
+"""The dimension of the mesh on which time is lost is named."""
 
 from scalebench.records.rows.communication import AxisFigures, OperationFigures
-from scalebench.report import render_table
-from scalebench.report.tables import communication
 from scalebench.report.words import axes
-from tests.builders.summaries import make_row, make_summary
+from tests.builders.summaries import make_row
 
 FIGURES = {"count": 11.0, "num_bytes": 6e6, "total_s": 0.05, "exposed_s": 0.04}
 TENSOR = AxisFigures(
@@ -16,26 +14,6 @@ ALL_REDUCES = OperationFigures(
 )
 
 
-def test_every_axis_has_a_line_with_what_it_sent_and_how_long_it_took():
-    row = make_row(axes=[TENSOR, DATA], communication=[ALL_REDUCES])
-    text = render_table(make_summary([row]), 120, verbose=True)
-    assert "Communication by axis" in text
-    (tensor,) = [line for line in text.splitlines() if " tensor " in line and "Axis" not in line]
-    told = [tensor.count(text) for text in ("6.00 MB", "50.0 ms", "40.0 ms", "10.0 ms")]
-    assert told == [3, 1, 1, 1]
-    (data,) = [line for line in text.splitlines() if " data " in line]
-    assert "9.00 MB" in data and "10.0 ms" not in data
-    on_the_page = [one.title for one in communication.tables([row])]
-    assert "Communication by axis" in on_the_page
-    assert "Communication by axis" not in render_table(make_summary([row]), 120)
-
-
-def test_rows_without_a_mesh_have_no_such_table():
-    row = make_row(communication=[ALL_REDUCES])
-    assert "by axis" not in render_table(make_summary([row]), 120, verbose=True)
-    assert "Communication by axis" not in [one.title for one in communication.tables([row])]
-
-
 SLOW = AxisFigures(
     **{**FIGURES, "total_s": 0.5, "exposed_s": 0.4},
     axis="shard",
@@ -43,17 +21,6 @@ SLOW = AxisFigures(
     wire_bytes=6e6,
     wait_s=0,
 )
-
-
-def test_the_axis_on_which_the_time_is_lost_is_named_with_its_rate():
-    row = make_row(axes=[TENSOR, SLOW])
-    assert axes.sentence(row) == (
-        "Axis shard has 90.9 % of the exposed communication: it moves 12.0 MB/s, the others "
-        "120 MB/s or more. Its links are slower, or its ranks wait; another order of the mesh may "
-        "help."
-    )
-    text = render_table(make_summary([row]), 120, verbose=True)
-    assert "Axis shard has 90.9 %" in text
 
 
 def test_axes_as_fast_as_each_other_are_not_called_slow():

@@ -26,20 +26,11 @@ def test_1f1b_looks_like_this() -> None:
     assert "by rank: 2, 1" in told
 
 
-def test_split_backward_passes_and_chunks_have_names_of_their_own() -> None:
-    assert drawn("zero-bubble", 2, 2)[0].endswith("I0 W0 I1 W1")
-    assert "2F0" in drawn("interleaved-1f1b", 2, 2, 2)[0]
-
-
 def test_what_is_too_wide_is_summed_up() -> None:
     lines = drawn("gpipe", 4, 64, width=60)
     assert all(len(line) == 60 for line in lines[:4])
     assert set(lines[3].removeprefix("rank 3  ")) == {"F", "B", "·"}
     assert lines[0].endswith("B") and lines[3].endswith("·")
-
-
-def test_a_terminal_without_signs_gets_ascii() -> None:
-    assert "\n".join(drawn("1f1b", 2, 3, ascii_only=True)).isascii()
 
 
 def test_the_command_draws_without_a_run_and_prints_json() -> None:
