@@ -48,16 +48,6 @@ def test_what_some_rank_did_not_count_or_what_is_no_sample_leaves_the_stand_in()
     assert batch(counting()) == (1, 1)
 
 
-def test_the_backend_is_the_one_that_rank_0_found():
-    assert with_counted_batch(counting(16.0, facts={"backend": "gloo"})).cell.backend == "gloo"
-    assert with_counted_batch(counting(16.0, backend="nccl")).cell.backend is None
-    assert with_counted_batch(counting(backend="nccl")).cell.backend == "nccl"
-    result = counting(16.0, 16.0, facts={"backend": "gloo"})
-    other = result.ranks[1].model_copy(update={"facts": {"backend": "nccl"}})
-    result = result.model_copy(update={"ranks": [result.ranks[0], other]})
-    assert with_counted_batch(result).cell.backend == "gloo"
-
-
 @pytest.mark.parametrize(
     ("result", "known"),
     [
@@ -81,14 +71,6 @@ def grows(**by_size):
         samples, facts = (None, each) if isinstance(each, dict) else (each, {})
         results.append(counting(*[samples] * n, facts=facts, scaling="weak"))
     return growth_of([with_counted_batch(result) for result in results])
-
-
-def test_samples_tell_how_the_work_grows():
-    assert grows(n1=32.0, n2=16.0, n4=8.0).scaling == "strong"
-    assert grows(n1=22.3, n2=11.0).scaling == "strong"  # batches that vary
-    assert grows(n1=32.0, n2=32.0).scaling == "weak"
-    assert grows(n1=32.0).scaling == "weak"
-    assert grows(n1=32.0, n2=12.0).scaling == "weak"  # as planned; throughput knows the samples
 
 
 def tensor(ranks, *placements, data_ranks=None):

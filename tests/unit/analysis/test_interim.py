@@ -12,21 +12,6 @@ NARROW, WIDE = Estimate(value=0.9, low=0.88, high=0.92, n=3), Estimate(value=0.9
 BASE, ROW = ("ddp", "plain", 1), ("ddp", "ddp", 2)
 
 
-@pytest.mark.parametrize(
-    ("num_rounds", "estimates", "enough"),
-    [
-        (FEWEST_ROUNDS - 1, [NARROW], False),
-        (FEWEST_ROUNDS, [NARROW], True),
-        (FEWEST_ROUNDS, [NARROW, WIDE], False),
-        (FEWEST_ROUNDS, [NARROW.scaled(2)], False),
-        (MOST_ROUNDS - 1, [WIDE], False),
-        (MOST_ROUNDS, [WIDE], True),
-    ],
-)
-def test_rounds_are_added_until_all_are_narrow(num_rounds, estimates, enough):
-    assert is_enough(num_rounds, estimates, 0.021) is enough
-
-
 def test_the_confidence_of_looks_widens_an_interval():
     noise = RoundNoise({BASE: {0: 0.0, 1: 0.1, 2: 0.0}, ROW: {0: 0.0, 1: 0.0, 2: 0.0}}, {})
     usual, wide = noise.ratio(ROW, BASE), noise.ratio(ROW, BASE, confidence=CONFIDENCE_OF_LOOKS)

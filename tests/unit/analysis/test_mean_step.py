@@ -91,15 +91,6 @@ def test_irregular_stalls_are_paid_for():
     assert np.mean(found) == pytest.approx(0.145, rel=0.04)
 
 
-def test_what_the_machine_does_to_a_stretch_of_equal_steps_is_trimmed():
-    random = np.random.default_rng(2)
-    step_s = 0.1 * np.exp(0.05 * random.standard_normal(400))
-    level = mean_of_steps(step_s).seconds
-    step_s[40:75] *= 1.6
-    assert mean_of_steps(step_s).seconds == pytest.approx(level, rel=0.01)
-    assert step_s.mean() > 1.04 * level
-
-
 def test_noise_has_no_period():
     random = np.random.default_rng(3)
     for n in (40, 400):

@@ -12,10 +12,9 @@ from scalebench.analysis.pipeline_trace import PipelineTrace
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.pipeline import pipeline_figures
 from scalebench.costmodel.pipelines.dry_run import Timeline, dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import plan_schedule
-from scalebench.records.trace import ClockAlignment, Trace, TracedAction
+from scalebench.records.trace import Trace, TracedAction
 from scalebench.spec import Pipeline, Plain
 from tests.builders.runs import make_cell, make_result
 from tests.builders.traced import make_operation, make_traced_record
@@ -109,35 +108,6 @@ def test_ranks_wait_until_a_result_is_made_and_no_longer(
         assert gaps <= 2 * rounds * p
 
 
-@pytest.mark.parametrize("origin_ms", [0, 3000])
-def test_a_send_that_nobody_takes_yet_is_waiting_for_who_takes_it(origin_ms: int) -> None:
-    slow = {**equal_times(2), ("F", 0): 10.0, ("B", 0): 20.0}
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), slow)
-    done, end = timeline.end_s[1][-1], timeline.step_s
-    held_up = {"blocked_sending": [round(done * MS), round(end * MS)]}
-    found = pipeline_of(timeline, Pipeline(schedule="gpipe", microbatches=4))
-    until_now = found.waiting(1)
-    assert until_now[-1, 1] <= timeline.end_s[1][-1] * MS
-    whole = {rank: trace_of(timeline, rank, origin_ms) for rank in (0, 1)}
-    traces = {0: whole[0], 1: whole[1].model_copy(update=held_up)}
-    found = replace(found, traces=traces)
-    last = found.waiting(1)[-1]
-    taken = timeline.end_s[0][-2]  # rank 0 comes for the last gradient when it is done with B2
-    assert last.tolist() == [round(done * MS), round(taken * MS)]
-
-
-@pytest.mark.parametrize("origin_ms", [0, 3000])
-def test_clocks_that_differ_are_put_right(origin_ms: int) -> None:
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2))
-    traces = {r: trace_of(timeline, r, shift_ms=origin_ms + 500 * r) for r in (0, 1)}
-    ahead = ClockAlignment(method="ping-pong", at_ns=0, offset_ns=500 * MS, bound_ns=0)
-    apart = PipelineTrace(strategy, (0, 1), traces, {1: ahead}, (0,))
-    together = pipeline_of(timeline, strategy)
-    for rank in (0, 1):
-        assert apart.waiting(rank).tolist() == together.waiting(rank).tolist()
-
-
 def test_a_slow_stage_is_bubble_to_the_others_and_an_odd_slow_pass_is_wait() -> None:
     strategy = Pipeline(schedule="gpipe", microbatches=4)
     slow = {**equal_times(2, 2, 4), ("F", 1): 6.0, ("B", 1): 12.0}
@@ -186,19 +156,3 @@ def test_the_parts_of_a_pipelines_budget_are_its_gap() -> None:
     assert row["pipeline"].bubble_law == pytest.approx(1 / 5)
     assert row["pipeline"].in_flight == [2, 1]
     assert isinstance(row["overlap_ratio"], Unavailable)
-
-
-def test_a_row_says_what_each_stage_takes() -> None:
-    strategy = Pipeline(schedule="zero-bubble", microbatches=4)
-    times = {**equal_times(2, 2, 4), ("W", 1): 5.0}
-    told = pipeline_figures(
-        [pipeline_of(dry_run(plan_schedule("zero-bubble", 2, 4), times), strategy)]
-    )
-    assert told.stages[1].model_dump() == {
-        "stage": 1,
-        "rank": 1,
-        "forward_s": pytest.approx(2e-3),
-        "backward_input_s": pytest.approx(2e-3),
-        "backward_weight_s": pytest.approx(5e-3),
-    }
-    assert told.bubble_law is None and told.bubble_equal_stages > 0

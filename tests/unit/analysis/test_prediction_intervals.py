@@ -9,15 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.interval_coverage import LAUNCH_SD, Predictions, coverage, ratio_holds
-from scalebench.analysis.page_data.extrapolation import WHAT_IFS, extrapolate
-from scalebench.analysis.prediction_intervals import (
-    Compared,
-    half_width,
-    typical_error,
-    variance_at_one_rank,
-)
-from scalebench.analysis.run import load_run
-from scalebench.analysis.summarise import summarise
 from scalebench.stats import Variance
 
 NOTHING = Variance(0.0, math.inf)
@@ -48,24 +39,4 @@ def test_a_break_even_s_interval_holds_as_often_as_it_says():
         assert share >= 0.91, num_launches
 
 
-def row(log_error, spread=0.0, dof=0):
-    return Compared(log_error, variance_at_one_rank(spread, dof))
-
-
-def test_one_other_row_is_one_degree_of_freedom():
-    """t at 95 % one-sided with one degree of freedom is tan(0.45·π) = 6.31."""
-    assert half_width(NOTHING, [row(0.01)]) == pytest.approx(0.01 * math.tan(0.45 * math.pi))
-    assert half_width(NOTHING, []) is None
-    assert typical_error([]) is None
-
-
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery"
-
-
-def test_the_measured_sizes_and_five_doublings_beyond():
-    run = load_run(GALLERY / "ddp-8-virtual-hosts")
-    found = extrapolate(run, summarise(run))
-    assert found.reason is None and len(found.changed) == len(WHAT_IFS)
-    for projection in (found.as_measured, *found.changed.values()):
-        sizes = {row.world_size for row in projection.rows}
-        assert sizes == {2, 4, 8, 16, 32, 64, 128, 256}

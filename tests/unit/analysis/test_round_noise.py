@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 from benchmarks.coverage import Kind, simulate
 from scalebench.analysis.round_noise import RoundNoise, launch_variances
-from scalebench.analysis.summarise import summarise
-from scalebench.stats import estimate_over_launches
-from tests.builders.runs import make_cell, make_result, make_run
 
 pytestmark = pytest.mark.slow
 
@@ -31,26 +28,8 @@ def width(estimate):
     return math.log(estimate.high / estimate.low)
 
 
-def variances(rows, within=0.0):
-    return launch_variances(
-        {key(row): dict(enumerate(logs)) for row, logs in enumerate(rows)},
-        {key(row): within for row in range(len(rows))},
-    )
-
-
 def drawn(seed, num_rows=7, num_launches=3, spread=0.01):
     return np.random.default_rng(seed).normal(0, spread, (num_rows, num_launches)).tolist()
-
-
-@given(st.integers(0, 1000), st.lists(st.floats(-1, 1), min_size=3, max_size=3))
-def test_what_a_round_does_to_all_rows_is_no_noise(seed, drift):
-    rows = drawn(seed)
-    moved = [[log + d for log, d in zip(row, drift, strict=True)] for row in rows]
-    still, drifting = variances(rows), variances(moved)
-    assert still.keys() == drifting.keys() == {key(row) for row in range(7)}
-    for row, one in still.items():
-        assert one.value == pytest.approx(drifting[row].value, rel=1e-6)
-        assert one.dof == pytest.approx(drifting[row].dof)
 
 
 def test_a_launch_that_is_missing_is_no_problem():
@@ -66,60 +45,7 @@ def test_a_launch_that_is_missing_is_no_problem():
     assert suite.ratio(key(6), key(9)) is None
 
 
-def test_without_the_others_the_rounds_own_ratios_have_to_do():
-    own, base = {0: math.log(0.5), 1: math.log(0.6)}, {0: math.log(1.0), 1: math.log(1.1)}
-    expected = estimate_over_launches([1.0 / 0.5 * 1.5, 1.1 / 0.6 * 1.5])
-    found = RoundNoise({key(0): base, key(1): own}, {}).ratio(key(1), key(0), factor=1.5)
-    assert (found.value, found.low, found.high, found.n) == pytest.approx(
-        (expected.value, expected.low, expected.high, 2)
-    )
-
-
-def test_a_summary_s_efficiencies_rest_on_all_rows_and_the_baseline_is_exactly_one():
-    generator = np.random.default_rng(2)
-    cells = [make_cell(case, n) for case, n in (("plain", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4))]
-    results = [
-        make_result(
-            cell.model_copy(update={"repeat": repeat}), 0.4 * math.exp(generator.normal(0, 0.01))
-        )
-        for repeat in range(3)
-        for cell in cells
-    ]
-    rows = {(row.case, row.world_size): row for row in summarise(make_run(results)).rows}
-    plain = rows["plain", 1].efficiency
-    assert (plain.value, plain.low, plain.high) == pytest.approx((1, 1, 1))
-    for place in (("ddp", 1), ("ddp", 2), ("ddp", 4)):
-        steps = [
-            result.ranks[0].step_s[-1]
-            for result in results
-            if (result.cell.case, result.cell.world_size) == place
-        ]
-        base = [r.ranks[0].step_s[-1] for r in results if r.cell.case == "plain"]
-        alone = estimate_over_launches([b / s / place[1] for s, b in zip(steps, base, strict=True)])
-        found = rows[place].efficiency
-        assert found.value == pytest.approx(alone.value)
-        if place[1] > 1:  # of ddp at N=1, the ratio to the plain model is all that is known
-            assert found.low != pytest.approx(alone.low, rel=1e-6)
-        assert found.low < found.value < found.high
-
-
 SIZES = (1, 1, 1, 2, 2, 4)
-
-
-@given(st.integers(0, 1000), st.lists(st.floats(-1, 1), min_size=9, max_size=9))
-def test_what_a_round_does_to_one_number_of_ranks_is_no_noise_of_launches(seed, effects):
-    rows = drawn(seed, num_rows=6)
-    of_size = dict(zip((1, 2, 4), np.reshape(effects, (3, 3)), strict=True))
-    moved = [
-        (np.array(row) + of_size[size]).tolist() for row, size in zip(rows, SIZES, strict=True)
-    ]
-    (keys, still), (_, slowed) = noise(rows, SIZES), noise(moved, SIZES)
-    for one in keys:
-        assert still.variances[one].value == pytest.approx(slowed.variances[one].value, rel=1e-5)
-        assert still.variances[one].dof == pytest.approx(slowed.variances[one].dof)
-    for row, base in ((1, 0), (2, 0), (4, 3)):  # at the same number of ranks: it cancels
-        before, after = (suite.ratio(keys[row], keys[base]) for suite in (still, slowed))
-        assert width(after) == pytest.approx(width(before), rel=1e-5)
 
 
 @given(st.integers(0, 1000), st.lists(st.floats(-1, 1), min_size=3, max_size=3))
@@ -149,14 +75,6 @@ def test_a_round_that_slows_one_number_of_ranks_widens_its_ratios_to_those_of_th
         assert width(found) == pytest.approx(width(own), rel=0.05)
     found, own = slowed.ratio(keys[5], keys[0]), alone.ratio(keys[5], keys[0])
     assert width(found) < 1
-
-
-@pytest.mark.parametrize("row", [1, 4, 5])
-def test_more_confidence_is_a_wider_interval(row):
-    keys, suite = noise(drawn(2, num_rows=6), SIZES)
-    widths = [width(suite.ratio(keys[row], keys[0], confidence=c)) for c in (0.5, 0.9, 0.95, 0.97)]
-    assert widths == sorted(set(widths))
-    assert widths[2] == width(suite.ratio(keys[row], keys[0]))
 
 
 @pytest.mark.parametrize(("num_launches", "effect", "narrower"), [(2, 0.01, 0.5), (3, 0.03, 0.8)])

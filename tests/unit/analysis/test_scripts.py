@@ -31,31 +31,6 @@ def rows(*results: CellResult):
     return {row.world_size: row for row in summary.rows}, summary
 
 
-def test_the_counted_batch_takes_the_place_of_the_stand_in():
-    found, _ = rows(result(1, 0.1), result(2, 0.125))
-    two = found[2]
-    assert (two.global_batch, two.rank_batch) == (32, 16)
-    assert two.backend == "gloo"
-    assert two.throughput.value == pytest.approx(32 / 0.125)
-    assert two.baseline == ("ddp", "script", 1)
-    assert two.speedup.value == pytest.approx(1.6)
-    assert two.efficiency.value == pytest.approx(0.8)
-    assert two.correctness.status == "unverified"
-    assert two.loss_first is None and "loss" in two.unavailable["loss_first"]
-    assert "no launch of the strategy at N=1 was traced" in two.unavailable["prediction"]
-    assert two.outside_step.num_gaps == 0
-
-
-def test_a_batch_that_was_divided_is_strong_scaling():
-    strong = {"scaling": "strong", "global_batch": 32}
-    found, _ = rows(
-        result(1, 0.1, strong | {"rank_batch": 32}, samples_per_step=32.0),
-        result(2, 0.0625, strong | {"rank_batch": 16}),
-    )
-    assert found[2].speedup.value == pytest.approx(1.6)
-    assert found[2].efficiency.value == pytest.approx(0.8)
-
-
 def test_steps_of_different_numbers_of_optimizer_calls_have_no_ratio():
     facts = [{"backend": "gloo", "calls_per_step": calls} for calls in (2, 11)]
     found, _ = rows(result(1, 0.1, facts=facts[0]), result(2, 0.125, facts=facts[1]))
@@ -93,13 +68,6 @@ def test_without_samples_throughput_is_in_steps_and_says_so():
     assert "16.0 steps" in table and "batch per rank not counted" in table
 
 
-def test_accumulation_that_is_divided_among_ranks_is_strong_scaling():
-    found, _ = uncounted({"backwards_per_step": 8.0}, {"backwards_per_step": 4.0})
-    assert {row.scaling for row in found.values()} == {"strong"}
-    assert found[2].speedup.value == pytest.approx(1.6)
-    assert found[2].efficiency.value == pytest.approx(0.8)
-
-
 def test_where_nothing_tells_the_scaling_there_is_no_ratio_and_it_is_asked_for():
     found, summary = uncounted({"backwards_per_step": 1.0}, {"backwards_per_step": 1.0})
     assert {row.scaling for row in found.values()} == {"unknown"}
@@ -109,16 +77,6 @@ def test_where_nothing_tells_the_scaling_there_is_no_ratio_and_it_is_asked_for()
     table = " ".join(render_table(summary, width=140).split())
     assert "strong or weak scaling not known" in table
     assert "efficiency unknown: give --scaling or --samples-per-step" in table
-
-
-def test_time_outside_of_the_steps_is_told_by_step():
-    gaps = [StepGap(step=0, seconds=9.0), StepGap(step=3, seconds=0.5), StepGap(step=4, seconds=2)]
-    found, summary = rows(result(1, 0.1), result(2, 0.125, gaps=gaps))
-    outside = found[2].outside_step
-    assert outside.num_gaps == 2  # what came before the clean steps is not counted
-    assert outside.seconds == pytest.approx(2.5)
-    assert [(gap.step, gap.seconds) for gap in outside.largest[:1]] == [(4, 2.0)]
-    assert "before step 4" in " ".join(render_table(summary, width=140).split())
 
 
 def test_gaps_say_what_was_done_in_them():
@@ -131,15 +89,6 @@ def test_gaps_say_what_was_done_in_them():
     table = " ".join(render_table(summary, width=240).split())
     assert "in 2 gaps (evaluation 1.50 s, checkpoints 1.00 s)" in table
     assert "1.75 s before step 2 (rank 0, evaluation)" in table
-
-
-def test_how_the_script_is_distributed_is_recognised():
-    ddp = {"kind": "DistributedDataParallel", "bucket_bytes": 2**20, "find_unused_parameters": True}
-    found, summary = rows(result(1, 0.1, facts={}), result(2, 0.125, facts={"wrappers": [ddp]}))
-    assert found[2].wrappers[0].bucket_bytes == 2**20
-    assert found[1].wrappers is None and "no wrapper" in found[1].unavailable["wrappers"]
-    table = " ".join(render_table(summary, width=140, verbose=True).split())
-    assert "Your script (DDP of 1 MiB buckets with find_unused_parameters)" in table
 
 
 @pytest.mark.parametrize(
@@ -202,46 +151,12 @@ SEEN = {
 }
 
 
-def test_what_was_seen_of_the_code_is_told():
-    found, summary = rows(result(1, 0.1), result(2, 0.125, facts=SEEN))
-    assert found[2].script.host_waits.per_step == 2.0
-    assert found[1].script is None and "did not record" in found[1].unavailable["script"]
-    brief = " ".join(render_table(summary, width=140).split())
-    search = (
-        "(find_unused_parameters=True) and finds none, which takes 10.0 ms of a step, 8.00 % of it"
-    )
-    assert search in brief and "train.py" not in brief  # on CPU nothing is waited for
-    table = " ".join(render_table(summary, width=140, verbose=True).split())
-    assert search in table
-    assert "2 calls a step have the host read a tensor, for which a GPU waits" in table
-    assert "the first is .item() in train.py:37" in table
-    assert "process groups besides that of all ranks: mesh_tp of 2 ranks" in table
-    assert "the DataLoader has no workers" in table
-
-
-def test_facts_of_another_version_are_left_out():
-    strange = SEEN | {"host_waits": {"calls": "many"}}
-    found, _ = rows(result(1, 0.1), result(2, 0.125, facts=strange))
-    assert found[2].script is None
-
-
-def test_a_script_that_ended_early_is_marked():
-    found, _ = rows(result(1, 0.1, ended_after=6))
-    assert "ended early: after 6 steps" in found[1].stamps
-
-
 def test_a_script_that_was_killed_at_its_end_is_marked():
     killed = {"facts": {"backend": "gloo", "killed_at_end": True}}
     found, summary = rows(result(1, 0.1), result(2, 0.125, **killed))
     assert "killed at its end: ranks 0, 1" in found[2].stamps
     assert not any("killed" in stamp for stamp in found[1].stamps)
     assert "killed at its end" in " ".join(render_table(summary, 120).split())
-
-
-def test_rows_of_other_strategies_have_no_time_outside():
-    summary = summarise(make_run([make_result(make_cell("plain", 1), 0.1)]))
-    assert summary.rows[0].outside_step is None
-    assert "only a script" in summary.rows[0].unavailable["outside_step"]
 
 
 @pytest.mark.parametrize(

@@ -48,43 +48,6 @@ def parts_of(*arguments, **changes):
     return clean_parts(found, 0, clean_s)
 
 
-def ms(value):
-    return pytest.approx(value / 1e3, abs=1e-8)
-
-
-def test_longer_gaps_leave_a_gpus_kernels_as_long_as_they_are():
-    """10 ms of gaps, of which tracing makes 22: a clean step has 45 ms of kernels, 10 of gaps."""
-    found = parts_of((4, 2, 1, 3), (8, 5, 3, 6))
-    assert found["compute"] == ms(45)
-    assert found["other_idle"] == ms(10)
-    assert found["exposed_transfer"] == ms(TRANSFER)
-    assert sum(found.values()) == ms(60)
-
-
-def test_on_cpu_the_host_s_work_is_the_computation():
-    """The same step on CPU: 12 ms come off 67 of computation and idle time in proportion."""
-    found = parts_of((4, 2, 1, 3), (8, 5, 3, 6), device="cpu")
-    assert found["compute"] == ms(45 * 55 / 67)
-    assert found["other_idle"] == ms(22 * 55 / 67)
-    assert found["exposed_transfer"] == ms(TRANSFER)
-
-
-def test_after_the_gaps_comes_the_wait_for_the_batch():
-    """Making the batch takes the traced host 12 instead of 6 ms; its 4 ms of gaps are new."""
-    found = parts_of((0, 0, 0, 0), (1, 1, 1, 1), clean_stall=6, traced_stall=12)
-    assert found["other_idle"] == ms(0)
-    assert found["data_stall"] == ms(6)
-    assert (found["compute"], found["exposed_transfer"]) == (ms(45), ms(TRANSFER))
-
-
-def test_what_no_idle_time_explains_comes_off_the_kernels():
-    """Clean steps of 42 ms next to traced ones of 45 ms of kernels, 2 of gaps and 5 of transfer."""
-    found, _ = launch((0, 0, 0, -8), (0, 1, 1, 0))
-    parts = clean_parts(found, 0, 0.042)
-    assert parts["other_idle"] == ms(0)
-    assert (parts["compute"], parts["exposed_transfer"]) == (ms(45 - 8), ms(TRANSFER))
-
-
 gaps = st.lists(st.floats(0.0, 20.0), min_size=4, max_size=4)
 
 

@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.attribution import LaunchAttribution, attribute, why_not
-from scalebench.analysis.steps import (
-    clean_pace,
-    launch_step_s,
-    launch_throughput,
-    mean_losses,
-    steps_of,
-    steps_of_block,
-)
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.steps import launch_step_s, steps_of, steps_of_block
 from scalebench.records.rank import Block
 from scalebench.spec import LocalSgd, ParameterServer
 from tests.builders.runs import (
@@ -24,29 +17,6 @@ from tests.builders.runs import (
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
 
 TWO = make_cell("ddp", 2)
-
-
-def test_a_step_is_over_when_the_latest_rank_is():
-    # After the first step, rank 0 has done a step at 0.1, 0.5 and 0.7 s, rank 1 at 0.3, 0.5, 0.7.
-    ranks = [make_record(0, [0.1, 0.4, 0.2]), make_record(1, [0.3, 0.2, 0.2])]
-    result = make_result(TWO, ranks=ranks)
-    assert clean_pace(result) == pytest.approx([0.3, 0.2, 0.2])
-    assert launch_step_s(result) == pytest.approx(0.7 / 3)
-    assert launch_throughput(result) == pytest.approx(TWO.global_batch * 3 / 0.7)
-
-
-def test_blocks_start_anew_and_their_first_steps_count_for_nothing():
-    blocks = [
-        Block(phase="clean", first=0, count=3),
-        Block(phase="clean", first=3, count=2),
-        Block(phase="clean", first=5, count=1),
-    ]
-    ranks = [
-        make_record(0, step_s=[9, 0.1, 0.2, 5, 0.3, 7], blocks=blocks),
-        make_record(1, step_s=[9, 0.2, 0.1, 1, 0.6, 7], blocks=blocks),
-    ]
-    # Rank 1 had done the second block's first step 4 s before rank 0: it waits in the next.
-    assert clean_pace(make_result(TWO, ranks=ranks)) == pytest.approx([0.2, 0.1, 0.3])
 
 
 @pytest.mark.parametrize("strategy", [LocalSgd(period=4), ParameterServer()])
@@ -106,35 +76,6 @@ def test_jitter_that_a_synchronisation_absorbs_is_not_counted(synchronised):
     assert pace.mean() == pytest.approx(true_s)
     assert np.median(pace) == pytest.approx(true_s, rel=0.005)
     assert np.median(slowest) > 1.01 * true_s
-
-
-def test_losses_are_the_ranks_means_up_to_the_last_clean_step():
-    """In the two steps behind the clean block the ranks train apart."""
-    blocks = [Block(phase="clean", first=0, count=3), Block(phase="bare", first=3, count=2)]
-    ranks = [
-        make_record(rank, step_s=[0.1] * 5, blocks=blocks, loss=loss)
-        for rank, loss in enumerate(([4.0, 3.0, 2.0, 9.0, 9.0], [6.0, 4.0, 2.5, 9.0, 9.0]))
-    ]
-    assert mean_losses(make_result(TWO, ranks=ranks)) == [5.0, 3.5, 2.25]
-
-
-def launch(*left_out):
-    """Two ranks that reduce once, without the blocks of some phases."""
-    record = [make_traced_record(r, make_trace([make_operation(50, 75)])) for r in range(2)]
-    kept = [[b for b in one.blocks if b.phase not in left_out] for one in record]
-    return make_traced_result(
-        *(one.model_copy(update={"blocks": b}) for one, b in zip(record, kept, strict=True))
-    )
-
-
-@pytest.mark.parametrize("left_out", [("paired",), ("bare",), ("paired", "bare")])
-def test_without_either_of_the_steps_beside_the_traced_ones_there_is_no_attribution(left_out):
-    assert why_not(launch(*left_out)) == "there are no clean steps next to the traced ones"
-    assert attribute(launch(*left_out)) is None
-
-
-def test_with_both_there_is_one():
-    assert why_not(launch()) is None and attribute(launch()) is not None
 
 
 @pytest.mark.parametrize(

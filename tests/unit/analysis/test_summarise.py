@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.summarise import summarise
 from scalebench.analysis.unmeasured import failed_rows
-from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.outcome import skipped_result
 from scalebench.records.rank import Memory, Verification
 from scalebench.records.summary import Row, Summary
 from scalebench.spec import Loader, Plain
-from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.units import bytes_
 from tests.builders.runs import (
     make_cell,
@@ -34,53 +32,6 @@ def rows_of(results, plan=None, **changes):
     """Rows by case and world size."""
     summary = summarise(make_run(results, plan, **changes))
     return {(row.case, row.world_size): row for row in summary.rows}
-
-
-def whole_run(**step_s):
-    """One inspected launch each of plain and DDP at N = 1 and 2, of the step times given."""
-    cells = {"plain": PLAIN, "one": ONE, "two": TWO}
-    return [
-        *(make_inspection(cell) for cell in cells.values()),
-        *(make_result(cell, step_s[name]) for name, cell in cells.items()),
-    ]
-
-
-def test_strong_scaling_by_hand():
-    # 32 samples per step: 80, 64 and 128 samples per second.
-    rows = rows_of(whole_run(plain=0.4, one=0.5, two=0.25))
-    two = rows["ddp", 2]
-    assert two.step_s.value == pytest.approx(0.25)
-    assert two.throughput.value == pytest.approx(128)
-    assert two.tokens_per_s.value == pytest.approx(128 * 64)
-    assert two.speedup.value == pytest.approx(1.6)
-    assert two.efficiency.value == pytest.approx(0.8)
-    assert two.efficiency_wrapped.value == pytest.approx(1.0)
-    assert two.baseline == ("ddp", "plain", 1)
-    one = rows["ddp", 1]
-    assert one.speedup.value == one.efficiency.value == pytest.approx(0.8)
-    assert one.efficiency_wrapped.value == pytest.approx(1.0)
-    plain = rows["plain", 1]
-    assert plain.speedup.value == plain.efficiency.value == pytest.approx(1.0)
-
-
-def test_weak_scaling_by_hand():
-    # 32 samples per rank: E = step_1 / step_N.
-    cells = [make_cell(c, n, scaling="weak") for c, n in (("plain", 1), ("ddp", 1), ("ddp", 2))]
-    rows = rows_of([make_result(c, s) for c, s in zip(cells, (0.4, 0.5, 0.5), strict=True)])
-    two = rows["ddp", 2]
-    assert two.throughput.value == pytest.approx(64 / 0.5)
-    assert two.efficiency.value == pytest.approx(0.4 / 0.5)
-    assert two.speedup.value == pytest.approx(2 * 0.4 / 0.5)
-    assert two.efficiency_wrapped.value == pytest.approx(1.0)
-    assert (two.scaling, two.global_batch, two.rank_batch) == ("weak", 64, 32)
-
-
-def test_several_launches_are_estimated_by_their_geometric_mean():
-    rows = rows_of([make_result(at(PLAIN, i), s) for i, s in enumerate((0.1, 0.2, 0.4))])
-    step = rows["plain", 1].step_s
-    assert step.value == pytest.approx(0.2)
-    assert step.n == 3
-    assert step.low < 0.2 < step.high
 
 
 def drifting(drift):
@@ -206,22 +157,6 @@ def test_the_loader_of_a_case_decides_its_baseline():
     assert rows_of(both)["ddp", 2].speedup.value == pytest.approx(1.0)
 
 
-def test_a_row_that_took_turns_says_why_it_has_no_launch_time():
-    ids = [PLAIN.id, TWO.id]
-    results = [make_result(cell, launch_s=None, shared_with=ids) for cell in (PLAIN, TWO)]
-    row = rows_of(results)["ddp", 2]
-    assert row.launch_s is None
-    assert "--isolated" in row.unavailable["launch_s"]
-
-
-def test_correctness_that_rank_0_never_told_is_not_claimed():
-    peer = make_record(1, verification=Verification(status="verified"))
-    inspection = make_inspection(TWO, status="failed", reason="rank 0: killed", ranks=[peer])
-    row = rows_of([make_result(PLAIN), inspection, make_result(TWO)])["ddp", 2]
-    assert row.correctness is None
-    assert "inspection launch failed" in row.unavailable["correctness"]
-
-
 def test_stamps():
     assert rows_of(make_small_run())["ddp", 2].stamps == []
     over = make_cell("ddp", 8, oversubscribed=True, pinned=False)
@@ -243,19 +178,6 @@ def test_stamps():
     assert (rows["ddp", 8].pinned, rows["ddp", 2].pinned) == (False, True)
     assert set(rows["ddp", 2].stamps) == {"unsteady", "unverified"}
     assert rows["ddp", 2].correctness.reason == "BatchNorm"
-
-
-def test_what_the_reader_has_to_know_about_the_whole_run_is_kept():
-    run = make_run(make_small_run(), command=["scalebench", "run", "a suite", "--gpus", "1,2"])
-    run.damaged["x.json"] = "truncated"
-    summary = summarise(run)
-    assert summary.reproduce == "scalebench run 'a suite' --gpus 1,2"
-    assert summary.notices == [*run.info.notices, "x.json was set aside: truncated"]
-    assert summary.damage == ["x.json was set aside: truncated"]
-    old = summary.model_copy(update={"damaged": None})
-    assert old.damage == summary.damage  # version 0.1
-    assert summary.environment == run.info.environment
-    assert (summary.run_id, summary.created) == (run.info.run_id, run.info.created)
 
 
 NOT_MEASUREMENTS = {"reason", "backend"}
@@ -323,47 +245,3 @@ def test_speedup_is_efficiency_times_n_and_the_ratio_of_the_throughputs(base, wr
     assert two.throughput.value == pytest.approx(32 / two.step_s.value)
     assert two.efficiency.low <= two.efficiency.value <= two.efficiency.high
     assert math.isclose(plain.efficiency.value, 1.0)
-
-
-def test_rows_of_virtual_hosts_say_link_and_share_and_what_cannot_hold():
-    hosts = VirtualHosts(link_bit_per_s=(500_000_000,), cpus_per_rank=0.2)
-
-    def moved(result, hosts=hosts):
-        return result.model_copy(
-            update={"cell": result.cell.model_copy(update={"virtual_hosts": hosts})}
-        )
-
-    rows = rows_of([moved(result) for result in make_small_run()])
-    uneven = VirtualHosts(link_bit_per_s=(500_000_000,), cpu_shares=(0.9, 0.3))
-    slow = rows_of([moved(result, uneven) for result in make_small_run()])
-    assert (slow["ddp", 1].cpu_shares, slow["ddp", 2].cpu_shares) == ([0.9], [0.9, 0.3])
-    assert slow["ddp", 2].cpus_per_rank is None
-    assert "see cpu_shares" in slow["ddp", 2].unavailable["cpus_per_rank"]
-    one, two = rows["ddp", 1], rows["ddp", 2]
-    assert (two.virtual_hosts, two.link, two.cpus_per_rank) == (True, "500mbit", 0.2)
-    assert (one.link_bit_per_s, two.link_bit_per_s) == ([500_000_000], [500_000_000] * 2)
-    assert [s for s in two.stamps if "link" in s] == ["link not held: " + hosts.overload(2)]
-    assert not any("link" in stamp for stamp in one.stamps)
-    plain = rows_of(make_small_run())["ddp", 2]
-    assert (plain.virtual_hosts, plain.link, plain.cpus_per_rank) == (False, None, None)
-
-
-def test_what_a_suite_asks_of_the_gate_stands_in_the_summary():
-    run = make_run(make_small_run())
-    (suite,) = run.info.spec.suites
-    asked = {"step_s": {"relative_floor": 0.03}}
-    suites = (suite.model_copy(update={"gate": asked}),)
-    spec = run.info.spec.model_copy(update={"suites": suites})
-    run.info = run.info.model_copy(update={"spec": spec})
-    assert summarise(run).gate == {"ddp": asked}
-    assert summarise(make_run(make_small_run())).gate == {}
-
-
-def test_largest_batches_come_from_the_record_and_from_old_notices():
-    notice = "ddp, N = 2: 48 samples per rank fit, 51 do not"
-    stored = LargestBatch(suite=TWO.suite, case="ddp", world_size=2, fits=10, too_large=11)
-    results = whole_run(plain=0.4, one=0.5, two=0.25)
-    told = {"notices": [notice], "largest_batches": [stored]}
-    assert summarise(make_run(results, **told)).largest_batches == [stored]
-    (old,) = summarise(make_run(results, notices=[notice])).largest_batches
-    assert (old.suite, old.fits, old.too_large) == (TWO.suite, 48, 51)

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.projection.project import NothingToProject, project
-from scalebench.analysis.projection.rows import MeasuredShard
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.costmodel.what_if import WhatIf, with_buckets
@@ -16,19 +15,6 @@ from scalebench.spec import Ddp, Plain
 from tests.builders.predictions import BUCKET, BUCKETS, at_one, shape
 from tests.builders.projections import make_run, the_profile
 from tests.builders.runs import make_cell, make_info, make_result
-
-
-def test_a_step_at_a_size_that_was_not_measured(tmp_path):
-    (row,) = project(make_run(tmp_path, link=the_profile(2)), [8]).rows
-    # 4 samples: backward ends at 11.25 ms, the buckets are ready at 7.5, 10, 11.25 ms and take
-    # 17.5 ms each; then the optimizer's 10 ms.
-    assert row.step_s == pytest.approx(0.0075 + 3 * 0.0175 + 0.01, rel=1e-3)
-    assert (row.global_batch, row.rank_batch) == (32, 4)
-    assert row.ideal_s == pytest.approx(0.1 / 8)
-    assert row.efficiency == pytest.approx(row.ideal_s / row.step_s)
-    parts = row.ideal_s + row.compute_inflation_s + row.exposed_transfer_s
-    assert parts == pytest.approx(row.step_s)
-    assert row.throughput == pytest.approx(32 / row.step_s)
 
 
 def test_more_ranks_than_samples_are_refused_by_row(tmp_path):
@@ -54,25 +40,6 @@ def test_intervals_hold_the_model_s_own_error_and_widen(tmp_path):
     assert all(row.low_s < row.step_s < row.high_s for row in found.rows)
 
 
-def test_a_shard_that_was_measured_stands_for_the_line_through_n_1(tmp_path):
-    run = make_run(tmp_path, link=the_profile(2))
-    shards = [
-        MeasuredShard(
-            suite="ddp", case="ddp", world_size=8, step_s=0.04, peak_memory_bytes=12_000_000
-        ),
-        MeasuredShard(suite="ddp", case="ddp", world_size=4, reason="rank 0: it broke"),
-    ]
-    found = project(run, [4, 8], shards=shards)
-    four, eight = found.rows
-    assert eight.step_s - eight.exposed_transfer_s == pytest.approx(0.04)
-    assert eight.share == shards[0]
-    assert four.step_s == project(run, [4]).rows[0].step_s
-    text = render_projection(found, 100)
-    assert "12.0 MB" in text
-    assert "one rank's shard, measured here and alone" in text
-    assert "ddp, N=4: no shard measured: rank 0: it broke" in text
-
-
 def test_where_nothing_can_be_projected_only_the_reason_is_shown(tmp_path):
     found = project(make_run(tmp_path), [512], TOPOLOGIES["dgx-h100"])
     assert [row.step_s for row in found.rows] == [None]
@@ -80,12 +47,6 @@ def test_where_nothing_can_be_projected_only_the_reason_is_shown(tmp_path):
     assert lines[1] == "Nothing can be projected."
     assert len(lines) == 3 and lines[2].startswith("ddp, N=512: strong scaling: a global batch of ")
     assert "measure with --batch-size 512 or more" in lines[2]
-
-
-def test_a_topology_s_links_are_nominal(tmp_path):
-    found = project(make_run(tmp_path), [16], TOPOLOGIES["dgx-h100"])
-    assert found.rows[0].step_s == pytest.approx(0.1 / 16 * 0.9 + 0.01, rel=0.1)
-    assert found.rows[0].interval_reason == "the links are nominal, not measured"
 
 
 def test_a_run_that_supports_nothing_is_refused(tmp_path):
@@ -104,12 +65,6 @@ def test_bad_input_is_refused(tmp_path):
         project(run, [1, 4])
     with pytest.raises(UsageError, match="--topology"):
         project(run, [4], what_if=WhatIf(hierarchical=True))
-
-
-def test_sizes_beyond_the_link_s_support_are_told(tmp_path):
-    found = project(make_run(tmp_path, link=the_profile(2)), [8], what_if=WhatIf(bucket_mb=0.0005))
-    assert any("outside the fitted sizes" in text for text in found.rows[0].outside)
-    assert "beyond its support" in render_projection(found)
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -156,17 +111,3 @@ def test_a_case_is_projected_against_the_plain_row_of_its_precision_and_batch(tm
     )
     found = {row.case: row.ideal_s for row in project(run, [8]).rows}
     assert found == pytest.approx({"ddp": 0.1 / 8, "ddp-bf16": 0.04 / 8, "ddp-64": 0.15 / 8})
-
-
-def test_a_case_without_a_plain_row_of_its_precision_has_no_efficiency(tmp_path):
-    one = at_one(*BUCKETS)
-    bf16 = make_cell("ddp-bf16", 1, strategy=Ddp(autocast=True))
-    results = [make_result(make_cell("plain", 1), 0.1), one.model_copy(update={"cell": bf16})]
-    run = StoredRun(
-        RunPaths(tmp_path),
-        make_info([result.cell for result in results]),
-        {result.cell.id: result for result in results},
-        link=the_profile(2),
-    )
-    (row,) = project(run, [8]).rows
-    assert row.step_s is not None and row.efficiency is None and row.ideal_s is None

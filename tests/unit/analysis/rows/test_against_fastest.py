@@ -4,11 +4,9 @@ import math
 
 import pytest
 
-from scalebench.analysis.rows.against_fastest import NO_FRAMEWORK, NOT_COMPARED
 from scalebench.analysis.summarise import summarise
-from scalebench.records.rank import Verification
 from scalebench.spec import Ddp, DeepSpeed, FairScale, Plain
-from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
+from tests.builders.runs import make_cell, make_record, make_result, make_run
 
 STRATEGIES = {"plain": Plain(), "ddp": Ddp(), "deepspeed": DeepSpeed(), "fairscale": FairScale()}
 FACTS = {"framework": {"versions": {"any": "1.0"}, "untested": [], "settings": {}}}
@@ -51,42 +49,3 @@ def test_what_drifts_with_the_rounds_does_not_hide_which_is_slower():
     assert as_fast.value == pytest.approx(1.01, rel=1e-6) and as_fast.low < 1
     # Their step times alone would not part them.
     assert rows["deepspeed"].step_s.low < rows["ddp"].step_s.high
-
-
-def wrong(case):
-    """The inspection of a case whose gradients are not those of one process."""
-    told = Verification(status="deviates", gradient_deviation=0.5, tolerance=1e-5)
-    return make_inspection(cell(case), ranks=[make_record(n, verification=told) for n in (0, 1)])
-
-
-def test_more_rows_beside_the_fastest_make_each_interval_wider():
-    three = [
-        *launches("ddp", 0.100),
-        *launches("deepspeed", 0.110, noise=NOISE[::-1]),
-        *launches("fairscale", 0.5, noise=NOISE[::-1]),
-    ]
-    among = rows_of(three)["deepspeed"].against_fastest.step_ratio
-    alone = rows_of(three, [wrong("fairscale")])["deepspeed"].against_fastest.step_ratio
-    assert among.value == pytest.approx(alone.value)
-    assert among.half_width > 1.1 * alone.half_width
-
-
-def test_the_plain_model_and_wrong_results_are_not_compared():
-    plain = launches("plain", 0.01, world_size=1)
-    rows = rows_of(
-        plain,
-        launches("fairscale", 0.01),
-        [wrong("fairscale")],
-        launches("ddp", 0.1),
-        launches("deepspeed", 0.2),
-    )
-    assert rows["deepspeed"].against_fastest.fastest == ("frameworks", "ddp", 2)
-    assert rows["fairscale"].against_fastest is None
-    assert rows["fairscale"].unavailable["against_fastest"] == NOT_COMPARED
-    assert rows["plain"].unavailable["against_fastest"] == NO_FRAMEWORK
-
-
-def test_a_suite_without_other_frameworks_compares_nothing():
-    row = rows_of(launches("ddp", 0.1))["ddp"]
-    assert row.against_fastest is None
-    assert row.unavailable["against_fastest"] == NO_FRAMEWORK

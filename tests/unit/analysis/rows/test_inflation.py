@@ -16,7 +16,7 @@ from scalebench.analysis.rows.inflation import (
 from scalebench.analysis.rows.rank_excess import excesses, probable
 from scalebench.records.rows.budget import Budget
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Pipeline
+from scalebench.spec import Cell
 from scalebench.stats import Estimate
 from tests.builders.runs import make_cell, make_failed, make_result, make_run
 
@@ -84,25 +84,6 @@ def found_in(results: list[CellResult], inflation_s: float = 0.06):  # type: ign
     return inflation_of(row, base, ratios, budget(inflation_s))
 
 
-def test_each_part_is_what_was_measured_and_they_sum_to_the_whole() -> None:
-    found = found_in(rounds())
-    assert found.smaller_batch_s.value == pytest.approx(HALF_S - PLAIN_S / 2)
-    assert found.contention_s.value == pytest.approx(CROWDED_S - HALF_S)
-    assert found.own_operators_s.value == pytest.approx(0.06 - 0.02 - 0.022)
-    assert found.contention.value == pytest.approx(CROWDED_S / HALF_S)
-    assert found.own_operators_s.half_width > 0.01  # no narrower than the whole that it is left of
-    for part in (found.smaller_batch_s, found.contention_s):
-        assert part.low < part.value < part.high
-    assert found.unavailable == {}
-
-
-def test_what_was_not_measured_is_said() -> None:
-    without = [r for r in rounds() if r.cell.purpose == "measure"]
-    found = found_in(without)
-    assert (found.smaller_batch_s, found.contention_s, found.own_operators_s) == (None,) * 3
-    assert set(found.unavailable) == {"smaller_batch_s", "contention_s", "own_operators_s"}
-
-
 def reasons(results: list[CellResult]) -> set[str]:
     return set(found_in(results).unavailable.values())
 
@@ -116,13 +97,6 @@ def test_the_reason_is_the_one_that_holds() -> None:
     assert reasons(turns) == {NOT_PLANNED}
     crowded = [r for r in rounds(oversubscribed=True) if r.cell.purpose == "measure"]
     assert reasons(crowded) == {OVERSUBSCRIBED}
-
-
-def test_a_pipelines_microbatches_are_its_own() -> None:
-    pipeline = Pipeline(schedule="gpipe", microbatches=2)
-    found = found_in(rounds(strategy=pipeline))
-    assert found.smaller_batch_s is None and "stages" in found.unavailable["smaller_batch_s"]
-    assert found.contention_s.value == pytest.approx((CROWDED_S / HALF_S - 1) * PLAIN_S / 2)
 
 
 STEPS, STEP_S = 64, 0.1

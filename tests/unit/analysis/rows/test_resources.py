@@ -1,17 +1,14 @@
-"""What a row says of memory that was counted elsewhere."""
-
-from dataclasses import asdict
+"""Arithmetic as a part of the peak, and the wires between the ranks."""
 
 import pytest
 
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.resources import mfu_of_row, peak_memory_of, predicted_peak
+from scalebench.analysis.rows.resources import mfu_of_row
 from scalebench.analysis.rows.wires import wires_of_row
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log
 from scalebench.costmodel.pipelines.stage_split import Layers
-from scalebench.records.rank import Memory
 from scalebench.report.table import render_table
 from scalebench.report.tables import wires as table
 from scalebench.spec import Pipeline
@@ -26,41 +23,6 @@ LAYERS = Layers(
     kept_bytes=(1000,) * 4,
 )
 FOUR, EIGHT = (Pipeline(schedule="gpipe", microbatches=count) for count in (4, 8))
-
-
-def piped(strategy=FOUR, rank_batch=32):
-    return make_cell("gpipe", 2, strategy=strategy, rank_batch=rank_batch)
-
-
-def counted_by(cell, num_ranks=2):
-    """A launch whose ranks say what the layers cost; its batch has four microbatches of eight."""
-    facts = {"layers": asdict(LAYERS), "optimizer": "AdamW"}
-    return make_result(
-        cell, ranks=[make_record(rank, facts={} if rank else facts) for rank in range(num_ranks)]
-    )
-
-
-def predicted(reference):
-    alone = make_inspection(make_cell("plain", 1))
-    memory = Memory(
-        gradients_bytes=400, activations_bytes=16000, activations_peak_bytes=16000, data_bytes=0
-    )
-    rank = alone.ranks[0].model_copy(update={"memory": memory})
-    alone = alone.model_copy(update={"ranks": [rank]})
-    return predicted_peak(piped(), reference, [alone])
-
-
-def test_a_pipeline_that_did_not_run_is_predicted_from_one_that_did():
-    found = predicted(counted_by(piped()))
-    assert found > 0
-    of_one_rank = counted_by(piped(), num_ranks=1)
-    assert predicted(of_one_rank) == found
-
-
-@pytest.mark.parametrize("other", [piped(rank_batch=16), piped(strategy=EIGHT)])
-def test_a_pipeline_is_not_predicted_from_microbatches_of_another_size(other):
-    with pytest.raises(Unavailable, match="microbatches of this size"):
-        predicted(counted_by(other))
 
 
 A100 = {"device_name": "NVIDIA A100-SXM4-80GB", "device_uuid": "a"}
@@ -98,17 +60,6 @@ def test_the_peak_is_that_of_the_arithmetic_in_use(
         workload, convolutions, matmul_tf32=matmul_tf32, convolution_tf32=convolution_tf32
     )
     assert found == pytest.approx(FLOPS * throughput / peak)
-
-
-def test_a_peak_that_one_rank_does_not_know_is_not_that_of_the_launch():
-    def launch(*peaks):
-        memories = [Memory(allocated_bytes=peak) for peak in peaks]
-        ranks = [make_record(rank, memory=memory) for rank, memory in enumerate(memories)]
-        return make_result(make_cell("ddp", 2), ranks=ranks)
-
-    assert peak_memory_of(launch(10, 30)) == 30
-    assert peak_memory_of(launch(10, None)) is None
-    assert peak_memory_of(launch(None, None)) is None
 
 
 CUDA = {"device": "cuda", "backend": "nccl"}
@@ -156,10 +107,3 @@ def test_a_slow_wire_is_marked_and_told_with_the_variable_to_set():
     told = render_table(summary, width=160, verbose=True)
     assert "slow wires" in told and "GPUDirect RDMA is off" in told
     assert "NCCL_NET_GDR_LEVEL" in told
-
-
-def test_hostile_names_of_a_log_are_shown_as_plain_text():
-    log = "\x1b[31ma:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[0] [send] via NET/<b>\x1b[0m/0"
-    wires = read_nccl_log([log])
-    shown = table.render_wires(wires, 100, False, True)
-    assert "\x1b" not in shown
