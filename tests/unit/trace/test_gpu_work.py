@@ -1,14 +1,11 @@
-"""What a GPU did by kind, why it was idle, and what got slower: hand-made and golden traces."""
+"""What a GPU did by kind, and why it was idle: hand-made and golden traces."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from scalebench.trace.classify import timeline_of
-from scalebench.trace.comparison import OTHER_SHAPES, compare
 from scalebench.trace.gpu_work import summed, work_of
-from scalebench.trace.idle import idleness_of
 from scalebench.trace.job import analyse_job, as_json
 from tests.builders.traces import Event, annotation, events, kernel, launch, op
 
@@ -91,33 +88,6 @@ def test_rate_of_matrix_products(operator: str, shapes: object, flop: int | None
     assert rate is None if flop is None else rate == pytest.approx(flop / 10e-6)
 
 
-def test_idle_time_by_cause_and_the_longest_gap_with_what_the_host_did() -> None:
-    trace = events(
-        launch(0, 1), launch(1, 2), launch(2, 3), launch(3, 4), launch(900, 5, thread=1),
-        kernel("a", 10, 20, 1),
-        kernel("b", 25, 30, 2),  # 5 µs after a, launched long before
-        kernel("long", 30, 200, 3, stream=20),
-        kernel("waits", 205, 250, 4),  # 175 µs on stream 7, until the other stream is done
-        kernel("late", 910, 950, 5),
-        Event("other", "train.py(10): main", 0, 1000),
-        Event("other", "loader.py(5): next", 255, 890),
-        Event("other", "loader.py(9): elsewhere", 255, 890, thread=2),
-    )  # fmt: skip
-    idle = idleness_of(trace)
-    assert idle is not None
-
-    def in_us(times: object) -> list[float]:
-        return [round(seconds * 1e6, 3) for seconds in vars(times).values()]
-
-    assert in_us(idle.streams[7]) == [660, 5, 175, 0]
-    assert in_us(idle.streams[20]) == [0, 0, 0, 0]
-    assert in_us(idle.device) == [660, 10, 0, 0]
-    assert idle.largest is not None
-    assert (idle.largest.cause, idle.largest.next_kernel) == ("host", "late")
-    assert idle.largest.length_s == pytest.approx(660e-6)
-    assert idle.largest.host == ("train.py(10): main", "loader.py(5): next")
-
-
 # HolisticTraceAnalysis 0.5.0, get_idle_time_breakdown and get_temporal_breakdown, in µs and
 # unrounded (HTA_DISABLE_NS_ROUNDING=1): (stream, host wait, kernel wait, other), and idle time.
 @pytest.mark.parametrize(
@@ -156,36 +126,3 @@ def test_kinds_of_a_job_and_none_on_cpu() -> None:
     cpu = as_json(analyse_job([GOLDEN / "gloo_2ranks_rank0.json.gz"]))["files"][0]
     assert (cpu["gpu_work"], cpu["gpu_idle"]) == (None, None)
     assert cpu["unavailable"]["gpu_work"] == "the trace has no GPU kernels"
-
-
-def _recording(path: Path, gemm_us: float, shapes: list[list[list[int]]], steps: int) -> Path:
-    rows: list[dict[str, object]] = []
-
-    def add(cat: str, name: str, start: float, lasts: float, tid: int = 1, **args: object) -> None:
-        event = {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": lasts, "tid": tid}
-        rows.append({**event, "args": args})
-
-    for step in range(steps):
-        at = step * 1000
-        add("user_annotation", f"ProfilerStep#{step}", at, 1000)
-        for number, dims in enumerate(shapes):
-            begin, correlation = at + 100 * number, 10 * step + number + 1
-            add("cpu_op", "aten::mm", begin, 10, **{"Input Dims": dims})
-            add("cuda_runtime", "cudaLaunchKernel", begin + 1, 2, correlation=correlation)
-            lasts = gemm_us if number == 0 else 5
-            add("kernel", "sgemm", begin + 20, lasts, 7, correlation=correlation)
-    path.write_text(json.dumps({"traceEvents": rows}))
-    return path
-
-
-def test_what_got_slower_by_name_and_shape(tmp_path: Path) -> None:
-    same, small, grown = [[8, 8], [8, 8]], [[8, 4], [4, 8]], [[8, 5], [5, 8]]
-    before = _recording(tmp_path / "before.json", 20, [same, small], steps=2)
-    after = _recording(tmp_path / "after.json", 50, [same, grown], steps=4)
-    change = compare(analyse_job([after]), analyse_job([before]))
-    assert change.per == "step"
-    found = [(c.shape, round(c.before_s * 1e6), round(c.after_s * 1e6)) for c in change.operators]
-    assert found == [("8×8 8×8", 20, 50), (OTHER_SHAPES, 5, 5)]
-    slowest = next(kind for kind in change.kinds if not kind.kind.startswith("idle"))
-    assert (slowest.kind, round(slowest.slower_s * 1e6)) == ("matmul", 30)
-    assert slowest.before_count == slowest.after_count == 2

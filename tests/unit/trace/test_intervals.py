@@ -1,22 +1,11 @@
 """Interval algebra against a reference that paints every nanosecond."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.trace.intervals import (
-    Spans,
-    clip,
-    divided,
-    intersect,
-    intervals,
-    length,
-    subtract,
-    union,
-)
-from scalebench.trace.kernel_launches import find_launches
-from tests.builders.traces import US, annotation, events, kernel, launch, op
+from scalebench.trace.intervals import Spans, divided, intersect, intervals, length, subtract, union
+from tests.builders.traces import US, events, op
 
 END = 40
 PAIRS = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)
@@ -57,20 +46,6 @@ def test_subtract(first, second):
     assert is_tidy(rest)
 
 
-@given(PAIRS, st.integers(-5, END + 5), st.integers(-5, END + 5))
-def test_clip(pairs, start, end):
-    part = clip(union(intervals(pairs)), start, end)
-    assert covered(part) == {moment for moment in painted(pairs) if start <= moment < end}
-    assert is_tidy(part)
-
-
-@given(PAIRS, PAIRS)
-def test_the_parts_add_up(first, second):
-    a, b = union(intervals(first)), union(intervals(second))
-    assert length(intersect(a, b)) + length(subtract(a, b)) == length(a)
-    assert length(union(a, b)) + length(intersect(a, b)) == length(a) + length(b)
-
-
 @given(PAIRS, PAIRS, PAIRS)
 def test_moments_are_divided_among_the_sets_that_cover_them(moments, first, second):
     found = divided(
@@ -89,27 +64,6 @@ def test_times_of_day_in_nanoseconds_are_exact():
 
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-
-
-def launches_of(trace):
-    return find_launches(trace, trace.of("kernel"))
-
-
-@pytest.mark.parametrize(
-    ("launched", "found"), [(9, False), (10, True), (15, True), (20, True), (21, False)]
-)
-def test_an_event_that_shares_the_external_id_counts_if_the_launch_lies_in_it(launched, found):
-    """The annotation is around the event, not around the launch: only the event leads to it."""
-    identity = {"External id": 77}
-    trace = events(
-        op("aten::add", 10, 20, thread=2, **identity),
-        annotation("nccl:all_reduce", 8, 30, thread=2),
-        launch(launched, 5),
-        kernel(NCCL, 40, 50, 5, **identity),
-    )
-    launches = launches_of(trace)
-    assert (launches.of(0).annotation == 1) == found
-    assert launches.asked_ns[0] == (10 if found else launched) * US
 
 
 NESTED = [("a", 0, 9, 1), ("b", 2, 6, 1), ("c", 3, 5, 1), ("d", 7, 8, 1), ("e", 4, 12, 5)]

@@ -1,4 +1,4 @@
-"""Which file is of which rank, what the JSON says, and the tables and page made of it."""
+"""What is said of a job's traces, what the JSON has, and the tables and page made of it."""
 
 import json
 import re
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.errors import UsageError
 from scalebench.report.page.trace_page import render_trace_page
 from scalebench.report.tables.trace_table import render_traces
 from scalebench.trace.job import analyse_job, as_json
@@ -41,40 +40,10 @@ def ranks_of(*files):
     }
 
 
-def test_the_traces_own_word_comes_first(write):
-    files = write("rank5.json", trace(rank=1)), write("rank6.json", trace(rank=0))
-    assert ranks_of(*files) == {"rank5.json": (1, "trace"), "rank6.json": (0, "trace")}
-    assert [r.trace.rank for r in analyse_job(files).ranks] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("rank-0.json", "rank-3.json"),
-        ("step7_rank0.json.gz", "step7_rank3.json.gz"),
-        ("trace_0.json", "trace_3.json"),
-        ("job5_0.json", "job5_3.json"),
-        ("x_r0.1668000000123.pt.trace.json", "x_r3.1668000000456.pt.trace.json"),
-        ("h100[r0].json", "h100[r3].json"),
-    ],
-)
-def test_else_the_files_names(write, first, second):
-    found = ranks_of(write(second, trace()), write(first, trace()))
-    assert found == {first: (0, "file name"), second: (3, "file name")}
-
-
 @pytest.mark.parametrize("names", [("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json")])
 def test_names_that_do_not_tell_every_rank_tell_none(write, names):
     first, second = (write(name, trace()) for name in names)
     assert ranks_of(first, second) == {names[0]: (0, "order"), names[1]: (1, "order")}
-
-
-def test_two_files_of_one_rank(write):
-    job = analyse_job([write("a.json", trace(0, 2)), write("b.json", trace(0, 2))])
-    assert "1 of the job's 2 ranks were given." in job.notices
-    assert "<h1>Communication in 2 traces</h1>" in render_trace_page(job)
-    assert [r.trace.rank for r in job.ranks] == [0, 0]
-    assert any("same rank" in notice for notice in job.notices)
 
 
 def test_the_same_file_twice_counts_once(write):
@@ -84,25 +53,6 @@ def test_the_same_file_twice_counts_once(write):
     assert f"{file} was given 2 times and is counted once." in job.notices
     (other,) = analyse_job([write("b.json", trace(rank=0))]).ranks
     assert not any("given" in notice for notice in analyse_job([other.trace.file]).notices)
-
-
-def test_nothing_but_bad_files(write, tmp_path):
-    without_kernels = trace()
-    without_kernels["traceEvents"] = [
-        {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "ts": 1, "dur": 1}
-    ]
-    with pytest.raises(UsageError) as refused:
-        analyse_job([tmp_path / "absent.json", write("host.json", without_kernels)])
-    assert "absent.json" in str(refused.value)
-    assert re.search(r"host\.json: .*ProfilerActivity\.CUDA", str(refused.value))
-
-
-def test_what_has_to_be_known_is_noticed(write):
-    job = analyse_job([write("a.json", trace(0, 8, [("gemm_all_reduce", 30, 40)]))])
-    text = " ".join(job.notices)
-    assert "1 of the job's 8 ranks" in text
-    assert "The kind of 1 operations is not known" in text
-    assert "may be communication" in text
 
 
 def apart(rank, world_size):
@@ -202,18 +152,6 @@ def test_json():
     assert answer["total"]["comm_s"] == pytest.approx(0.396199 + 0.379053, rel=1e-3)
 
 
-@pytest.mark.parametrize("width", [40, 80, 100, 160])
-def test_the_table_shows_what_the_json_says(width):
-    text = render_traces(analyse_job(BOTH), width=width, ascii_only=True)
-    assert text.isascii()
-    if width >= 80:
-        assert max(len(line) for line in text.splitlines()) <= width
-        assert re.search(r"^0 +396 ms +210 ms +59\.2 ms +337 ms +14\.9 %", text, re.MULTILINE)
-        assert re.search(r"^all +775 ms", text, re.MULTILINE)
-        assert re.search(r"^all_reduce +8 +599 MB", text, re.MULTILINE)
-    assert "\x1b" not in text
-
-
 BESIDE = "communication during copies"
 
 
@@ -251,17 +189,3 @@ def test_names_of_a_trace_are_harmless_in_table_and_page(write):
     page = render_trace_page(job)
     assert "</script><b>" not in page
     assert "&lt;/script&gt;&lt;b&gt;all_reduce" in page
-
-
-def test_the_page_holds_the_figures_and_fetches_nothing():
-    page = render_trace_page(analyse_job(BOTH))
-    assert "<h1>Communication of 2 of 128 ranks</h1>" in page
-    spec = json.loads(re.search(r'id="trace-parts-spec">(.*?)</script>', page, re.DOTALL)[1])
-    bars = {bar["name"]: bar["x"] for bar in spec["data"]}
-    exposed = [sum(x) for x in zip(bars["communication alone"], bars[BESIDE], strict=True)]
-    assert exposed == pytest.approx([336.983, 303.523], rel=1e-3)
-    assert bars["both at once"] == pytest.approx([59.216, 75.530], rel=1e-3)
-    whole = [sum(parts) for parts in zip(*bars.values(), strict=True)]
-    assert whole == pytest.approx([1230.289, 1238.593], rel=1e-3)
-    assert "default-src &#39;none&#39;" in page
-    assert not re.search(r'(src|href)="https?:', page.partition("<script>")[0])

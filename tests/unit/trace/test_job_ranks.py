@@ -8,7 +8,7 @@ import pytest
 from scalebench.trace.analysis import Figures
 from scalebench.trace.file_ranks import name_ranks
 from scalebench.trace.intervals import intervals
-from scalebench.trace.job import analyse_job, as_json
+from scalebench.trace.job import analyse_job
 from scalebench.trace.timeline import Timeline
 
 
@@ -80,22 +80,6 @@ def write(tmp_path):
         return path
 
     return written
-
-
-def test_a_whole_job_has_nothing_to_notice(write):
-    job = analyse_job([write("a", 1, late=4), write("b", 0)])
-    assert (job.notices, job.refused, job.world_size) == ((), (), 2)
-    assert job.waits.reason is None
-    first, second = job.ranks
-    assert (first.trace.rank, second.trace.rank) == (0, 1)
-    # 10 to 25 is exposed; rank 1 comes at 9, when rank 0 still computes.
-    assert first.wait.wait_s == 0.0
-    assert first.wait.exposed_transfer_s == pytest.approx(15e-6)
-    assert first.unavailable == {}
-    (file, _) = as_json(job)["files"]
-    assert (file["device"], file["num_steps"], file["wait_s"]) == ("gpu", 0, 0.0)
-    assert file["kinds"][0]["payload_bytes"] == 24
-    assert [one["rank"] for one in as_json(job)["stragglers"]] == [1]
 
 
 def test_traces_with_and_without_kernels_are_not_compared(write):

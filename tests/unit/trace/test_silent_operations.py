@@ -45,16 +45,6 @@ def test_it_takes_no_time_and_begins_when_what_was_asked_for_before_is_done():
     assert timeline.compute.tolist() == [[100 * US, 450 * US]]
 
 
-def test_what_a_kernel_carried_out_is_not_counted_twice():
-    rows = [
-        *gemm(2, 100, 300, 1),
-        *asked(10),
-        launch(18, 9),
-        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", 310, 320, 9, stream=20),
-    ]
-    assert found(*rows) == [("all_reduce", 310, 320, 4000)]
-
-
 @pytest.mark.parametrize("changes", [{"Group size": 2}, {"Collective name": "wait"}])
 def test_records_of_larger_groups_and_of_no_operation_are_left_out(changes):
     """With other ranks a kernel is launched; if none is seen, nothing is known."""

@@ -51,13 +51,6 @@ def test_ends_that_scatter_are_the_error_of_the_clocks():
     assert waits(first, second).clock_error_s == pytest.approx(0.001)
 
 
-def test_the_kth_is_counted_within_a_step_where_there_are_steps():
-    steps = [(0, 100), (100, 200)]
-    first = rank((10, 50), (110, 150), steps=steps)
-    second = rank((30, 50), (140, 150), steps=steps)
-    assert waits(first, second).ranks[0].wait_s == pytest.approx(0.050)
-
-
 @pytest.mark.parametrize(
     ("timelines", "reason"),
     [
