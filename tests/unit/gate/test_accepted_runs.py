@@ -1,25 +1,22 @@
 """Several accepted runs of one machine: how much runs differ enters the verdict."""
 
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks.gate_hosts import HOSTS, MARKS, Hosts, simulate_hosts
 from scalebench.errors import UsageError
-from scalebench.gate.baselines import Baseline, accept, list_baselines, machine_name
+from scalebench.gate.baselines import accept
 from scalebench.gate.gate import compare
 from scalebench.gate.metrics import gate_settings
 from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
-from scalebench.session.interleaved.sides import read_results
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
-from tests.builders.summaries import estimate, make_row, make_summary
+from tests.builders.summaries import make_row, make_summary
 
 pytestmark = pytest.mark.slow
 
@@ -69,21 +66,6 @@ def test_the_documented_rates_are_generated_and_keep_the_promise():
 
 def results(*runs):
     return Results("base", runs[:1], repeats=runs[1:])
-
-
-def test_a_slower_host_is_no_regression_where_accepted_runs_differ_as_much():
-    accepted = [on_host(level, seed) for seed, level in enumerate([1.0, 1.03, 0.97, 1.02])]
-    new = on_host(1.04, 9)
-    alone = verdict_of(gated(accepted[0], new), "step_s")
-    several = verdict_of(compare(results(*accepted), Results("new", (new,))), "step_s")
-    assert alone.verdict == "regressed" and (alone.base_runs, alone.run_sd) == (1, None)
-    assert several.verdict == "no change seen" and several.base_runs == 4
-    assert several.run_sd == pytest.approx(0.0265, abs=0.003)
-    assert several.low < 0 < several.high
-    assert several.base_launches == 20 and several.further_launches is None
-    mean = float(np.mean(np.log([1.0, 1.03, 0.97, 1.02])))
-    assert several.base == pytest.approx(0.025 * math.exp(mean), rel=2e-3)
-    assert "4 accepted runs differ by 2." in several.reason
 
 
 def judged_on(level, allowance=None, ddp_4=1.0, **table):
@@ -166,76 +148,9 @@ def test_runs_of_other_software_other_settings_or_the_new_run_itself_do_not_coun
     assert verdict_of(found, "step_s", world_size=4).base_runs == 2
 
 
-def test_runs_are_added_read_again_and_replaced(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def add(seed, add=True, **changes):
-        return accept(Results("run", (gated_run(seed=seed, **changes),)), "ci", add=add)
-
-    first, second, third = (add(seed)[0] for seed in (1, 2, 3))
-    assert (second.name, third.name) == ("2.json", "3.json")
-    assert second.parent == first.with_suffix("")
-    read = read_results(first.parent)
-    assert [s.run_id for s in read.summaries] == ["run-1"]
-    assert [s.run_id for s in read.repeats] == ["run-2", "run-3"]
-    (listed,) = list_baselines()
-    assert (listed.num_runs, listed.run_id) == (3, "run-1")
-    with pytest.raises(UsageError, match="run-2 is an accepted run already"):
-        add(2)
-    with pytest.raises(UsageError, match=r"torch was .* and is 9\.9"):
-        add(4, environment={**gated_run().environment, "torch": "9.9"})
-    assert add(5, add=False) == [first]
-    assert not read_results(first.parent).repeats and not second.exists()
-
-
-@pytest.mark.parametrize(
-    ("environment", "name"),
-    [
-        ({"devices": [{"name": "A"}, {"name": "B"}], "cores": 3, "cpu": "C"}, "2x-a"),
-        ({"devices": [], "cores": 3, "cpu": "C"}, "3-cores-c"),
-        ({"devices": None, "cpu": None}, "cores-unknown"),
-        ({"cores": 3, "cpu": "Xeon(R) (TM) +9"}, "3-cores-xeon-9"),
-        ({"cores": 3, "cpu": "x" * 80}, "3-cores-" + "x" * 52),
-        ({"cores": 3, "cpu": "x" * 51 + " y"}, "3-cores-" + "x" * 51),
-        ({"cores": 3, "cpu": "x" * 50 + " y"}, "3-cores-" + "x" * 50 + "-y"),
-    ],
-)
-def test_names_of_machines_have_at_most_sixty_characters(environment, name):
-    assert machine_name(environment) == name and len(name) <= 60
-
-
 def run(number, *rows, **changes):
     made = list(rows) or [make_row()]
     return make_summary(made, **{"run_id": f"run-{number}", "created": f"day {number}", **changes})
-
-
-def add(summary, machine="ci"):
-    return accept(Results("run", (summary,)), machine, add=True)
-
-
-def test_what_is_listed(project):
-    rows = [
-        make_row("few", step_s=estimate(0.1, n=2)),
-        make_row("many", step_s=estimate(0.1, n=7)),
-        make_row("none", step_s=None),
-    ]
-    (first,) = accept(Results("run", (run(1, *rows),)), "ci")
-    assert first == first.parent / "ddp.json" and first.parent.name == "ci"
-    for number in range(2, 11):
-        (path,) = add(run(number))
-        assert path == first.parent / "ddp" / f"{number}.json"
-    (eleventh,) = add(run(11))
-    assert eleventh.name == "11.json", "after 10, by number"
-    assert list_baselines() == [
-        Baseline("ci", "ddp", "run-1", "day 1", 3, 2, str(first), num_runs=11)
-    ]
-    assert list_baselines(project) == []
-    (other,) = add(run(1, make_row(step_s=None)), "another")
-    listed = list_baselines()
-    assert listed[0] == Baseline("another", "ddp", "run-1", "day 1", 1, 0, str(other), 1)
-    assert Baseline(*["x"] * 4, 1, 1, "x").num_runs == 1
-    assert accept(Results("run", (run(12),)), "ci") == [first]
-    assert [one.num_runs for one in list_baselines()] == [1, 1]
 
 
 @pytest.mark.parametrize(

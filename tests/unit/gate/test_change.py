@@ -14,15 +14,10 @@ from scalebench.gate.change import (
     rank_p_value,
 )
 from scalebench.gate.family import Pair, judge
-from scalebench.gate.observation import (
-    Measured,
-    from_estimate,
-    measured,
-    median_variance,
-)
+from scalebench.gate.observation import Measured, measured, median_variance
 from scalebench.gate.result import WORSE
 from scalebench.gate.variance import typical_variance
-from scalebench.stats import Estimate, Variance, estimate_over_launches, estimate_signed
+from scalebench.stats import Variance
 
 values = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
 
@@ -69,19 +64,6 @@ def test_what_is_typical_is_recovered(dof, rows):
     typical = typical_variance(seen)
     assert typical.value == pytest.approx(1e-4, rel=0.1)
     assert typical.dof == pytest.approx(dof, rel=0.3)
-
-
-@given(st.lists(st.floats(-3, 3), min_size=2, max_size=8))
-def test_an_estimate_gives_back_the_noise_that_it_was_made_of(logs):
-    """Energy and others are stored as an interval only."""
-    expected = measured(logs)
-    found = from_estimate(estimate_over_launches(np.exp(logs)), logarithmic=True)
-    assert found.center == pytest.approx(expected.center, abs=1e-9)
-    assert found.variance.value == pytest.approx(expected.variance.value, rel=1e-6, abs=1e-12)
-    assert found.variance.dof == len(logs) - 1
-    signed = from_estimate(estimate_signed(logs), logarithmic=False)
-    assert signed.variance.value == pytest.approx(expected.variance.value, rel=1e-6, abs=1e-12)
-    assert from_estimate(Estimate(value=-1.0, n=3), logarithmic=True) is None
 
 
 def test_the_block_bootstrap_knows_that_neighbours_are_alike():
@@ -135,17 +117,6 @@ def test_the_further_launches_decide_and_one_fewer_does_not(part):
         return low > floor or high < floor
 
     assert decided(more) and not decided(more - 1)
-
-
-def test_rows_that_share_launches_do_not_vouch_for_one_another():
-    def family(shared):
-        quiet = [0.0, 1e-4, -1e-4, 0.0, 0.0]
-        loud = [0.0, 0.01, -0.01, 0.005, -0.005]
-        rows = [measured(loud), *(measured(quiet) for _ in range(10))]
-        return judge([Pair("e", row, row, 0.01, 0.01, shared=shared) for row in rows])
-
-    assert family(True)[1].change.dof == pytest.approx(8)
-    assert family(False)[1].change.dof > 9
 
 
 def test_the_family_raises_the_bar():

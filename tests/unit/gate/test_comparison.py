@@ -5,18 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from scalebench.errors import UsageError
 from scalebench.gate.change import Change
 from scalebench.gate.comparison import Comparison, exact_verdict, single_verdict
 from scalebench.gate.family import Judgement
-from scalebench.gate.metrics import (
-    METRICS,
-    Metric,
-    gate_settings,
-)
+from scalebench.gate.metrics import Metric
 from scalebench.gate.observation import Observation, measured
-from tests.builders.gated import budget_points
-from tests.builders.summaries import make_pipeline, make_row
+from tests.builders.summaries import make_row
 
 SINGLE = Metric("loss_last", "last loss", "loss", "single", relative_floor=0.25)
 EXACT = Metric("predicted_memory_bytes", "predicted memory", "bytes", "exact")
@@ -38,24 +32,6 @@ def launched(metric, was, is_, **changes):
 
 def higher(metric):
     return replace(metric, higher_is_better=True)
-
-
-@pytest.mark.parametrize(
-    ("was", "is_", "verdict", "if_higher_is_better"),
-    [
-        (1.0, 1.25, "unchanged", "unchanged"),
-        (1.0, 1.26, "regressed", "improved"),
-        (1.0, 0.75, "unchanged", "unchanged"),
-        (1.0, 0.74, "improved", "regressed"),
-        (-1.0, -0.7, "regressed", "improved"),
-        (-1.0, -1.25, "unchanged", "unchanged"),
-        (0.0, 0.0, "unchanged", "unchanged"),
-        (0.0, 1.0, "inconclusive", "inconclusive"),
-    ],
-)
-def test_single_numbers_are_held_to_the_floor(was, is_, verdict, if_higher_is_better):
-    assert single_verdict(compared(SINGLE, was, is_)).verdict == verdict
-    assert single_verdict(compared(higher(SINGLE), was, is_)).verdict == if_higher_is_better
 
 
 def test_errors_of_predictions_are_compared_by_their_magnitudes():
@@ -111,79 +87,3 @@ def test_the_sentence_for_a_verdict(finding, objection, reason):
     found = launched(POSITIVE, 2.0, 2.2).judged(judgement(finding=finding, objection=objection))
     assert (found.verdict, found.reason) == (finding, reason)
     assert found.no_worse is (finding == "not worse")
-
-
-def test_bytes_and_counts_of_stages_are_exact_on_the_same_rank_alone():
-    def rows(*ranks, staged=True):
-        return [
-            make_row().model_copy(
-                update={
-                    "pipeline": make_pipeline() if staged else None,
-                    "budget": None if rank is None else budget_points(0.8, rank=rank),
-                }
-            )
-            for rank in ranks
-        ]
-
-    payload = replace(EXACT, name="payload_bytes")
-    for metric in (COUNT, replace(EXACT, name="wire_bytes"), payload):
-        for ranks, decides in (((1, 1), True), ((0, 1), False), ((None, None), False)):
-            base, new = rows(*ranks)
-            one = compared(metric, 2.0, 3.0, base_row=base, new_row=new)
-            found = exact_verdict(one)
-            assert (found.verdict == "regressed") is decides and found.decides is decides
-        base, new = rows(0, 1, staged=False)
-        assert exact_verdict(compared(metric, 2.0, 3.0, base_row=base, new_row=new)).decides
-        (one_sided,) = rows(1)
-        found = exact_verdict(compared(metric, 2.0, 3.0, base_row=base, new_row=one_sided))
-        assert not found.decides
-    base, new = rows(0, 1)
-    assert exact_verdict(compared(EXACT, 2.0, 3.0, base_row=base, new_row=new)).decides
-
-
-def named(settings):
-    return {m.name: m for m in (*settings.metrics, settings.collectives, *settings.recovery)}
-
-
-def test_only_what_has_no_noise_decides_where_the_user_says_so():
-    settings = gate_settings(
-        {"wire_bytes": {"decides": False}, "restart_s": {"decides": True}}, "here"
-    )
-    found = settings.only_exact()
-    assert found.exact is True
-    assert [m.name for m in found.metrics if m.decides] == [
-        "payload_bytes", "predicted_memory_bytes", "predicted_bubble_ratio",
-    ]  # fmt: skip
-    assert not any(m.decides for m in found.recovery) and found.collectives.decides
-    assert [replace(m, decides=True, decides_over_runs=False) for m in found.metrics] == [
-        replace(m, decides=True, decides_over_runs=False) for m in settings.metrics
-    ]
-
-
-def test_a_suite_s_own_settings_are_overruled_number_by_number():
-    users = gate_settings({"step_s": {"relative_floor": 0.2}, "loss_last": {"decides": True}}, "u")
-    own = {
-        "step_s": {"relative_floor": 0.1, "absolute_floor": 3.0},
-        "efficiency": {"decides": False},
-    }
-    found = named(users.of_suite(own, "suite"))
-    assert (found["step_s"].relative_floor, found["step_s"].absolute_floor) == (0.2, 3.0)
-    assert found["loss_last"].decides and not found["efficiency"].decides
-    assert users.of_suite({}, "suite") is users
-    assert users.of_suite(own, "suite").exact is False
-    shared = users.only_exact().of_suite(own, "suite")
-    assert shared.exact and not named(shared)["step_s"].decides
-    assert named(shared)["step_s"].absolute_floor == 3.0
-    with pytest.raises(UsageError, match="suite"):
-        users.of_suite({"step_s": {"relative_floor": 2.0}}, "suite")
-
-
-def test_a_floor_is_the_larger_of_a_share_and_an_amount():
-    floors = {metric.name: metric.floor for metric in METRICS}
-    assert floors["step_s"](1.0) == pytest.approx(0.01)
-    assert floors["step_s"](5e-4) == pytest.approx(0.02)  # 10 µs
-    assert floors["efficiency"](0.8) == pytest.approx(0.01)
-    assert floors["efficiency"](0.25) == pytest.approx(0.02)  # half a point
-    assert floors["peak_memory_bytes"](1e9) == pytest.approx(0.005)
-    assert floors["peak_memory_bytes"](2**20) == pytest.approx(2**16 / 2**20)
-    assert floors["step_s"](0.0) == float("inf") and floors["wire_bytes"](0.0) == 0.0

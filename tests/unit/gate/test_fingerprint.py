@@ -3,14 +3,9 @@
 import pytest
 
 from scalebench.gate.result import Mismatch
-from scalebench.gate.results import (
-    environment_mismatches,
-    notable,
-    profile_mismatches,
-    row_mismatches,
-)
+from scalebench.gate.results import environment_mismatches, notable, row_mismatches
 from scalebench.records.summary import Row
-from tests.builders.summaries import make_row, make_summary
+from tests.builders.summaries import make_row
 
 
 @pytest.mark.parametrize("nothing", [{}, {"A": None}, {"A": []}])
@@ -31,44 +26,6 @@ def test_what_differs_in_the_environment_and_whether_it_is_allowed():
     assert environment_mismatches(base, {**base, "devices": ["A", "A", "B"]}, []) == []
     (found,) = environment_mismatches({"devices": "x"}, {"devices": [{"name": "A"}]}, [])
     assert (found.base, found.new, found.allowed) == ("", "A", False)
-
-
-def summary(differs):
-    return make_summary([make_row()], model={"profile_differs": differs})
-
-
-def test_predictions_rest_on_the_links_of_the_own_machine_or_of_another():
-    own, foreign = summary([]), summary(["cpu", "torch"])
-    told = ("of the run's machine", "of another machine: cpu, torch")
-    assert profile_mismatches(own, own, []) == []
-    assert profile_mismatches(own, foreign, []) == [Mismatch("link_profile", *told)]
-    assert profile_mismatches(foreign, own, ["link_profile"]) == [
-        Mismatch("link_profile", *told[::-1], allowed=True)
-    ]
-    assert profile_mismatches(foreign, foreign, []) == [Mismatch("link_profile", told[1], told[1])]
-    for nothing in (own.model_copy(update={"model": None}), summary("cpu"), summary(None)):
-        assert profile_mismatches(own, nothing, []) == []
-
-
-def test_what_differs_in_the_specification_of_a_row():
-    base = make_row(world_size=3, num_parameters=5, backend="gloo")
-    settings = {"bucket_mb": 1.0, "order": [1, 2]}
-    new = make_row(
-        world_size=3, num_parameters=6, backend="nccl", strategy_settings=settings,
-    )  # fmt: skip
-    where = "ddp-25mb, N=3"
-    told = [
-        Mismatch("backend", "gloo", "nccl", where),
-        Mismatch("num_parameters", "5", "6", where),
-        Mismatch("accumulate", "1", "", where),
-        Mismatch("bucket_mb", "25.0", "1.0", where),
-        Mismatch("order", "", "1, 2", where),
-    ]
-    assert row_mismatches(base, new, []) == told
-    allowed = row_mismatches(base, new, ["order", "backend"])
-    assert [m.name for m in allowed if m.allowed] == ["backend", "order"]
-    assert all(m.allowed for m in row_mismatches(base, new, ["case"]))
-    assert row_mismatches(base, base, []) == []
 
 
 def test_a_row_whose_ranks_were_pinned_is_not_compared_with_one_whose_ranks_were_not():

@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
-from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
 from scalebench.gate.baselines import read_summary
 from scalebench.records.files import write_model
-from scalebench.records.rank import Memory
 from scalebench.records.summary import Summary
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
-from tests.builders.runs import make_cell, make_record, make_result, make_run
 
 MB = 1_000_000
 
@@ -60,21 +57,6 @@ def test_where_a_side_has_no_peaks_of_its_launches_the_row_s_are_compared(missin
                    peak_memory_bytes=base.rows[1].peak_memory_bytes)  # fmt: skip
     found = verdict_of(gated(base, new), "peak_memory_bytes")
     assert (found.verdict, found.basis, found.low) == ("unchanged", "single", None)
-
-
-def test_a_summary_keeps_the_peak_of_every_launch():
-    """The largest over the launch's ranks; none where a rank counted none."""
-
-    def launch(repeat, *peaks):
-        cell = make_cell("ddp", 2, repeat=repeat)
-        ranks = [
-            make_record(rank, memory=Memory(allocated_bytes=peak))
-            for rank, peak in enumerate(peaks)
-        ]
-        return make_result(cell, ranks=ranks)
-
-    (row,) = summarise(make_run([launch(0, 5, 7), launch(1, 6, 4), launch(2, 6, None)])).rows
-    assert [sample.peak_memory_bytes for sample in row.samples] == [7, 6, None]
 
 
 def test_a_peak_that_cannot_be_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""One verdict of all rows, one exit code, and what the promise covers."""
+"""One verdict of all rows, one exit code, one machine interface."""
 
 from dataclasses import replace
 
@@ -66,27 +66,6 @@ def test_what_is_needed_has_to_have_been_visible(verdict, seen, code):
     assert unseen.exit_code == code
     assert result(*unseen.rows).exit_code == (code if code == 1 else 0)
     assert replace(unseen, let_pass=("inconclusive",)).exit_code == (code if code == 1 else 0)
-
-
-@pytest.mark.parametrize(
-    ("runs", "interleaved", "covers"),
-    [
-        ((), False, None),
-        ((), True, None),
-        ((1,), False, "launches"),
-        ((2,), False, "runs"),
-        ((3, 1), False, "launches"),
-        ((3, 2), False, "runs"),
-        ((3, 1), True, "interleaved"),
-    ],
-)
-def test_the_promise_covers_what_every_row_has(runs, interleaved, covers):
-    rows = [row("unchanged", basis="launches", base_runs=number) for number in runs]
-    others = [
-        row("unchanged", basis="exact", base_runs=1),
-        row("unchanged", basis="launches", base_runs=1, decides=False),
-    ]
-    assert result(*rows, *others, interleaved=interleaved).covers == covers
 
 
 def test_the_machine_interface_of_a_call():

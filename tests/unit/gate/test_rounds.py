@@ -2,14 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
-from scipy import stats
 
-from scalebench.gate.change import change_between
-from scalebench.gate.family import Pair, _sides, paired
 from scalebench.gate.merging import merged
-from scalebench.gate.observation import measured
 from tests.builders.gated import gated, gated_run, verdict_of
 
 
@@ -23,19 +18,6 @@ def drifting(seed: int, factor: float, drift: list[float]):
         )
         for number, level in enumerate(drift)
     ]  # fmt: skip
-
-
-def test_the_interval_is_that_of_the_paired_t_test():
-    generator = np.random.default_rng(0)
-    drift = generator.normal(0, 1, 6)
-    base, new = drift + generator.normal(0, 0.1, 6), drift + 0.2 + generator.normal(0, 0.1, 6)
-    sides = paired(measured(base), measured(new))
-    pair = [Pair("s", *sides, 0.01, 0.01)]
-    change = change_between(_sides(pair, sides[:1])[0], _sides(pair, sides[1:])[0])
-    expected = stats.ttest_rel(new, base, alternative="greater")
-    assert change.p_value(1) == pytest.approx(expected.pvalue, rel=1e-9)
-    both = stats.ttest_rel(new, base).confidence_interval(0.95)
-    assert change.interval == pytest.approx(tuple(both))
 
 
 def test_drift_hides_a_change_between_runs_and_not_between_rounds():
