@@ -6,14 +6,7 @@ import sys
 
 import pytest
 
-from scalebench.cgroups import (
-    Hierarchy,
-    OutOfMemoryWatch,
-    cpu_quota,
-    find_hierarchy,
-    memory_bytes,
-    own_hierarchy,
-)
+from scalebench.cgroups import Hierarchy, OutOfMemoryWatch, cpu_quota, memory_bytes, own_hierarchy
 
 
 def write(folder, **files):
@@ -36,11 +29,6 @@ def test_the_limit_of_a_group_above_holds(v2):
     assert memory_bytes(v2) == 4_000_000_000
 
 
-def test_the_tightest_limit_counts(v2):
-    write(v2.own, cpu__max="50000 100000", memory__max="1000000000")
-    assert (cpu_quota(v2), memory_bytes(v2)) == (0.5, 1_000_000_000)
-
-
 def test_version_1_has_two_files_and_writes_no_limit_as_a_number(tmp_path):
     cpu, memory = tmp_path / "cpu", tmp_path / "memory"
     write(cpu, cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
@@ -61,20 +49,6 @@ def test_what_cannot_be_read_is_no_limit(tmp_path, text):
     assert memory_bytes(found) is None or text == "0 0"
 
 
-def test_no_cgroup_is_no_limit():
-    assert cpu_quota(None) is memory_bytes(None) is None
-
-
-def test_each_controller_of_version_1_has_its_own_hierarchy(tmp_path):
-    (tmp_path / "memory" / "job").mkdir(parents=True)
-    mounts = (
-        f"cgroup {tmp_path}/cpu cgroup rw,cpu 0 0\ncgroup {tmp_path}/memory cgroup rw,memory 0 0\n"
-    )
-    memberships = "3:memory:/job\n2:cpu:/\n"
-    assert find_hierarchy(mounts, memberships, "memory").own == tmp_path / "memory" / "job"
-    assert find_hierarchy(mounts, memberships, "cpu").own == tmp_path / "cpu"
-
-
 def test_what_was_killed_for_memory_is_told_with_the_limit_of_the_group_above(v2):
     write(v2.own, memory__events="oom 3\noom_kill 3")
     watch = OutOfMemoryWatch(v2)
@@ -88,16 +62,6 @@ def test_version_1_counts_kills_elsewhere(tmp_path):
     watch = OutOfMemoryWatch(Hierarchy(1, tmp_path, tmp_path))
     write(tmp_path, memory__oom_control="under_oom 0\noom_kill 2")
     assert "limit is 9.00 MB" in watch.killed()
-
-
-def test_a_root_that_does_not_count_leaves_it_to_the_machine(tmp_path):
-    write(tmp_path, vmstat="nr_free_pages 12\noom_kill 7")
-    watch = OutOfMemoryWatch(Hierarchy(2, tmp_path, tmp_path), tmp_path / "vmstat")
-    assert watch.killed() is None
-    write(tmp_path, vmstat="nr_free_pages 12\noom_kill 8")
-    assert "no limit of a cgroup is visible here" in watch.killed()
-    (tmp_path / "vmstat").unlink()
-    assert watch.killed() is None
 
 
 HUNGRY = """

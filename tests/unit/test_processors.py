@@ -1,7 +1,6 @@
 """Which processors ranks take, on machines whose topology is written down as by the kernel."""
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from scalebench.processors import (
     Processor,
-    allowed_processors,
     count_cores,
     gpu_node,
     in_order,
@@ -68,25 +66,6 @@ def machine(tmp_path: Path):
     return lambda name: Machine(name, tmp_path / name)
 
 
-def test_siblings_count_as_one_core(machine):
-    assert count_cores(machine("dgx-h100").processors) == 112
-    assert count_cores(machine("two-socket-epyc").processors) == 128
-    assert count_cores(machine("vm-with-siblings").processors) == 2
-
-
-def test_ranks_take_whole_cores_before_any_sibling(machine):
-    vm = machine("vm-with-siblings")
-    assert vm.taken(1, [None] * 4) == [[0], [2], [1], [3]]
-    epyc = machine("two-socket-epyc")
-    assert epyc.taken(64, [None, None]) == [list(range(64)), list(range(64, 128))]
-
-
-def test_ranks_stay_on_one_socket_while_it_has_cores_left(machine):
-    taken = machine("two-socket-epyc").taken(16, [None] * 8)
-    sockets = [{number // 64 for number in mine} for mine in taken]
-    assert sockets == [{0}] * 4 + [{1}] * 4
-
-
 def test_a_rank_sits_beside_its_gpu(machine):
     dgx = machine("dgx-h100")
     assert dgx.gpu_nodes == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -96,24 +75,6 @@ def test_a_rank_sits_beside_its_gpu(machine):
     assert sorted(n for mine in taken for n in mine) == list(range(112))  # no sibling, none twice
     # The first visible GPU is the machine's sixth: the rank goes to the other socket.
     assert dgx.taken(4, dgx.gpu_nodes[5:6]) == [[56, 57, 58, 59]]
-
-
-def test_a_rank_without_cores_left_beside_its_gpu_takes_others(machine):
-    dgx = machine("dgx-h100")
-    taken = dgx.taken(40, [0, 0, 0], of=range(112))
-    assert [len({*mine}) for mine in taken] == [40, 40, 40]
-    assert {*taken[1]} >= set(range(40, 56)) and not {*taken[0]} & {*taken[1]}
-
-
-def test_a_gpu_of_a_machine_with_one_node_has_none(machine):
-    vm = machine("vm-with-siblings")
-    assert vm.gpu_nodes == [None]
-    assert gpu_node("0000:ff:00.0", vm.pci) is None
-
-
-def test_the_bus_is_found_as_nvml_writes_it(machine):
-    dgx = machine("dgx-h100")
-    assert gpu_node("00000000:9D:00.0", dgx.pci) == 1
 
 
 def test_only_what_is_allowed_is_taken(machine):
@@ -157,9 +118,3 @@ def test_no_processor_is_taken_twice_before_all_are_taken(
     if len(everything) <= cores:
         assert count_cores(everything) == len(everything)
     assert [p.sibling for p in in_order(processors)] == sorted(p.sibling for p in processors)
-
-
-def test_this_machine_is_read():
-    here = read_processors(allowed_processors())
-    assert [p.number for p in here] == sorted(os.sched_getaffinity(0))
-    assert 1 <= count_cores(here) <= len(here)

@@ -1,5 +1,4 @@
 from scalebench.gate.metrics import METRICS
-from scalebench.gate.observation import observe
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row
 from tests.builders.gated import gated_run
@@ -32,12 +31,3 @@ def test_without_a_key_it_is_the_row_that_gives_the_number():
     assert row.baseline is None
     assert baseline_of(row, [other_plain(plain), *rows]) is plain
     assert baseline_of(row, [other_plain(plain), row]) is None
-
-
-def test_the_rounds_of_an_efficiency_are_those_of_the_baseline():
-    plain, row, rows = rows_of(gated_run())
-    named = row.model_copy(update={"baseline": key_of(plain)})
-    by_key, by_number = (observe(one, EFFICIENCY, rows) for one in (named, row))
-    assert by_key == by_number and by_key.launches.num_launches == 5
-    gone = observe(named, EFFICIENCY, [row for row in rows if row is not plain])
-    assert gone.value == by_key.value and gone.launches != by_key.launches

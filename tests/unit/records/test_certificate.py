@@ -1,11 +1,10 @@
 """The verdicts of a certificate, how it is shown, and which runs it belongs to."""
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalebench.cli.calibrate import certificate_exit_code, selftest
+from scalebench.cli.calibrate import certificate_exit_code
 from scalebench.errors import ExitCode
 from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Line, cannot, judged
@@ -56,11 +55,6 @@ def test_what_is_decided_holds_wherever_in_the_noise_the_truth_lies(error, noise
     else:
         assert abs(error) + noise > limit >= abs(error) - noise
         assert "noise" in line.reason
-
-
-def test_what_is_decided_already_stays_so():
-    wrong_rank = a_line(0.0, 0.0, 0.1, passed=False, reason="rank 1 was named")
-    assert judged(wrong_rank) is wrong_rank
 
 
 @pytest.mark.parametrize(
@@ -131,21 +125,3 @@ def test_the_newest_of_this_machine_is_found_again(cache):
         results.keep(one)
     assert results.newest(HERE) == new
     assert results.newest({**HERE, "torch": "2.14"}) is None
-
-
-def test_a_damaged_file_is_passed_over(cache):
-    results.keep(a_certificate(PASSING))
-    for name, content in (
-        ("20270101T000000Z_a.json", b"{"),
-        ("20270102T000000Z_b.json", b"\xff\xfe"),
-        ("20270103T000000Z_c.json", b'{"format": "scalebench.certificate/9"}'),
-    ):
-        (cache / name).write_bytes(content)
-    found = results.newest(HERE)
-    assert found is not None
-    assert found.lines == (PASSING,)
-
-
-@pytest.mark.parametrize("wrong", [["--seed", "-1"], ["--seed", "x"], ["--fast"], ["more"]])
-def test_wrong_flags_are_refused(wrong):
-    assert CliRunner().invoke(selftest, wrong).exit_code == ExitCode.USAGE

@@ -25,12 +25,6 @@ def test_a_name_that_could_lead_elsewhere_is_refused(where, name):
         where(name)
 
 
-def test_the_files_of_a_cell():
-    cell_id = make_cell(repeat=2).id
-    assert RUN.cell(cell_id) == Path("/runs/one/cells/ddp.ddp.n2.r2.json.gz")
-    assert RUN.log(cell_id, 3) == Path("/runs/one/logs/ddp.ddp.n2.r2/rank3.log")
-
-
 NAMES = st.text("a0._-", min_size=1, max_size=4) | st.just("x" * 64)
 
 
