@@ -1,4 +1,4 @@
-"""The tables of docs/fields.md, from the records themselves: ``python -m tests.field_tables``.
+"""The lists of docs/fields.md, from the records themselves: ``python -m tests.field_tables``.
 
 Names and defaults are the records' own, meanings are the ``Attributes`` of their docstrings. So the
 page says what the code says; a test holds it to that.
@@ -43,9 +43,9 @@ RECORDS: tuple[type[Spec], ...] = (
 BEGINNING = """\
 # Fields
 
-What a [suite](suites.md#your-own-suite) is written with: every field of its records, and of every
-strategy. A misspelt field is an error, and so is a value out of its range. This page is made from
-the code.
+What a [suite](suites.md#your-own-suite) is written with: every field of its records and strategies,
+with its default. A misspelt field is an error, and so is a value out of its range. This page is made
+from the code.
 """
 STRATEGIES_BEGIN = """\
 ## Strategies
@@ -67,11 +67,11 @@ DeepSpeed, Accelerate, Fabric, FairScale and Horovod have these as well.
 def page() -> str:
     """Return the whole page."""
     parts = [BEGINNING, *(_section(record, 2, set()) for record in RECORDS), STRATEGIES_BEGIN]
-    parts.append(_table(Execution, set()))
+    parts.append(_list(Execution, set()))
     shared = set(Execution.model_fields)
     every = [one for one in STRATEGIES.values() if one is not Script]
     parts += [_section(one, 3, shared) for one in every if not issubclass(one, FromFramework)]
-    parts += [FRAMEWORKS_BEGIN, _table(FromFramework, shared)]
+    parts += [FRAMEWORKS_BEGIN, _list(FromFramework, shared)]
     shared |= set(FromFramework.model_fields)
     parts += [_section(one, 3, shared) for one in every if issubclass(one, FromFramework)]
     return "\n".join(parts)
@@ -99,7 +99,7 @@ def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
 def _section(record: type[Spec], level: int, leave_out: set[str]) -> str:
     first = inspect.cleandoc(record.__doc__ or "").split("\n\n")[0]
     heading = f"{'#' * level} {record.__name__}\n\n{_as_markdown(' '.join(first.split()))}\n"
-    return heading + ("\n" + _table(record, leave_out) if _own(record, leave_out) else "")
+    return heading + ("\n" + _list(record, leave_out) if _own(record, leave_out) else "")
 
 
 def _own(record: type[Spec], leave_out: set[str]) -> dict[str, FieldInfo]:
@@ -116,15 +116,15 @@ def _is_fixed(field: FieldInfo) -> bool:
     return alone or field.annotation is type(None)
 
 
-def _table(record: type[Spec], leave_out: set[str]) -> str:
+def _list(record: type[Spec], leave_out: set[str]) -> str:
     told = meanings(record)
-    rows = ["| name | default | meaning |", "| --- | --- | --- |"]
+    rows = []
     for name, field in _own(record, leave_out).items():
         meaning = _as_markdown(told[name])
         choices = _choices(field)
         named = all(one.replace('"', "") in meaning.replace('"', "") for one in choices)
         meaning += "" if named else f" One of {', '.join(choices)}."
-        rows.append(f"| `{name}` | {_default(field)} | {meaning} |")
+        rows.append(f"- **`{name}`** ({_default(field)}): {meaning}")
     return "\n".join(rows) + "\n"
 
 
@@ -149,7 +149,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _as_markdown(text: str) -> str:
-    return text.replace("``", "`").replace("|", "\\|")
+    return text.replace("``", "`")
 
 
 if __name__ == "__main__":
