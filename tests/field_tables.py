@@ -44,8 +44,8 @@ BEGINNING = """\
 # Fields
 
 What a [suite](suites.md#your-own-suite) is written with: every field of its records and strategies,
-with its default. A misspelt field is an error, and so is a value out of its range. This page is made
-from the code.
+with its default. A misspelt field is an error, and so is a value out of its range. This page is
+made from the code.
 """
 STRATEGIES_BEGIN = """\
 ## Strategies
