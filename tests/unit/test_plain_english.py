@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import click
-import pytest
 
 from scalebench.cli import cli
 
@@ -154,17 +153,3 @@ def test_no_template_or_document_uses_a_replaced_phrase():
         for line in complaints(paragraph)
     ]
     assert len(templates) > 3 and len(documents) > 10 and not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a part that cannot be told from zero",
-        "no launch of\n    this row went well",
-        "Nothing to complain about.",
-        "it holds every result against a reference",
-        "a rank of its own",
-    ],
-)
-def test_a_replaced_phrase_is_found_also_across_lines(text):
-    assert complaints(text)

@@ -7,13 +7,7 @@ from scalebench.analysis.budget import exposed_by_axis
 from scalebench.analysis.summarise import summarise
 from scalebench.spec import Mesh
 from tests.builders.runs import make_inspection, make_run
-from tests.builders.traced import (
-    flat,
-    make_operation,
-    make_trace,
-    make_traced_record,
-    make_traced_result,
-)
+from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
 
 
 def plain():
@@ -39,10 +33,6 @@ def along(*operations, rank=0, **changes):
     return {axis: (one.transfer_s, one.wait_s) for axis, one in found.items()}
 
 
-def close(*seconds):
-    return pytest.approx(seconds)
-
-
 def budget_of(*results):
     summary = summarise(make_run([make_inspection(results[0].cell), *results]))
     return next(row for row in summary.rows if row.world_size == 2).budget
@@ -50,12 +40,6 @@ def budget_of(*results):
 
 TENSOR = ("tensor", "all_reduce", (40, 50), 56)
 DATA = ("data", "all_reduce", (60, 60), 64)
-
-
-def test_messages_between_stages_count_while_they_block():
-    """The annotation lasts for 20 ms; the rank stood still for 3 of them."""
-    found = along(DATA, ("pipeline", "send", (40, 40), 60), blocked=flat([(41, 44)]))
-    assert found == {"data": close(0.004, 0.0), "pipeline": close(0.003, 0.0)}
 
 
 def test_the_parts_sum_to_those_of_the_breakdown():

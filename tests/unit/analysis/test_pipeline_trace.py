@@ -1,7 +1,5 @@
 """Traces of pipelines made by hand from a dry run: what is known comes out again."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,30 +104,6 @@ def test_ranks_wait_until_a_result_is_made_and_no_longer(
         if transfer_ms == 0:
             assert waited_ns == idle_ns - after_last_ns
         assert gaps <= 2 * rounds * p
-
-
-def test_a_slow_stage_is_bubble_to_the_others_and_an_odd_slow_pass_is_wait() -> None:
-    strategy = Pipeline(schedule="gpipe", microbatches=4)
-    slow = {**equal_times(2, 2, 4), ("F", 1): 6.0, ("B", 1): 12.0}
-    timeline = dry_run(plan_schedule("gpipe", 2, 4), slow)
-    parts = launch_of(timeline, strategy).breakdowns[0]
-    assert parts.wait_s == pytest.approx(0, abs=1e-6)
-    assert parts.bubble_s == pytest.approx(timeline.idle_s(0) / 1e3)
-    odd = delayed(timeline, 30.0)
-    found = launch_of(odd, strategy).breakdowns[0]
-    assert found.bubble_s == pytest.approx(parts.bubble_s)
-    assert found.wait_s == pytest.approx(30e-3)
-
-
-def delayed(timeline: Timeline, late_ms: float) -> Timeline:
-    """The same with rank 1's last pass longer, for which rank 0 waits with its own last."""
-    (*start_0, last_start), start_1 = timeline.start_s
-    (*end_0, last_end_0), (*end_1, last_end_1) = timeline.end_s
-    return replace(
-        timeline,
-        start_s=((*start_0, last_start + late_ms), start_1),
-        end_s=((*end_0, last_end_0 + late_ms), (*end_1, last_end_1 + late_ms)),
-    )
 
 
 def test_the_parts_of_a_pipelines_budget_are_its_gap() -> None:

@@ -3,15 +3,10 @@
 The same at full size, for every setting: ``benchmarks/test_coverage.py``.
 """
 
-import math
-from pathlib import Path
-
 import pytest
 
 from benchmarks.interval_coverage import LAUNCH_SD, Predictions, coverage, ratio_holds
-from scalebench.stats import Variance
 
-NOTHING = Variance(0.0, math.inf)
 CALLS = 600
 SLACK = 0.035
 """Nearly three standard errors of a share of 90 % in 600 calls; the normal quantile in place of
@@ -37,6 +32,3 @@ def test_a_break_even_s_interval_holds_as_often_as_it_says():
     """Although rounds drift by five times what launches scatter."""
     for num_launches, share in coverage(ratio_holds, 200).items():
         assert share >= 0.91, num_launches
-
-
-GALLERY = Path(__file__).parents[3] / "reports" / "gallery"

@@ -133,24 +133,6 @@ def test_the_kinds_of_distribution_have_their_names(wrappers, said):
     assert said in table
 
 
-SEEN = {
-    "host_waits": {
-        "steps": 8,
-        "calls": 16,
-        "places": [{"file": "train.py", "line": 37, "call": ".item()", "calls": 16}],
-    },
-    "unused_search_s": 0.01,
-    "loader": {"num_workers": 0},
-    "groups": [
-        {"name": "world", "ranks": 2, "count": 1},
-        {"name": "mesh_tp", "ranks": 2, "count": 1},
-    ],
-    "wrappers": [
-        {"kind": "DistributedDataParallel", "find_unused_parameters": True, "unused_bytes": 0}
-    ],
-}
-
-
 def test_a_script_that_was_killed_at_its_end_is_marked():
     killed = {"facts": {"backend": "gloo", "killed_at_end": True}}
     found, summary = rows(result(1, 0.1), result(2, 0.125, **killed))

@@ -166,8 +166,3 @@ def test_the_base_is_one_rank_where_it_sends_what_several_send(tmp_path):
     assert base_of(tmp_path, alone(), launched(4, FOUR), two) == 2
     assert base_of(tmp_path, alone()) == 1
     assert base_of(tmp_path, two) == 2
-
-
-STEP_MS = 100
-BUCKET_BYTES = 4_000_000
-NUM_STEPS = 3

@@ -14,7 +14,6 @@ from tests.builders.summaries import make_row
 
 SINGLE = Metric("loss_last", "last loss", "loss", "single", relative_floor=0.25)
 EXACT = Metric("predicted_memory_bytes", "predicted memory", "bytes", "exact")
-COUNT = Metric("all_reduce_count", "all-reduces per step", "count", "exact")
 POSITIVE = Metric(
     *("step_s", "step time", "s", "positive"), relative_floor=0.25, host_allowance=0.03
 )

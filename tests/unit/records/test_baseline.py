@@ -1,9 +1,6 @@
-from scalebench.gate.metrics import METRICS
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row
 from tests.builders.gated import gated_run
-
-EFFICIENCY = next(metric for metric in METRICS if metric.name == "efficiency")
 
 
 def rows_of(run):

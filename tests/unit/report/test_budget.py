@@ -1,7 +1,6 @@
 import json
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,9 +91,6 @@ def test_parts_that_could_not_be_told_apart_are_no_causes():
     row = traced(wait_s=None, exposed_transfer_s=None, unavailable={"wait_s": reason})
     assert said(row).startswith("Of the 15.0 % lost, idle takes 4.1;")
     assert causes.doubts(row) == [f"Waiting and transfer are not separated: {reason}."]
-
-
-JUMPED = "the clock of rank 1 or of rank 0 jumped: at 3 s by 2 ms"
 
 
 def estimates(trace_s, difference_s):
@@ -191,15 +187,3 @@ def test_the_table_fits_and_still_sums(width, ascii_only):
     assert sum(numbers) == pytest.approx(100.0, abs=0.25)
     assert ("rest: " in text) == (width < 120)
     assert text.isascii() or not ascii_only
-
-
-SIMULATED = {
-    "normal": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
-                   [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
-                     [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
-                   [0.004733, 0.691367, 0.303900]],
-}  # fmt: skip
-"""Linear RGB as other eyes see it. Source: Machado, Oliveira & Fernandes 2009, severity 1."""

@@ -121,7 +121,6 @@ def test_a_size_that_is_not_known_makes_the_sum_unknown():
 
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
-REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 def steps(*bounds):

@@ -1,7 +1,5 @@
 """Timelines of traces made by hand: what communicates, what copies, what computes."""
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.errors import UsageError
@@ -10,8 +8,6 @@ from scalebench.trace.intervals import length, subtract
 from tests.builders.traces import US, Event, annotation, events, kernel, launch, op
 
 GEMM = "ampere_sgemm_128x64_tn"
-REDUCE_217 = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
-REDUCE_219 = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
 GENERIC = "ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)"
 
 
@@ -65,18 +61,6 @@ def test_a_collective_that_nccl_carries_out_by_copies_is_communication():
     assert length(timeline.compute) == 45 * US
 
 
-METADATA = {
-    "Collective name": "allreduce",
-    "In msg nelems": 1000,
-    "Out msg nelems": 1000,
-    "dtype": "Float",
-    "Group size": 4,
-    "Process Group Name": "dp",
-    "Process Group Ranks": "[0, 1, 2, 3]",
-    "Seq": 17,
-}
-
-
 @pytest.mark.parametrize(
     ("name", "dtype", "given", "received", "num_bytes"),
     [
@@ -120,24 +104,9 @@ def test_a_codec_on_a_gpu_takes_as_long_as_its_kernels_and_not_as_their_asking()
     assert (timeline.annotations["decode"] / US).tolist() == [[200, 230]]
 
 
-GLOO = {"Input Dims": [[1000]], "Input type": ["float"]}
-
-
 def test_nccl_without_a_gpu_in_the_trace_is_refused():
     with pytest.raises(UsageError, match=r"ProfilerActivity\.CUDA"):
         timeline_of(events(annotation("nccl:all_reduce", 0, 10), op("aten::mm", 0, 5)))
-
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
-
-ASKED_FOR = [  # as tests/golden/traces/README.md tells it; 4 bytes an element
-    *8 * [("all_reduce", 513 * 512 * 4)],
-    ("all_reduce", 4000), ("all_gather", 8000), ("all_gather", 8000), ("reduce_scatter", 4000),
-    ("broadcast", 4000), ("barrier", 0), ("reduce", 4000), ("all_to_all", 4000), ("all_to_all", 80),
-    ("gather", 4000), ("scatter", 8000), ("send", 2000), ("recv", 4000), ("all_reduce", 4000),
-    ("all_reduce", 8000), ("all_gather", 2 * 8), ("all_gather", 2 * 21), ("send", 4000),
-    ("recv", 8000), ("reduce_scatter", 2000), ("reduce_scatter", 2000), ("all_reduce", 6000),
-]  # fmt: skip
 
 
 def test_what_gloo_copies_inside_a_collective_is_no_computation():

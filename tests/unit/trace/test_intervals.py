@@ -63,9 +63,6 @@ def test_times_of_day_in_nanoseconds_are_exact():
     assert length(subtract(a, intervals([(now + 1, now + 4)]))) == 2
 
 
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-
-
 NESTED = [("a", 0, 9, 1), ("b", 2, 6, 1), ("c", 3, 5, 1), ("d", 7, 8, 1), ("e", 4, 12, 5)]
 
 

@@ -17,7 +17,6 @@ from scalebench.trace.reading import read_all
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 FILES = sorted(str(file) for file in GOLDEN.glob("*.json.gz"))
-REAL_READ = reading.read_kineto
 
 
 @pytest.mark.parametrize("window", ["file", "steps"])
@@ -79,13 +78,3 @@ def test_a_value_that_is_too_long_is_no_trace(tmp_path, monkeypatch, characters,
             read(tmp_path / "a")
     else:
         assert read(tmp_path / "a")[0] == ["x" * characters]
-
-
-TOLD = {
-    "In msg nelems": "6",
-    "Out msg nelems": 24,
-    "dtype": "Float",
-    "Process Group Name": "7",
-    "Group size": 4,
-    "Seq": 9,
-}

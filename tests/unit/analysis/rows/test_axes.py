@@ -10,7 +10,7 @@ from scalebench.analysis.rows.prediction import predict_row
 from scalebench.costmodel.memory import MeasuredBaseline
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.records.rank import Memory
-from scalebench.spec import Context, Ddp, Mesh, Plain, Tensor
+from scalebench.spec import Ddp, Mesh, Plain, Tensor
 from scalebench.spec.presets import GptShape
 from tests.builders.predictions import the_link
 from tests.builders.runs import make_cell, make_record, make_result
@@ -103,14 +103,6 @@ def at_one(**changes):
     return Launches(cell(1), measured={0: result})
 
 
-def shard(step_s, repeat=0):
-    of = cell(2, purpose="shard", repeat=repeat)
-    return make_result(of, ranks=[make_record(0, clean_s=(step_s,) * 4)])
-
-
 def test_without_a_shard_there_is_no_prediction_and_the_reason():
     found = predict_row(Launches(cell(2)), at_one(), the_link(2), 0.05)
     assert str(found["predicted_step_s"]) == NO_SHARD
-
-
-RING = Context(method="ring")

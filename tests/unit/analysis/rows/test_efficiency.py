@@ -12,10 +12,6 @@ from scalebench.costmodel.links.times import LinkModel
 from tests.builders.predictions import ask, at_one, the_link
 from tests.builders.runs import make_cell
 
-TURNS, STEPS = 6, 5
-PLAIN_S, DDP_S, DRIFT = 0.1, 0.06, 0.2
-
-
 N2 = make_cell("ddp", 2, global_batch=64, rank_batch=32)
 """As large a batch per rank as at N=1, so that computing takes as long."""
 

@@ -6,7 +6,6 @@ from scalebench.analysis.summarise import summarise
 from tests.builders.runs import make_cell, make_failed, make_record, make_result, make_run
 
 PLAIN, TWO = make_cell("plain", 1), make_cell("ddp", 2)
-WEAK = {"scaling": "weak"}
 
 
 def trained(cell, losses):

@@ -8,22 +8,11 @@ from scalebench.analysis.rows.resources import mfu_of_row
 from scalebench.analysis.rows.wires import wires_of_row
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log
-from scalebench.costmodel.pipelines.stage_split import Layers
 from scalebench.report.table import render_table
 from scalebench.report.tables import wires as table
-from scalebench.spec import Pipeline
 from scalebench.spec.presets import PRESETS
 from tests.builders.nccl_wire_logs import LOGS
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
-
-LAYERS = Layers(
-    costs=(1.0,) * 4,
-    output_bytes=(10,) * 4,
-    parameter_bytes=(100,) * 4,
-    kept_bytes=(1000,) * 4,
-)
-FOUR, EIGHT = (Pipeline(schedule="gpipe", microbatches=count) for count in (4, 8))
-
 
 A100 = {"device_name": "NVIDIA A100-SXM4-80GB", "device_uuid": "a"}
 FLOPS = 1e9

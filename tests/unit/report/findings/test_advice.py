@@ -6,7 +6,7 @@ import pytest
 
 from scalebench.records.rows.budget import ComputeInflation
 from scalebench.records.rows.communication import Straggler
-from scalebench.records.rows.script import HostWaitPlace, HostWaits, ScriptFacts, Wrapper
+from scalebench.records.rows.script import ScriptFacts, Wrapper
 from scalebench.records.summary import Correctness, Row
 from scalebench.report.findings import advice
 from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
@@ -70,17 +70,11 @@ DEVIATES = Correctness(status="deviates", gradient_deviation=0.02, tolerance=1e-
 TRANSFER = {"exposed_transfer": 15.0}
 LATE = [Straggler(rank=3, count=97, share=0.97, median_late_s=0.009, longest_run=40)]
 
-IDLE = {"other_idle": 15.0}
 COPYING = Wrapper(
     kind="DistributedDataParallel",
     gradient_as_bucket_view=False,
     find_unused_parameters=True,
     unused_bytes=0,
-)
-WAITING = HostWaits(
-    per_step=2.0,
-    steps=8,
-    places=[HostWaitPlace(file="train.py", line=37, call=".item()", calls=16)],
 )
 
 

@@ -1,6 +1,6 @@
 """The dimension of the mesh on which time is lost is named."""
 
-from scalebench.records.rows.communication import AxisFigures, OperationFigures
+from scalebench.records.rows.communication import AxisFigures
 from scalebench.report.words import axes
 from tests.builders.summaries import make_row
 
@@ -9,9 +9,6 @@ TENSOR = AxisFigures(
     axis="tensor", num_ranks=2, wire_bytes=6e6, predicted_wire_bytes=6e6, wait_s=0.01, **FIGURES
 )
 DATA = AxisFigures(axis="data", num_ranks=4, wire_bytes=9e6, wait_s=None, **FIGURES)
-ALL_REDUCES = OperationFigures(
-    kind="all_reduce", ordinal=None, phase="forward", hidden_s=0.01, **FIGURES
-)
 
 
 SLOW = AxisFigures(
