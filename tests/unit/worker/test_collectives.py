@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from scalebench.worker.collectives import ALL_REDUCES
 from scalebench.worker.collectives.execute import make_plan
 from scalebench.worker.collectives.schedule import (
-    Piece,
-    Receive,
     Send,
 )
-from tests.builders.simulated_ranks import Deadlock, run_eagerly, run_in_lockstep
+from tests.builders.simulated_ranks import run_eagerly, run_in_lockstep
 from tests.collective_variants import VARIANTS
 from tests.examples import examples
 
@@ -40,15 +38,6 @@ def random_floats(num_ranks: int, length: int) -> list[np.ndarray]:
 
 def num_sent(schedule) -> int:
     return sum(m.piece.length for step in schedule for m in step if isinstance(m, Send))
-
-
-@every_variant
-@settings(max_examples=examples(25), deadline=None)
-@given(num_ranks=NUM_RANKS, length=LENGTHS, segment=SEGMENTS)
-def test_in_lockstep_every_element_holds_every_rank_once(variant, num_ranks, length, segment):
-    vectors = own_marks(num_ranks, length)
-    run_in_lockstep(variant.schedules(num_ranks, length, segment), vectors)
-    expect_each_once(vectors)
 
 
 @every_variant
@@ -108,52 +97,6 @@ def test_the_laws_are_those_of_the_textbook(num_ranks):
         hosts = num_ranks // 2
         across = 2 * (hosts - 1) * (length // 2) // hosts
         assert sent["hierarchical, pairs"] == [length + across] * num_ranks
-
-
-@pytest.mark.parametrize("num_ranks", [2, 3, 4, 5, 8, 16])
-def test_the_number_of_turns_is_that_of_the_textbook(num_ranks):
-    def steps(name):
-        return max(map(len, VARIANTS[name].schedules(num_ranks, 1000, 1000)))
-
-    log = num_ranks.bit_length() - 1
-    surplus = num_ranks > 2**log
-    assert steps("ring") == steps("ring, both ways") == 2 * (num_ranks - 1)
-    assert steps("halving-doubling") == 2 * log + 2 * surplus
-    assert steps("tree") == 2 * log
-    assert steps("tree, binomial") == 2 * log  # in a partly filled tree one turn less is enough
-    assert steps("double-tree") <= 2 * (log + surplus)
-    assert steps("gather-broadcast") == 2 * (num_ranks - 1)
-
-
-def test_ring_keeps_segments_in_flight():
-    """The second turn does not wait for the whole first one: that is what pipelining means."""
-    (steps, *_) = VARIANTS["ring"].schedules(num_ranks=2, length=80, segment=10)
-    plan = make_plan(steps, window=40)
-    assert [post.num_finished for post in plan.posts] == [0, 0, 0, 0, 1, 2, 3, 4]
-
-
-def test_a_server_hands_out_nothing_before_it_has_everything_unless_told_to_overlap():
-    def finished_before_first_send(name, server):
-        steps = VARIANTS[name].schedules(num_ranks=3, length=80, segment=10)[server]
-        plan = make_plan(steps, window=1000)
-        return next(
-            p.num_finished for p in plan.posts if any(isinstance(m, Send) for m in p.messages)
-        )
-
-    everything = 2 * 8
-    assert finished_before_first_send("parameter-server", 0) == everything
-    assert finished_before_first_send("parameter-server, last rank, overlap", 2) == 2
-
-
-def test_these_tests_see_a_deadlock():
-    first_send_then_receive = [
-        [(Send(1 - rank, Piece(0, 1)),), (Receive(1 - rank, Piece(0, 1), add=True),)]
-        for rank in range(2)
-    ]
-    with pytest.raises(Deadlock):
-        run_in_lockstep(first_send_then_receive, own_marks(2, 1))
-    with pytest.raises(Deadlock):
-        run_eagerly([make_plan([(Receive(0, Piece(0, 1), True),)], 1)], own_marks(1, 1), 0, 0.5)
 
 
 def test_the_table_names_every_algorithm_once():

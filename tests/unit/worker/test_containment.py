@@ -95,14 +95,5 @@ def test_all_that_a_framework_prints_is_in_the_log_of_its_rank(
     assert capfd.readouterr() == ("", "")
 
 
-def test_variables_handlers_and_loggers_end_with_the_rank(ranks: Any) -> None:
-    before = len(logging.getLogger().handlers)
-    _, second = ranks("train", "look")
-    assert json.loads(second) == {"variable": None, "handlers": before, "ignores": False}
-    assert VARIABLE not in os.environ
-    assert signal.getsignal(signal.SIGTERM) != signal.SIG_IGN
-    assert len(logging.getLogger().handlers) == before
-
-
 def test_a_stream_that_is_closed_is_no_failure_of_the_rank(ranks: Any) -> None:
     assert ranks("close") == ["before\n"]

@@ -11,7 +11,6 @@ from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.probes import ProbeRecord
 from scalebench.records.rank import Memory, RankRecord
-from scalebench.spec.probes import Sweep, Transfer
 from scalebench.worker import probes, rank
 from tests.builders.nccl_wire_logs import LOGS
 from tests.builders.runs import make_cell
@@ -100,18 +99,3 @@ def test_a_rank_that_fails_leaves_what_its_log_says(launch):
     record = launch(rank, "run_cell", cell(), RankRecord, fails=True)
     assert record.error is not None
     assert record.wires.network == "Socket"
-
-
-@pytest.mark.parametrize(("asks", "version"), [(True, "2.28.9"), (False, None)])
-def test_a_sweep_writes_one_if_it_asks_for_it(launch, asks, version):
-    transfers = (Transfer(operation="all_reduce", size_bytes=64),)
-    job = Sweep(
-        world_size=2,
-        device="cuda",
-        backend="nccl",
-        threads=1,
-        transfers=transfers,
-        nccl_log=asks,
-    )
-    record = launch(probes, "run_probe", job, ProbeRecord)
-    assert (record.wires and record.wires.version) == version

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from scalebench.spec.probes import Sweep, Transfer
 from scalebench.worker import probes
 from scalebench.worker.collectives.operations import Operation
-from scalebench.worker.probes import sweep, timed, timed_on_device
+from scalebench.worker.probes import timed_on_device
 
 OPERATION_S = 0.004
 
@@ -90,26 +89,3 @@ def test_a_gpu_does_a_full_queue_between_two_events(monkeypatch, ranks, mean):
     before = ["barrier", "gate", "warm", "sleep", "gate", "event"]
     assert device.asked == [*before, "a", "a", "a", "event", "synchronise"]
     assert found == pytest.approx(mean * SMALL_S)  # and not the host's pace
-
-
-def test_on_a_cpu_each_is_timed_by_itself(monkeypatch):
-    device = Device(monkeypatch)
-    batch = [device.operation(name, waits=True) for name in ("warm", "a", "b")]
-    found = timed(batch, context("cpu", device.asked))
-    assert device.asked == ["barrier", "warm", "a", "b"]
-    assert found == pytest.approx([2 * (OPERATION_S + HOST_S)] * 2)
-
-
-@pytest.mark.parametrize(("kind", "num_single"), [("cuda", 0), ("cpu", 9)])
-def test_a_gpus_sweep_has_timings_and_no_single_operations(monkeypatch, kind, num_single):
-    device = Device(monkeypatch)
-    wait = kind == "cpu"
-    monkeypatch.setattr(probes, "build", lambda transfer, _: device.operation("one", wait))
-    transfer = Transfer(operation="all_reduce", size_bytes=4, back_to_back=3)
-    job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
-    plan = Sweep(**job, transfers=(transfer,), repeats=3)
-    (found,) = sweep(plan, context(kind, device.asked))
-    expected_s = 2 * (OPERATION_S + HOST_S) if wait else 1.5 * OPERATION_S
-    assert found.time_s == pytest.approx([expected_s] * 3)
-    assert len(found.each_s) == num_single
-    assert device.asked.count("synchronise") == (3 if kind == "cuda" else 0)

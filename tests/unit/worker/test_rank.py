@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -11,38 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.records.files import read_model, write_model
-from scalebench.records.paths import LaunchPaths
-from scalebench.records.rank import RankRecord
 from scalebench.spec.probes import Sweep, Transfer
-from scalebench.worker import rank, survey
+from scalebench.worker import survey
 from scalebench.worker.probes import FEWEST_SIZES, TimeLimit
-from scalebench.worker.process.context import RankContext
-from tests.builders.runs import make_cell
-
-
-def test_tf32_is_read_after_the_users_module_was_built(tmp_path, monkeypatch):
-    """The module may set it; what was in force before says nothing of the steps."""
-    on = {"matmul_tf32": False, "convolution_tf32": True}
-    cell = make_cell("plain", 1)
-    paths = LaunchPaths(tmp_path)
-    write_model(paths.job_json, cell)
-    paths.record(0).parent.mkdir(parents=True, exist_ok=True)
-
-    def builds_a_module_and_trains(context, keep):
-        on.update(matmul_tf32=True, convolution_tf32=False)
-        keep({"facts": {"optimizer": "AdamW"}})
-
-    context = RankContext(cell, 0, 0, torch.device("cpu"))
-    monkeypatch.setattr(rank, "connected", lambda *_: nullcontext(context))
-    monkeypatch.setattr(rank, "tf32_in_force", lambda _: dict(on))
-    monkeypatch.setattr(rank.process, "settle", lambda *_: {"threads": 1})
-    monkeypatch.setattr(rank.process, "keep_sockets_in", lambda _: None)
-    monkeypatch.setitem(rank._WORK, "measure", builds_a_module_and_trains)
-    assert rank.run_cell({"rank": 0, "folder": str(tmp_path)}) == 0
-    facts = read_model(paths.record(0), RankRecord).facts
-    assert facts["matmul_tf32"] is True and facts["convolution_tf32"] is False
-    assert (facts["threads"], facts["optimizer"]) == (1, "AdamW")
 
 
 @pytest.mark.parametrize(
@@ -129,12 +99,6 @@ def swept(limit_s: float | None, repeats: int = 2) -> tuple[Counter[tuple[str, i
 ALL_S = swept(None)[1]
 
 
-def test_without_a_limit_and_with_time_enough_everything_is_timed() -> None:
-    for limit_s in (None, 1.01 * ALL_S):
-        timed, _ = swept(limit_s)
-        assert set(timed.values()) == {2} and len(timed) == len(OPERATIONS) * len(SIZES)
-
-
 @given(st.floats(min_value=1e-6, max_value=2 * ALL_S))
 def test_the_limit_is_kept_and_every_operation_can_still_be_fitted(limit_s: float) -> None:
     timed, spent_s = swept(limit_s)
@@ -143,9 +107,3 @@ def test_the_limit_is_kept_and_every_operation_can_still_be_fitted(limit_s: floa
     for operation in OPERATIONS:
         sizes = sorted(size for op, size in timed if op == operation)
         assert tuple(sizes) == SIZES[: len(sizes)] and len(sizes) >= FEWEST_SIZES
-
-
-def test_what_is_left_out_first_is_the_second_timing_of_the_largest_messages() -> None:
-    timed, _ = swept(0.7 * ALL_S)
-    assert all(timed[op, SIZES[-1]] == 1 for op in OPERATIONS)
-    assert all(timed[op, size] == 2 for op in OPERATIONS for size in SIZES[:-1])

@@ -60,26 +60,19 @@ def loss_of(model: nn.Module) -> torch.Tensor:
     return model(torch.ones(4, 8)).square().mean()
 
 
-def plain(model: nn.Module) -> None:
-    optimizer = torch.optim.AdamW(model.parameters())
+Way = Callable[[nn.Module], None]
+
+
+def train(model: nn.Module, step: Callable[[], object], backwards: int = 1) -> None:
+    """Train with so many backward passes before each step."""
     for _ in range(STEPS):
-        loss_of(model).backward()
-        optimizer.step()
-
-
-def fused(model: nn.Module) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    for _ in range(STEPS):
-        loss_of(model).backward()
-        optimizer.step()
-
-
-def accumulated(model: nn.Module) -> None:
-    optimizer = torch.optim.SGD(model.parameters())
-    for _ in range(STEPS):
-        for _ in range(4):
+        for _ in range(backwards):
             loss_of(model).backward()
-        optimizer.step()
+        step()
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters())
 
 
 def closure(model: nn.Module) -> None:
@@ -96,40 +89,28 @@ def closure(model: nn.Module) -> None:
 
 
 def by_grad(model: nn.Module) -> None:
-    optimizer = torch.optim.SGD(model.parameters())
+    optimizer, parameters = sgd(model), list(model.parameters())
     for _ in range(STEPS):
-        parameters = list(model.parameters())
         gradients = torch.autograd.grad(loss_of(model), parameters)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         optimizer.step()
 
 
-def zero(model: nn.Module) -> None:
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
-    for _ in range(STEPS):
-        loss_of(model).backward()
-        optimizer.step()
+def step_in_backward(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter])
+        parameter.register_post_accumulate_grad_hook(lambda _, one=optimizer: one.step())
 
 
 def in_backward(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        optimizer = torch.optim.SGD([parameter])
-
-        def step(_: torch.Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
-            optimizer.step()
-            optimizer.zero_grad()
-
-        parameter.register_post_accumulate_grad_hook(step)
-    for _ in range(STEPS):
-        loss_of(model).backward()
+    step_in_backward(model)
+    train(model, lambda: None)
 
 
 def in_backward_with_checkpoints(model: nn.Module) -> None:
     """A reentrant checkpoint runs a backward pass of its own inside the backward pass."""
-    for parameter in model.parameters():
-        optimizer = torch.optim.SGD([parameter])
-        parameter.register_post_accumulate_grad_hook(lambda _, one=optimizer: one.step())
+    step_in_backward(model)
     for _ in range(STEPS):
         hidden = torch.ones(4, 8, requires_grad=True)
         for _ in range(2):
@@ -139,39 +120,23 @@ def in_backward_with_checkpoints(model: nn.Module) -> None:
 
 def outer_in_post_hook(model: nn.Module) -> None:
     """DiLoCo: the outer optimizer runs every other step, out of the inner one's post-hook."""
-    optimizer = torch.optim.SGD(model.parameters())
-    outer = torch.optim.SGD(model.parameters())
-    calls = itertools.count()
+    optimizer, outer, calls = sgd(model), sgd(model), itertools.count()
     optimizer.register_step_post_hook(lambda *_: outer.step() if next(calls) % 2 else None)
-    for _ in range(STEPS):
-        loss_of(model).backward()
-        optimizer.step()
+    train(model, optimizer.step)
 
 
 def several_after_one_backward(model: nn.Module) -> None:
     optimizers = [torch.optim.SGD([parameter]) for parameter in model.parameters()]
-    for _ in range(STEPS):
-        loss_of(model).backward()
-        for optimizer in optimizers:
-            optimizer.step()
+    train(model, lambda: [optimizer.step() for optimizer in optimizers])
 
 
 def scaled_with_one_skipped(model: nn.Module) -> None:
-    optimizer = torch.optim.SGD(model.parameters())
-    scaler = torch.amp.GradScaler("cpu")
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
     for step in range(STEPS):
         optimizer.zero_grad()
         scaler.scale(loss_of(model) * (float("inf") if step == 1 else 1)).backward()
         scaler.step(optimizer)
         scaler.update()
-
-
-def compiled(model: nn.Module) -> None:
-    optimizer = torch.optim.SGD(model.parameters())
-    step = torch.compile(optimizer.step, backend="eager")
-    for _ in range(STEPS):
-        loss_of(model).backward()
-        step()
 
 
 class OwnStep(torch.optim.Optimizer):
@@ -187,20 +152,18 @@ class OwnStep(torch.optim.Optimizer):
                 parameter.add_(parameter.grad, alpha=-group["lr"])
 
 
+def compiled(model: nn.Module) -> None:
+    train(model, torch.compile(sgd(model).step, backend="eager"))
+
+
 def compiled_around(model: nn.Module) -> None:
     optimizer = torch.optim.Adam(model.parameters())
-    update = torch.compile(lambda: optimizer.step(), backend="eager")
-    for _ in range(STEPS):
-        loss_of(model).backward()
-        update()
+    train(model, torch.compile(lambda: optimizer.step(), backend="eager"))
 
 
 def compiled_whole(model: nn.Module) -> None:
     optimizer = OwnStep(model.parameters())
-    update = torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)
-    for _ in range(STEPS):
-        loss_of(model).backward()
-        update()
+    train(model, torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=True))
 
 
 def compiled_step(model: nn.Module) -> None:
@@ -232,10 +195,9 @@ class NoGraph:
 
 def played_graph(model: nn.Module) -> None:
     """What `Watch` leaves of an optimizer that is called while a graph is captured."""
-    optimizer = torch.optim.SGD(model.parameters())
     other, graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     other.capture_end()
-    SEEN.captured = optimizer
+    SEEN.captured = sgd(model)
     graph.capture_end()
     for _ in range(STEPS):
         other.replay()
@@ -244,8 +206,7 @@ def played_graph(model: nn.Module) -> None:
 
 def played_pass(model: nn.Module) -> None:
     """Forward and backward are played, the optimizer is called (PyTorch's example of AMP)."""
-    optimizer = torch.optim.SGD(model.parameters())
-    graph = torch.cuda.CUDAGraph()
+    optimizer, graph = sgd(model), torch.cuda.CUDAGraph()
     SEEN.captured_pass = True
     graph.capture_end()
     for _ in range(STEPS):
@@ -255,32 +216,26 @@ def played_pass(model: nn.Module) -> None:
 
 def with_workers(model: nn.Module) -> None:
     loader = DataLoader(TensorDataset(torch.ones(STEPS * 4, 8)), batch_size=4, num_workers=1)
-    optimizer = torch.optim.SGD(model.parameters())
+    optimizer = sgd(model)
     for (inputs,) in loader:
         model(inputs).mean().backward()
         optimizer.step()
 
 
-WAYS: tuple[Callable[[nn.Module], None], ...] = (
-    plain,
-    fused,
-    accumulated,
-    closure,
-    by_grad,
-    zero,
-    in_backward,
-    in_backward_with_checkpoints,
-    outer_in_post_hook,
-    several_after_one_backward,
-    scaled_with_one_skipped,
-    compiled,
-    compiled_around,
-    compiled_whole,
-    compiled_step,
-    played_graph,
-    played_pass,
-    with_workers,
-)
+WAYS: dict[str, Way] = {
+    "plain": lambda model: train(model, torch.optim.AdamW(model.parameters()).step),
+    "accumulated": lambda model: train(model, sgd(model).step, backwards=4),
+    "zero": lambda model: train(
+        model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW).step
+    ),
+} | {
+    way.__name__: way
+    for way in (
+        *(closure, by_grad, in_backward, in_backward_with_checkpoints, outer_in_post_hook),
+        *(several_after_one_backward, scaled_with_one_skipped, compiled, compiled_around),
+        *(compiled_whole, compiled_step, played_graph, played_pass, with_workers),
+    )
+}
 
 
 def gaps(counter: Counter) -> Iterator[tuple[str, int]]:
@@ -327,11 +282,11 @@ def counted() -> Iterator[tuple[str, int]]:
     counter = Counter()
     torch.cuda.CUDAGraph = NoGraph
     hooks.install(counter)
-    for way in WAYS:
+    for name, way in WAYS.items():
         before = counter.seen
         way(nn.Linear(8, 2))
         catch_up(counter)
-        yield way.__name__, counter.seen - before
+        yield f"steps of {name}", counter.seen - before
     yield from gaps(counter)
     yield "samples", counter.batches.take().samples
     try:

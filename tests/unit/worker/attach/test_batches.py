@@ -1,6 +1,5 @@
 """What DataLoaders hand over is counted for the training and for nothing else."""
 
-import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -110,40 +109,15 @@ def test_a_dataset_that_makes_batches_itself_leaves_it_to_tensors_that_agree(cou
     ("batch", "samples", "tokens"),
     [
         (torch.zeros(8, 3), 8, 0),
-        ((torch.zeros(8, 3), torch.zeros(8, dtype=torch.long)), 8, 0),
         ({"labels": torch.zeros(4), "input_ids": torch.ones(4, 16, dtype=torch.long)}, 4, 64),
         ({"mask": torch.ones(4, 16), "scale": torch.tensor(2.0), "names": list("abcd")}, 4, 0),
         (SimpleNamespace(x=torch.zeros(6, 2)), 6, 0),
         ({"x": torch.zeros(39, 32), "lengths": torch.zeros(32)}, None, 0),
-        ((torch.zeros(606, 16), torch.zeros(2, 1200), torch.zeros(32)), None, 0),
         ("text", None, 0),
-        (None, None, 0),
     ],
 )
 def test_parts_of_a_batch_that_differ_in_length_tell_no_samples(batch, samples, tokens):
     assert (leading_of(batch), tokens_of(batch)) == (samples, tokens)
-
-
-def test_two_loaders_of_one_step_are_added_up(counted):
-    labelled = DataLoader(TensorDataset(torch.zeros(64, 2)), 16)
-    unlabelled = DataLoader(TensorDataset(torch.zeros(448, 2)), 112)
-    both = zip(labelled, unlabelled, strict=True)
-    assert samples_of(counted, both) == [128] * 4
-
-
-def test_a_loader_read_ahead_without_gradients_feeds_the_training(counted):
-    ahead = torch.no_grad()(lambda iterator: next(iterator, None))
-    train, evaluation = iter(loader(32, 4)), loader(8, 2)
-    ahead(train)
-    found = []
-    for step in range(6):
-        ahead(train)
-        if step == 3:
-            with torch.no_grad():
-                list(itertools.islice(evaluation, 4))
-        counted.backward()
-        found.append(counted.take().samples)
-    assert found[1:] == [4] * 5
 
 
 def loader(num_samples: int, batch_size: int) -> DataLoader:
@@ -164,20 +138,6 @@ def test_microbatches_are_added_up_and_evaluation_is_not(counted):
     assert counted.take().samples == 4
 
 
-def test_the_end_of_an_epoch_is_no_beginning_of_a_step(counted):
-    train = iter(loader(4, 4))
-    next(train)
-    counted.backward()
-    counted.take()
-    with pytest.raises(StopIteration):
-        next(train)
-    before = HostClock().now()
-    again = iter(loader(4, 4))
-    next(again)
-    counted.backward()
-    assert counted.take().began >= before
-
-
 def test_what_a_prefetcher_reads_without_gradients_feeds_the_training(counted):
     next(iter(loader(32, 16)))  # a look at the data
     loaders = loader(32, 4), loader(30, 10)
@@ -193,32 +153,6 @@ def test_what_a_prefetcher_reads_without_gradients_feeds_the_training(counted):
         with torch.no_grad():
             next(evaluation)
     assert samples == [4] * 4  # from the second epoch on; of the first, one step is not known
-
-
-def test_an_evaluation_before_a_batch_of_a_queue_is_none_that_feeds_the_training(counted):
-    train = iter(loader(64, 4))
-    for _ in range(3):
-        next(train)
-        next(train)  # read ahead
-        with torch.no_grad():
-            next(iter(loader(30, 10)))
-        counted.backward()
-        counted.take()
-        next(train)
-        counted.backward()
-        assert counted.take().samples == 4
-
-
-def test_bare_steps_leave_loaders_alone(counted):
-    train = iter(DataLoader(sentences(6), batch_sampler=[[0], [1, 2], [3, 4, 5]], collate_fn=list))
-    counted.off = True
-    next(train)
-    counted.backward()
-    assert counted.take().samples == 0
-    counted.off = False
-    next(train)
-    counted.backward()
-    assert counted.take().samples == 2
 
 
 @pytest.fixture

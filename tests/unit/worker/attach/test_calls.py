@@ -47,15 +47,6 @@ def test_an_outer_optimizer_every_few_steps_makes_no_longer_step(every, with_out
     assert calls.period() == 1
 
 
-def test_a_script_may_begin_in_another_way():
-    assert find_period([1, 1, 2] + [1, 2] * 10) == 2
-
-
-def test_a_period_needs_to_be_seen_twice():
-    assert find_period([DISCRIMINATOR] * 5 + [GENERATOR] + [DISCRIMINATOR] * 4) is None
-    assert find_period([1] * (FEWEST_CALLS - 1)) is None
-
-
 def test_without_an_order_every_call_is_a_step():
     order = [1 if i.bit_count() % 2 else 2 for i in range(PATIENCE - 1)]
     assert find_period(order) is None

@@ -4,7 +4,6 @@ import inspect
 
 import pytest
 import torch
-from torch import nn
 
 from scalebench.worker.attach import instruments
 from scalebench.worker.attach.instruments import HostWaits, Traces
@@ -36,37 +35,6 @@ def test_calls_are_counted_where_they_stand():
         (line + 2, ".cpu()", 3),
     ]
     assert found["places"][0]["file"].endswith("test_instruments.py")
-
-
-def test_torch_is_as_before_afterwards():
-    names = (*instruments.ON_TENSORS,)
-    before = {name: vars(torch.Tensor).get(name) for name in names}
-    waits = HostWaits()
-    waits.begin()
-    assert vars(torch.Tensor).get("item") is not before["item"]
-    waits.end()
-    assert {name: vars(torch.Tensor).get(name) for name in names} == before
-    assert float(torch.ones(1)) == 1.0 and bool(torch.ones(1))
-
-
-def test_what_torch_reads_of_its_own_numbers_is_no_wait():
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-    model(torch.ones(1, 2)).sum().backward()
-    waits = HostWaits()
-    waits.begin()
-    optimizer.step()
-    waits.end()
-    assert waits.found(1) == {"steps": 1, "calls": 0, "seconds": 0.0, "places": []}
-
-
-def test_a_script_that_compiles_is_left_alone(monkeypatch):
-    monkeypatch.setattr(instruments, "_compiles", lambda: True)
-    waits = HostWaits()
-    before = vars(torch.Tensor).get("item")
-    waits.begin()
-    assert vars(torch.Tensor).get("item") is before
-    assert waits.found(4) is None and "torch.compile" in waits.unavailable
 
 
 def test_a_stored_block_tells_whether_the_clocks_moved(tmp_path):

@@ -70,19 +70,6 @@ def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle
     assert all(count % cycle == 0 for count in counts) == (cycle * sum(pattern) < 4)
 
 
-def test_a_single_long_step_makes_the_window_longer_but_not_for_ever():
-    step_s = [1.0] + [0.01, 0.011] * 2000
-    step_s[40] = 2.0
-    found, _ = decided(step_s)
-    assert 100 < found.clean_end <= 10 * 100
-
-
-def test_ranks_that_exchanged_nothing_so_far_are_waited_for():
-    step_s = [1.0] + [0.01, 0.011] * 2000
-    assert decided(step_s)[0].clean_end < 200
-    assert 1500 < decided(step_s, may_wait=True)[0].clean_end < 2500
-
-
 def test_window_and_traced_blocks_hold_whole_cycles_of_what_ranks_exchange():
     step_s = [1.0] + [0.01, 0.011] * 2000
     for every, traced in ((64, 65), (500, 5)):  # 500 steps are too many to trace

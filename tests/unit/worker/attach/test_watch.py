@@ -8,7 +8,6 @@ from torch import nn
 
 from scalebench.spec import StepPlan
 from scalebench.worker.attach import schedule
-from scalebench.worker.attach.schedule import FIRST_LOOK
 from scalebench.worker.attach.watch import MOST_ENDINGS, Done, Watch
 
 LONG = 2_000
@@ -53,14 +52,6 @@ def test_a_script_is_ended_when_everything_is_measured(tmp_path):
     assert record["facts"]["optimizer"] == "SGD"
 
 
-def test_to_the_end_lets_it_run_on_and_keeps_one_record(tmp_path):
-    script = Script(tmp_path, to_the_end=True)
-    script.train()
-    assert script.num_steps == LONG
-    (record,) = script.kept
-    assert len(record["call_s"]) == record["schedule"]["end"] < LONG
-
-
 def test_a_script_that_catches_the_end_is_ended_by_force(tmp_path, monkeypatch):
     forced = []
     monkeypatch.setattr(os, "_exit", forced.append)
@@ -73,37 +64,3 @@ def test_a_script_that_catches_the_end_is_ended_by_force(tmp_path, monkeypatch):
         script.train(1)
     assert forced == [0] * len(forced) != []
     assert len(script.kept) == 1
-
-
-def test_from_the_first_call_of_step_on_nothing_else_counts(tmp_path):
-    script = Script(tmp_path, to_the_end=True)
-    script.train(4)
-    for _ in range(FIRST_LOOK - 1):
-        script.train(3)
-        script.watch.stepped(samples=7)
-    script.watch.store()
-    (record,) = script.kept
-    assert record["explicit"] and len(record["call_s"]) == FIRST_LOOK - 1
-    assert [fed[1] for fed in record["fed"]] == [7] * (FIRST_LOOK - 1)
-
-
-@pytest.mark.parametrize(
-    ("heard_after", "memory_is_read", "failure"),
-    [
-        (15, False, None),
-        (25, True, None),
-        (33, True, "the schedule reached this rank after its first traced step"),
-    ],
-)
-def test_a_rank_that_hears_of_the_schedule_late_says_what_it_missed(
-    tmp_path, heard_after, memory_is_read, failure
-):
-    blocks = [schedule.Block("paired", 29, 3), schedule.Block("traced", 32, 3)]
-    script = Script(tmp_path, to_the_end=True)
-    script.watch.rank = 1  # it decides nothing
-    script.train(heard_after - 1)
-    script.watch.agreement.received = schedule.Schedule(1, True, 15, 20, blocks, 35)
-    script.train(1)
-    assert script.watch.schedule is not None
-    assert (script.watch._memory is not None) is memory_is_read
-    assert script.watch.traces.failure == failure

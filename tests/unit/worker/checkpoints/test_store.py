@@ -37,14 +37,6 @@ def store(tmp_path):
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def test_the_newest_is_the_one_with_most_steps(store):
-    for step in (5, 100_000_000, 20):
-        save(store, step)
-    found = store.newest()
-    assert found.checkpoint is not None
-    assert (found.checkpoint.step, found.damaged) == (100_000_000, {})
-
-
 def test_the_same_step_may_be_saved_again_and_the_last_one_counts(store):
     for again in ("first ", "second ", "third "):
         newest = save(store, 4, again)
@@ -121,14 +113,6 @@ def test_where_there_is_none_one_line_says_what_is_there_and_what_to_do(store):
         store.begin(step)
     newest = "step-00000020.partial is unfinished; step-00000016.partial is unfinished"
     assert why_none(store) == f"{start}{damaged}; {newest}; 2 more. {VALID}"
-
-
-def test_only_the_newest_is_kept_and_nothing_that_was_not_finished(store):
-    for step in (1, 2, 3):
-        save(store, step)
-    store.begin(4)
-    store.keep_newest()
-    assert [path.name for path in store.root.iterdir()] == ["step-00000003"]
 
 
 def _save_for_ever(store, first):

@@ -17,7 +17,6 @@ from scalebench.worker.frameworks.horovod import (
 )
 from scalebench.worker.frameworks.surroundings import framework_facts
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import Training, seen_before_update
 
 
 def config(strategy: DeepSpeed, device: str = "cpu") -> dict[str, Any]:
@@ -33,40 +32,15 @@ def test_nothing_is_clipped_and_buckets_are_elements():
     assert made["gradient_accumulation_steps"] == 2
 
 
-def test_stage_3_gives_parameters_up_as_fsdp2_does():
-    zero = config(DeepSpeed(stage=3))["zero_optimization"]
-    assert zero["stage3_max_reuse_distance"] == zero["stage3_param_persistence_threshold"] == 0
-    assert zero["stage3_prefetch_bucket_size"] == 0
-    ahead = config(DeepSpeed(stage=3, bucket_mb=1), "cuda")["zero_optimization"]
-    assert ahead["stage3_prefetch_bucket_size"] == 2**18
-
-
 def test_as_shipped_sets_nothing_that_has_a_default():
     made = config(DeepSpeed(stage=2, bucket_mb=None, as_shipped=True))
     assert made["zero_optimization"] == {"stage": 2}
     assert "gradient_clipping" not in made and "steps_per_print" not in made
 
 
-def test_offload_moves_the_optimizer_and_with_stage_3_the_parameters():
-    assert "offload_param" not in config(DeepSpeed(stage=2, offload=True))["zero_optimization"]
-    zero = config(DeepSpeed(stage=3, offload=True))["zero_optimization"]
-    assert zero["offload_param"] == zero["offload_optimizer"] == {"device": "cpu"}
-
-
 LOOPBACK = "127.0.0.1"
 ONE = Host("one", LOOPBACK, LOOPBACK)
 A, B = Host("a", "10.0.0.1", "10.0.0.1"), Host("b", "10.0.0.2", "192.168.0.2")
-
-
-def test_ranks_of_one_machine_are_local():
-    assert host_place([ONE, ONE], 1) == {
-        "RANK": 1,
-        "SIZE": 2,
-        "LOCAL_RANK": 1,
-        "LOCAL_SIZE": 2,
-        "CROSS_RANK": 0,
-        "CROSS_SIZE": 1,
-    }
 
 
 def test_hosts_may_have_different_numbers_of_ranks():
@@ -75,11 +49,6 @@ def test_hosts_may_have_different_numbers_of_ranks():
     first_of_b = host_place(hosts, 2)
     assert (first_of_b["LOCAL_RANK"], first_of_b["LOCAL_SIZE"]) == (0, 1)
     assert (first_of_b["CROSS_RANK"], first_of_b["CROSS_SIZE"]) == (1, 2)
-
-
-def test_virtual_hosts_share_a_name_and_differ_by_address():
-    hosts = [Host("same", f"10.0.0.{number}", LOOPBACK) for number in (1, 2)]
-    assert host_place(hosts, 1)["LOCAL_SIZE"] == 1
 
 
 def test_rank_0_serves_the_addresses_and_the_buffer_is_in_bytes(monkeypatch):
@@ -126,29 +95,3 @@ def test_a_version_that_is_not_tested_is_marked(monkeypatch):
         assert facts["versions"] == {"deepspeed": found}
         assert facts["tested"] == {"deepspeed": "0.19.8"}
         assert facts["settings"] == {"gradient_clipping": 0.0, "steps_per_print": "inf"}
-
-
-class FreesInUpdate(Training):
-    frees_gradients = True
-
-    def __init__(self):
-        self.gradient = None
-
-    def step(self):
-        self.gradient = 3.0
-        if self.before_update is not None:
-            self.before_update()
-        self.gradient = None
-
-
-def test_gradients_that_the_update_frees_are_seen_before_it():
-    training = FreesInUpdate()
-    with seen_before_update(training, lambda: training.gradient) as seen:
-        training.step()
-    assert seen == [3.0]
-    training.step()
-    assert seen == [3.0]  # in the step of the block only
-    training.frees_gradients = False
-    with seen_before_update(training, lambda: 1.0) as seen:
-        pass
-    assert seen == []

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.records.rank import Verification
-from scalebench.spec import Ddp, Plain
+from scalebench.spec import Plain
 from scalebench.worker.inspection import deviation
 from scalebench.worker.inspection.compressed import HALF_ROUNDING, floor_of_sums
 from scalebench.worker.inspection.deviation import (
@@ -14,10 +13,7 @@ from scalebench.worker.inspection.deviation import (
     FLOOR,
     FP32_TOLERANCE,
     MOST_ALLOWED,
-    TF32_TOLERANCE,
-    Deviation,
     deviations,
-    finite,
     furthest,
     loss_deviation,
     parameter_deviation,
@@ -70,13 +66,8 @@ def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, ba
     found = gradient_deviation(given, REFERENCE)
     assert not found.value <= 1e300
     assert found.where == where
-
-
-@pytest.mark.parametrize("where", ["a", "b"])
-def test_a_reference_that_is_not_finite_verifies_nothing(where):
-    reference = {**REFERENCE, where: torch.tensor([NAN, 1.0])}
-    assert not gradient_deviation(REFERENCE, reference).value <= FP32_TOLERANCE
-    assert not gradient_deviation(reference, reference).value <= FP32_TOLERANCE
+    assert not gradient_deviation(REFERENCE, given).value <= FP32_TOLERANCE
+    assert not gradient_deviation(given, given).value <= FP32_TOLERANCE
 
 
 FLOATS = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4)
@@ -93,15 +84,6 @@ def test_the_unit_of_the_loss_does_not_matter(given_values, reference_values, fa
     assert scaled.value == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
-def test_loss_deviation_is_relative_and_names_the_step():
-    assert loss_deviation([5.0, 4.4, 3.0], [5.0, 4.0, 3.0]) == Deviation(
-        pytest.approx(0.1), "step 1"
-    )
-    assert loss_deviation([-4.4], [-4.0]).value == pytest.approx(0.1)
-    assert loss_deviation([5.0], [5.0]) == Deviation(0.0, None)
-    assert loss_deviation([0.3], [0.0]).value == 0.3
-
-
 @pytest.mark.parametrize("position", range(3))
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("side", ["given", "both"])
@@ -113,26 +95,11 @@ def test_a_loss_that_is_not_finite_deviates_at_whatever_step_it_stands(position,
     assert found.where == f"step {position}"
 
 
-@pytest.mark.parametrize("value", [NAN, INF])
-def test_what_json_cannot_hold_becomes_a_deviation_that_is_never_allowed(value):
-    assert math.isfinite(finite(value))
-    assert finite(value) > 1e300
-    Verification(status="deviates", gradient_deviation=finite(value))
-    assert finite(0.25) == 0.25
-
-
 GPT = CountedFlops(total=6e9)
 CNN = CountedFlops(total=1e9, convolutions=1e9 - 640)
 PURE_CNN = CountedFlops(total=1e9, convolutions=1e9)
 UNKNOWN = CountedFlops()
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-def test_tolerance_follows_the_arithmetic():
-    assert tolerance(Plain(), CPU, GPT) == FP32_TOLERANCE
-    assert tolerance(Ddp(autocast=True), CPU, GPT) == BF16_TOLERANCE
-    assert tolerance(Ddp(autocast=True), CUDA, GPT) == BF16_TOLERANCE
-    assert FP32_TOLERANCE < TF32_TOLERANCE < BF16_TOLERANCE < 1
 
 
 @pytest.mark.parametrize(
@@ -178,8 +145,3 @@ def test_gradients_that_cancel_keep_the_rounding_of_what_they_were():
     assert (
         parameter_deviation(wrong, other, of_all, floor_of_sums("fp16", RANKS)) > LARGEST_ROUNDING
     )
-
-
-def test_all_else_is_held_to_its_own_size():
-    assert floor_of_sums("fp16", 2) == FLOOR  # two summands have one order
-    assert floor_of_sums("quantise", RANKS) == FLOOR

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.spec import Cell, Ddp, Plain, StepPlan
 from scalebench.spec.presets import PRESETS
 from scalebench.worker.inspection.allocations import CATEGORIES
@@ -59,22 +58,3 @@ def test_recomputation_is_no_model_flop(tmp_path, plain):
     assert found.flops.total == FLOPS
     assert found.memory.activations_peak_bytes < 0.7 * plain.memory.activations_peak_bytes
     assert inspected(tmp_path, Plain(checkpointing=True)).flops is None
-
-
-@pytest.mark.parametrize(
-    ("strategy", "batch"),
-    [
-        (Plain(), 4),
-        (Ddp(), 16),
-        (Ddp(), 8),
-        (Ddp(gradient_as_bucket_view=False), 8),
-        (Ddp(accumulate=4), 8),
-    ],
-)
-def test_predicted_memory_is_what_is_then_measured(tmp_path, plain, strategy, batch):
-    baseline = MeasuredBaseline(Plain(), 16, plain.memory)
-    predicted = predict_memory(strategy, GPT.num_parameters, batch, "AdamW", baseline)
-    measured = inspected(tmp_path, strategy, batch).memory
-    assert predicted.total_bytes == pytest.approx(measured.allocated_bytes, rel=0.02)
-    assert predicted.communication_bytes == pytest.approx(measured.communication_bytes, abs=2000)
-    assert predicted.gradients_bytes == measured.gradients_bytes

@@ -17,7 +17,6 @@ from scalebench.worker.inspection.allocations import (
     composition_at_peak,
 )
 from scalebench.worker.inspection.memory import (
-    MemoryWatch,
     owned_storages,
     watch_memory,
 )
@@ -33,9 +32,6 @@ SMALL = 2_000
 
 def by_category(memory: Memory) -> dict[str, int]:
     return {name: getattr(memory, f"{name}_bytes") for name in CATEGORIES}
-
-
-# --- the accounting, on events told by hand
 
 
 def event(time_ns: int, address: int, size: int) -> AllocatorEvent:
@@ -65,29 +61,6 @@ def test_each_category_is_what_its_owner_held_at_the_peak():
         "parameters": 100,
         "activations": 47,
     }
-
-
-def test_the_peak_lies_where_training_is_not_between_and_not_where_data_are_made():
-    events = [
-        event(1, 0xA, 500),  # scratch of making the data
-        event(2, 0xA, -500),
-        event(3, 0xB, 10),  # the data
-        event(15, 0xC, 300),  # a comparison between the steps
-        event(16, 0xC, -300),
-        event(21, 0xD, 6),
-    ]
-    found = composition_at_peak(
-        events,
-        [
-            Interval(0, 5, {}, "data", "data"),
-            Interval(10, 12, {}, "activations"),
-            Interval(20, 25, {}, "activations"),
-        ],
-    )
-    assert (found.allocated_bytes, found.data_bytes, found.activations_bytes) == (16, 10, 6)
-
-
-# --- the real allocator
 
 
 def perceptron() -> nn.Sequential:
@@ -136,24 +109,6 @@ def test_every_category_of_a_known_model(optimizer):
     assert parts["communication"] == parts["data"] == 0
 
 
-def test_gradients_at_the_peak_of_an_optimizer_without_scratch_are_all_or_in_the_making():
-    """A small batch peaks when backward is through: all gradients, no activations to speak of."""
-    memory = watched("fused adamw", batch=1)
-    assert memory.gradients_bytes == PARAMETER_BYTES
-    assert memory.activations_bytes < 4 * 4 * WIDTH + SMALL
-
-
-def test_a_large_batch_peaks_before_there_are_gradients():
-    batch = 64 * BATCH
-    memory = watched("fused adamw", batch=batch)
-    hidden = 4 * batch * WIDTH
-    assert memory.gradients_bytes == 0
-    # two layers' outputs are kept; the third, its square and their gradients come and go
-    assert memory.activations_bytes % hidden <= SMALL
-    assert 4 * hidden <= memory.activations_bytes <= 6 * hidden + SMALL
-    assert memory.activations_peak_bytes == memory.activations_bytes
-
-
 @pytest.mark.parametrize("view", [True, False])
 def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communication(
     view, process_group
@@ -168,16 +123,6 @@ def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communicat
     assert parts["optimizer"] == pytest.approx(2 * PARAMETER_BYTES, abs=SMALL)
     buckets = 0 if view else PARAMETER_BYTES
     assert parts["communication"] == pytest.approx(buckets, abs=SMALL)
-
-
-def test_nothing_is_known_of_a_block_that_failed():
-    watch = MemoryWatch(CPU)
-    with pytest.raises(RuntimeError, match="no"), watch.stretch("activations"):
-        raise RuntimeError("no")
-    assert watch.memory == Memory()
-
-
-# --- who owns what
 
 
 def test_shared_storages_count_once_and_buffers_with_the_parameters():
@@ -203,22 +148,6 @@ def test_shards_beside_an_emptied_module_are_parameters():
     found = sorted((storage.bytes, storage.category) for storage in owned.values())
     assert found == [(64, "optimizer"), (64, "parameters"), (128, "parameters")]
     assert owned_storages(module, None, CPU) == {}
-
-
-def test_of_a_distributed_tensor_the_local_part_counts(process_group):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    module = nn.Linear(WIDTH, WIDTH)
-    fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
-    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
-    module(torch.randn(1, WIDTH)).sum().backward()
-    optimizer.step()
-    found = dict.fromkeys(("parameters", "gradients", "optimizer"), 0)
-    for storage in owned_storages(module, optimizer, CPU).values():
-        found[storage.category] += storage.bytes
-    assert found["parameters"] == found["gradients"] == LAYER_BYTES
-    assert found["optimizer"] == pytest.approx(2 * LAYER_BYTES, abs=SMALL)
 
 
 @pytest.mark.gpu

@@ -6,12 +6,8 @@ import pytest
 
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.session.plan import Machine, Request, make_plan
-from scalebench.spec import Case, Plain, StepPlan, Suite
+from scalebench.spec import Case, Plain, Suite
 from scalebench.worker.measure import loop
-from scalebench.worker.measure.loop import (
-    FEWEST_STEPS_OF_TURN,
-    steps_of_turns,
-)
 from tests.builders.loops import Fake, level, run_loop
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.watched import BEGIN_NS, A, make_twin, sample
@@ -61,11 +57,3 @@ def test_a_run_that_is_to_be_short_has_none_and_says_why(request_):
     assert energy.j_per_sample is None
     assert "energy needs 2 s" in energy.reason
     assert fake.now - START_S < 2.0
-
-
-def test_where_launches_take_turns_the_first_turn_is_long_enough_for_energy():
-    plan = StepPlan(window_s=1.0, turn_s=0.25, min_steps=20)
-    assert steps_of_turns(plan, 0.01) == [25, 25, 25, 25]
-    assert steps_of_turns(plan.model_copy(update={"energy_s": 2.2}), 0.01) == [220, 25, 25, 25]
-    assert steps_of_turns(plan.model_copy(update={"min_steps": 400}), 0.01) == [100] * 4
-    assert steps_of_turns(plan, 1.0) == [max(FEWEST_STEPS_OF_TURN, 5)] * 4

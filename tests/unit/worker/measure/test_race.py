@@ -13,9 +13,7 @@ from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.race import (
     RaceRun,
-    gradient_norms,
     held_out_of,
-    trained_seconds,
 )
 from scalebench.worker.optimizers import optimizer_of
 from scalebench.worker.portable import step_clock
@@ -72,22 +70,10 @@ def test_a_race_trains_on_its_samples_and_evaluates_between_blocks():
     assert all(a.trained_s < b.trained_s <= b.elapsed_s for a, b in pairwise(points))
 
 
-def test_the_rate_follows_the_warm_up():
-    recipe = Recipe(optimizer="sgd", learning_rate=0.08, warmup_samples=40)
-    _, training, _ = raced(recipe, Race(samples=100, evaluate_every=50))
-    assert training.rates == pytest.approx([0.02, 0.04, 0.06, *[0.08] * 7])
-
-
 def test_a_loss_that_is_not_finite_is_noted_as_such():
     recipe = Recipe(optimizer="sgd", learning_rate=1e30)
     points, _, _ = raced(recipe, Race(samples=400, evaluate_every=50))
     assert points[0].loss is not None and points[-1].loss is None
-
-
-def test_the_first_step_of_a_launch_counts_as_a_usual_one():
-    assert trained_seconds([9.0, 1.0, 1.0, 2.0], is_first=True) == 5.0
-    assert trained_seconds([9.0, 1.0, 1.0, 2.0], is_first=False) == 13.0
-    assert trained_seconds([9.0], is_first=True) == 9.0
 
 
 @pytest.mark.parametrize("evaluation", [None, [], [1, 2, 3]])
@@ -131,20 +117,3 @@ def test_what_is_held_out_is_the_same_on_all_ranks_and_never_trained_on(name):
     with torch.no_grad():
         losses = [workloads[0].loss(workloads[0].module, batch).item() for batch in first]
     assert all(loss > 0 for loss in losses)
-
-
-def test_gradients_of_held_out_batches_are_those_of_autograd():
-    module = torch.nn.Linear(3, 1)
-    batches = [torch.randn(4, 3) for _ in range(5)]
-    workload = Workload(module, [], lambda net, x: net(x).square().mean())
-    found = gradient_norms(module, workload, batches)
-    assert module.weight.grad is None
-    gradients = []
-    for batch in batches:
-        module.zero_grad()
-        workload.loss(module, batch).backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
-    each = torch.stack(gradients)
-    assert (found.num_batches, found.batch_size) == (5, 4)
-    assert found.mean_square == pytest.approx(float(each.square().sum(1).mean()), rel=1e-5)
-    assert found.square_of_mean == pytest.approx(float(each.mean(0).square().sum()), rel=1e-5)

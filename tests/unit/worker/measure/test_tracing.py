@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -117,35 +116,6 @@ def test_on_the_cpu_threads_that_training_did_not_start_are_seen():
     assert {"aten::cumsum", "aten::sum"} <= set(capture.events.names)
 
 
-def test_a_clock_that_jumps_during_a_real_profile_is_noticed(monkeypatch):
-    ahead = {"ns": 0}
-
-    class Clock:
-        @staticmethod
-        def monotonic_ns():
-            return time.monotonic_ns() + ahead["ns"]
-
-    monkeypatch.setattr(tracing, "time", Clock)
-    with traced(torch.device("cpu")) as capture:
-        for number in range(40):
-            ahead["ns"] = 500 * MS if number >= 20 else 0
-            with capture.step():
-                torch.ones(1000).sum()
-    assert capture.clock_error_s == pytest.approx(0.5, abs=0.1)
-
-
-def test_a_rank_that_loses_its_processor_between_two_clocks_moves_none():
-    before = [0, 10 * MS]
-    marks = np.array([7 * MS, 16 * MS]) + 1000 * MS
-    inside = [8 * MS, 17 * MS]
-    assert tracing.clocks_apart(marks, before, inside) == (999 * MS, 0.0)
-    late = [8 * MS, 30 * MS]  # whatever a rank lost, the other mark knows better
-    assert tracing.clocks_apart(marks, before, late) == (999 * MS, 0.0)
-    jumped = marks + np.array([0, 9 * MS])
-    assert tracing.clocks_apart(jumped, before, inside) == (1008 * MS, pytest.approx(1e-3))
-    assert tracing.clocks_apart(marks[:0], [], []) == (0, 0.0)
-
-
 def events_of(raw, *marks_ms):
     """Return the events of a rank whose clock is the profiler's."""
     marks = [ms * MS for ms in marks_ms]
@@ -204,38 +174,6 @@ def test_the_record_holds_every_step_but_the_first_of_its_block():
     assert trace_record([]) is None
 
 
-def test_the_ranks_own_business_after_the_last_step_is_no_part_of_it():
-    """After the last mark the ranks exchange their times and the device joins the losses."""
-    later = [
-        twin("user_annotation", "gloo:all_reduce", 45, 90),
-        twin("cuda_runtime", "cudaLaunchKernel", 91, 92, correlation=9),
-        twin("kernel", "cat", 92, 95, correlation=9),
-    ]
-    events = events_of([*asynchronous_steps(), *later], 0, 10)
-    assert (step_spans(events) / MS).tolist() == [[0, 18], [18, 40]]
-    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
-    assert len(trace.operations) == 1
-    assert trace.compute == [20 * MS, 26 * MS]
-
-
-def test_a_control_operation_between_the_steps_of_a_cpu_rank_is_left_out():
-    raw = [
-        twin("user_annotation", STEP, 0, 10),
-        twin("user_annotation", STEP, 10, 20),
-        twin("user_annotation", "gloo:all_reduce", 12, 18),
-        twin("user_annotation", "gloo:all_reduce", 21, 25),
-    ]
-    events = events_of(raw, 0, 10)
-    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
-    assert [(op.start_ns / MS, op.end_ns / MS) for op in trace.operations] == [(12, 18)]
-
-
-def test_a_step_whose_mark_was_lost_makes_the_trace_unusable():
-    events = events_of(asynchronous_steps()[1:], 0, 10)
-    with pytest.raises(ValueError, match="lost the step markers"):
-        trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
-
-
 LOST = [event for event in asynchronous_steps() if event.correlation_id() != 3]
 LAUNCH = twin("cuda_runtime", "cudaLaunchKernel", 13, 14, correlation=3)
 MARKS = asynchronous_steps()[:2]
@@ -258,20 +196,6 @@ def test_a_trace_that_cannot_be_true_is_refused_with_what_to_do(raw, on_gpu, tol
     assert (
         "--no-trace" in str(refused.value) and "record it again" not in str(refused.value).lower()
     )
-
-
-def test_on_the_host_making_a_batch_is_no_computation_of_the_model():
-    raw = [
-        twin("user_annotation", STEP, 0, 10),
-        twin("user_annotation", STEP, 10, 30),
-        twin("user_annotation", "scalebench.data", 10, 16),
-        twin("cpu_op", "aten::index_select", 11, 15),
-        twin("cpu_op", "aten::mm", 20, 25),
-    ]
-    events = events_of(raw, 0, 10)
-    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
-    assert trace.data == [10 * MS, 16 * MS]
-    assert trace.compute == [20 * MS, 25 * MS]
 
 
 def test_copies_of_a_gpu_are_stored_step_by_step():

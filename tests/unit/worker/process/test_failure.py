@@ -1,7 +1,4 @@
 import re
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
@@ -9,12 +6,9 @@ import torch.distributed as dist
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._inductor.exc import InductorError
 
-from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.errors import UsageError
 from scalebench.records.rank import RankError
-from scalebench.spec.workload import Workload
-from scalebench.worker.process import family
 from scalebench.worker.process.failure import Unsupported, building_nothing, classify, describe
-from scalebench.worker.strategies.execution import make_optimizer
 
 NCCL = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
@@ -64,17 +58,15 @@ NOT_FULL = [
 ]
 
 
-@pytest.mark.parametrize("error", FULL, ids=lambda error: str(error)[-60:])
+@pytest.mark.parametrize("error", [*FULL, *NOT_FULL], ids=lambda error: str(error)[-60:])
 def test_every_way_to_run_out_of_memory_is_one_and_its_message_says_so(error):
+    if error in NOT_FULL:
+        assert classify(error) == "exception"
+        return
     assert classify(error) == "oom"
     message = describe(error).message
     assert "\n" not in message
     assert re.search("out of memory|alloc", message, re.IGNORECASE), message
-
-
-@pytest.mark.parametrize("error", NOT_FULL, ids=lambda error: str(error)[-60:])
-def test_another_error_of_the_device_is_not_out_of_memory(error):
-    assert classify(error) == "exception"
 
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] "
@@ -85,31 +77,21 @@ GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] "
     [
         (UsageError("no such workload"), "usage"),
         (Unsupported("needs blocks"), "unsupported"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "oom"),
         (MemoryError(), "oom"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …"), "oom"),
         (RuntimeError("DefaultCPUAllocator: not enough memory: you tried …"), "oom"),
         (RuntimeError(GLOO + "Connection closed by peer [127.0.0.1]:4711"), "peer"),
-        (RuntimeError(GLOO + "Connection reset by peer"), "peer"),
         (RuntimeError(GLOO + "Timed out waiting 120000ms for recv operation"), "peer"),
         (dist.DistBackendError("NCCL communicator was aborted on rank 1."), "peer"),
-        (dist.DistBackendError("remote process exited or there was a network error"), "peer"),
         (dist.DistStoreError("Socket: Broken pipe"), "peer"),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "exception"),
         (ValueError("Connection closed by peer"), "exception"),  # not from a collective
-        (FileNotFoundError(2, "No such file"), "exception"),
-        (EnvironmentUnfit("no CUDA"), "exception"),
         (KeyboardInterrupt(), "exception"),
-        (SystemExit(3), "exception"),
+        (RuntimeError("DataLoader timed out after 5 seconds"), "exception"),  # no peer of ours
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_an_exception_stands_for(error, kind):
     assert classify(error) == kind
-
-
-def test_a_slow_data_loader_is_the_users_own_failure_and_no_lost_peer():
-    assert classify(RuntimeError("DataLoader timed out after 5 seconds")) == "exception"
 
 
 def raised(error):
@@ -129,56 +111,10 @@ def test_a_description_has_the_type_the_first_line_and_the_traceback():
     assert found.time_ns > 0
 
 
-def test_what_is_meant_for_the_user_is_told_without_a_type():
-    assert raised(UsageError("Give another workload.")).message == "Give another workload."
-    assert raised(Unsupported("needs blocks")).message == "needs blocks"
-
-
-@pytest.mark.parametrize("text", ["", "  \n ", None])
-def test_an_error_without_a_text_is_described_by_its_type(text):
-    found = raised(ValueError() if text is None else ValueError(text))
-    assert "ValueError" in found.message
-
-
 @pytest.mark.parametrize("text", ["file \udcff.bin", "nul \0", "\x1b[31mred", "größe", "x" * 10**6])
 def test_any_text_can_be_described_and_stored(text):
     found = raised(OSError(text))
     assert RankError.model_validate_json(found.model_dump_json()) == found
-
-
-IS_DEAF = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); "
-    "time.sleep(600)"
-)
-
-
-@pytest.mark.parametrize(
-    ("code", "stopped", "ended_by"),
-    [
-        ("import time; print(flush=True); time.sleep(600)", False, -15),
-        ("import time; print(flush=True); time.sleep(600)", True, -9),
-        (IS_DEAF, False, -9),
-    ],
-)
-def test_what_does_not_heed_sigterm_is_killed_after_the_grace(
-    monkeypatch: pytest.MonkeyPatch, code: str, stopped: bool, ended_by: int
-) -> None:
-    monkeypatch.setattr(family, "GRACE_S", 0.2)
-    spared = {process.pid for process in family.descendants()}
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    child.stdout.readline()
-    child.stdout.close()
-    (found,) = family.descendants(spared)
-    assert family.above(found, {child.pid}) == child.pid
-    if stopped:
-        found.suspend()
-        end = time.monotonic() + 10
-        while not family.is_stopped(found) and time.monotonic() < end:
-            time.sleep(0.01)
-    family.end_descendants(spared)
-    assert child.wait(10) == ended_by
-    assert family.descendants(spared) == []
 
 
 @pytest.mark.parametrize(
@@ -196,13 +132,3 @@ def test_a_build_that_fails_is_one_line_with_the_way_round_it(told, flag):
     assert "\n" not in str(error.value)
     with pytest.raises(RuntimeError, match="something else"), building_nothing():
         raise RuntimeError("something else")
-
-
-def test_a_workload_s_own_optimizer_may_compile_when_it_is_made():
-    def cpu_adam(parameters):
-        raise RuntimeError("Error building extension 'cpu_adam': ninja: build stopped\nmore")
-
-    module = torch.nn.Linear(2, 1)
-    workload = Workload(module, [], lambda module, batch: module(batch).sum(), optimizer=cpu_adam)
-    with pytest.raises(Unsupported, match="DS_BUILD_CPU_ADAM=1"):
-        make_optimizer(workload, module.parameters())

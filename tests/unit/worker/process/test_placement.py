@@ -28,11 +28,6 @@ def pinned(monkeypatch):
     return seen
 
 
-def test_a_cpu_rank_takes_whole_cores(pinned):
-    assert setup.pin(1, 2, "cpu") == {"affinity": [2, 3], "numa_nodes": [1], "num_cores": 2}
-    assert pinned == [{2, 3}]
-
-
 def test_a_rank_with_a_gpu_takes_cores_of_its_node(pinned):
     assert setup.pin(0, 2, "cuda") == {"affinity": [2, 3], "numa_nodes": [1], "num_cores": 2}
     assert setup.pin(1, 2, "cuda") == {"affinity": [0, 1], "numa_nodes": [0], "num_cores": 2}
@@ -53,32 +48,3 @@ def test_a_rank_that_is_not_pinned_is_left_where_it_is(pinned, monkeypatch):
     assert (facts["scheduling_class"], facts["threads"]) == ("default", threads)
     monkeypatch.setattr(os, "sched_getscheduler", lambda pid: os.SCHED_BATCH)
     assert setup.settle(job, 1)["scheduling_class"] == "SCHED_BATCH"  # its parent's
-
-
-def in_a_child(ask):
-    """Return what a forked child answers: one letter for yes, another for no."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(writing, b"y" if ask() else b"n")
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        return answer.read() == "y"
-
-
-def test_an_unpinned_rank_leads_a_session():
-    def leads(times):
-        for _ in range(times):  # once more: it leads a group already, as under mpirun
-            setup.lead_session()
-        return os.getsid(0) == os.getpid()
-
-    assert not in_a_child(lambda: leads(0))
-    assert in_a_child(lambda: leads(1))
-    assert in_a_child(lambda: leads(2))
-
-
-def test_siblings_are_said_to_share_a_core(pinned):
-    found = setup.pin(0, 8, "cpu")
-    assert (len(found["affinity"]), found["num_cores"]) == (8, 4)

@@ -14,7 +14,7 @@ from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptP
 from scalebench.worker.attach.script import describe
 from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.errors import ended, error_of
-from scalebench.worker.script.places import Place, compare_clocks, meet, told_by_rank_0
+from scalebench.worker.script.places import Place, compare_clocks, told_by_rank_0
 from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_cell
 
@@ -62,12 +62,6 @@ def test_what_the_script_raised(error, kind, message, log):
     assert "\n" not in found.message
 
 
-def test_a_port_that_is_taken_has_its_remedy(log):
-    error = RuntimeError("port: 29500, name: EADDRINUSE, message: address already in use")
-    found = error_of(describe(error, None), 1, SCRIPT, log)
-    assert "29500" in found.message and "Leave MASTER_PORT as it is" in found.message
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -98,10 +92,6 @@ def test_a_process_that_left_nothing(code, kind, message, log):
     assert (found.kind, found.message) == (kind, message)
 
 
-def test_a_log_that_is_not_there(tmp_path):
-    assert "its log cannot be read" in error_of(None, 7, SCRIPT, tmp_path / "none").message
-
-
 def test_a_script_that_ended_by_itself_says_what_it_printed_and_went_on_from(tmp_path):
     logs = tmp_path / "logs" / "train.script.n2.r0"
     logs.mkdir(parents=True)
@@ -130,6 +120,8 @@ PLACES = [
     Place(host="b", local_rank=0, clock="y"),
 ]
 ADDRESSES = {"host": "10.0.0.1", "master": 1234, "run_dir": "/tmp/r", "key": "k"}
+
+
 OFFSET_NS = 5_000_000_000
 
 
@@ -172,17 +164,6 @@ def test_clocks_of_other_machines_are_compared_over_the_store():
     assert [one.method for one in found] == ["shared clock", "shared clock", "ping-pong"]
     assert found[0].offset_ns == found[1].offset_ns == 0
     assert abs(found[2].offset_ns - OFFSET_NS) <= found[2].bound_ns
-
-
-def test_all_ranks_meet():
-    store = SealedStore(dist.HashStore(), "key")
-    with ThreadPoolExecutor(2) as ranks:
-        found = list(
-            ranks.map(
-                lambda rank: meet(store, rank, 2, {"host": "ab"[rank], "local_rank": 0}), range(2)
-            )
-        )
-    assert found[0] == found[1] and [place.host for place in found[0]] == ["a", "b"]
 
 
 def test_where_a_stranger_says_that_ranks_are_is_not_believed():

@@ -52,23 +52,6 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
     }
 
 
-def test_more_batches_than_usual_without_training_are_an_evaluation():
-    outside_s = [5.0, 0.001, 0.001, 0.3, 0.001, None]
-    assert gaps(raw(outside_s, others=[0, 0, 0, 7, 0, 0]), [0.4] * 6) == {
-        3: (pytest.approx(0.299), 0.0)
-    }
-    assert gaps(raw(outside_s, others=[1] * 6)) == {}  # a second loader that trains, too
-
-
-def test_the_schedule_says_how_steps_are_grouped():
-    rounds = [("paired", 10, 3), ("traced", 13, 3), ("bare", 16, 3)]
-    assert told(19) == [("warmup", 0, 3), ("clean", 3, 7), *rounds]
-
-
-def test_rounds_that_are_not_whole_are_left_out():
-    assert told(18) == [("warmup", 0, 3), ("clean", 3, 7)]
-
-
 def test_a_script_that_ended_early_has_what_it_did():
     assert told(8) == [("warmup", 0, 3), ("clean", 3, 5)]
     assert told(8, schedule=None) == [("warmup", 0, 4), ("clean", 4, 4)]

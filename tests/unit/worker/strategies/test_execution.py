@@ -11,7 +11,7 @@ from scalebench.costmodel.memory import STATES
 from scalebench.spec import Plain
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.execution import optimizer_kind, prepare_module, tf32_in_force
+from scalebench.worker.strategies.execution import optimizer_kind, prepare_module
 from scalebench.worker.workloads.gpt import Block
 
 OPTIONS = {
@@ -81,14 +81,6 @@ def test_blocks_to_recompute_have_to_be_named():
     workload = Workload(torch.nn.Linear(1, 1), [], lambda module, batch: module(batch).sum())
     with pytest.raises(Unsupported, match="names its blocks"):
         prepare_module(workload, Plain(checkpointing="selective"), torch.device("cpu"))
-
-
-@pytest.mark.parametrize(("override", "used"), [(None, True), ("0", False)])
-def test_nvidias_variable_wins_over_torchs_switches(monkeypatch, override, used):
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
-    if override is not None:
-        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
-    assert tf32_in_force(torch.device("cuda"))["convolution_tf32"] is used
 
 
 SWITCHES = {

@@ -1,7 +1,6 @@
 """Zigzag order, merging by log-sum-exp, and attention in blocks, without processes."""
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import torch
@@ -30,32 +29,6 @@ def test_every_token_is_on_one_rank(size):
     for order in (places_in_order, places_in_zigzag):
         told = [place for rank in range(ranks) for place in order(tokens, ranks, rank)]
         assert sorted(told) == list(range(tokens))
-
-
-def pairs(ranks: int, tokens: int, rank: int) -> Counter[tuple[int, int]]:
-    """Return the pairs of query and key that a rank computes, by places in the sequence."""
-    found: Counter[tuple[int, int]] = Counter()
-    for source in range(ranks):
-        queries, keys, causal = block(rank, source, tokens // ranks)
-        for row, query in enumerate(places_in_zigzag(tokens, ranks, rank)[queries]):
-            seen = places_in_zigzag(tokens, ranks, source)[keys]
-            found.update((query, key) for key in (seen[: row + 1] if causal else seen))
-    return found
-
-
-@given(sizes)
-def test_every_query_sees_every_key_up_to_its_place_once(size):
-    ranks, chunk = size
-    tokens = 2 * ranks * chunk
-    of_all = sum((pairs(ranks, tokens, rank) for rank in range(ranks)), Counter())
-    assert of_all == Counter((q, k) for q in range(tokens) for k in range(q + 1))
-
-
-@given(sizes)
-def test_every_rank_has_the_same_work(size):
-    ranks, chunk = size
-    work = {pairs(ranks, 2 * ranks * chunk, rank).total() for rank in range(ranks)}
-    assert len(work) == 1
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:

@@ -26,7 +26,7 @@ from scalebench.search.step import WEIGHT_GROUPS
 from scalebench.spec import STRATEGIES
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.execution import PRODUCTS
-from scalebench.worker.strategies.fsdp import group_elements, modules_of_at_least
+from scalebench.worker.strategies.fsdp import group_elements
 from scalebench.worker.workloads.gpt import Block
 
 SELECTIVE = {"context_fn": partial(create_selective_checkpoint_contexts, list(PRODUCTS))}
@@ -48,18 +48,6 @@ def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group
     assert len(calls) == 1
     stage_backward_weight(block.parameters(), groups)
     assert len(calls) == 1 + WEIGHT_GROUPS
-
-
-def test_torch_refuses_gradients_of_weights_by_themselves_of_a_selective_block() -> None:
-    block = Block(width=16, heads=2)
-    block.forward = partial(  # type: ignore[method-assign]
-        checkpoint, block.forward, use_reentrant=False, **SELECTIVE
-    )
-    given = torch.randn(1, 8, 16, requires_grad=True)
-    made = block(given * 1)
-    _, groups = stage_backward_input([made], [torch.ones_like(made)], [given], block.parameters())
-    with pytest.raises(RuntimeError, match="only allowed to backward once"):
-        stage_backward_weight(block.parameters(), groups)
 
 
 class Collectives(TorchDispatchMode):
@@ -116,21 +104,6 @@ class Tied(nn.Module):
             nn.Sequential(nn.Linear(10, 30), nn.Linear(30, 10)) for _ in range(2)
         )
         self.norm = nn.LayerNorm(10)
-
-
-def test_the_smallest_modules_that_are_large_enough_inner_ones_first():
-    model = Tied()
-    linear = modules_of_at_least(300, model)
-    assert linear == [module for layer in model.layers for module in layer]  # 330 and 310
-    assert modules_of_at_least(331, model) == list(model.layers)
-    with_rest = nn.Sequential(nn.Sequential(nn.Linear(10, 30), nn.Linear(10, 2)), nn.Linear(5, 5))
-    assert modules_of_at_least(30, with_rest) == [with_rest[0][0], with_rest[1]]
-
-
-def test_what_shares_a_parameter_with_another_module_is_no_group():
-    model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 10))
-    model[2].weight = model[0].weight
-    assert modules_of_at_least(50, model) == [model[1]]
 
 
 def test_groups_are_counted_once_padded_and_the_root_last():

@@ -17,7 +17,6 @@ from scalebench.worker.workloads.batches import (
     ResidentBatches,
     concatenate,
     endless,
-    map_tensors,
     split,
 )
 from scalebench.worker.workloads.loaded import LoadedBatches
@@ -70,22 +69,6 @@ def test_joining_what_was_split_gives_the_batch_again(data, parts, rank_batch):
     assert same(concatenate(pieces), batch)
 
 
-@settings(max_examples=examples(40))
-@given(st.data(), st.integers(1, 4), st.integers(1, 3))
-def test_splitting_what_was_joined_gives_the_parts_again(data, parts, rank_batch):
-    shape = data.draw(structures(rank_batch))
-    pieces = [map_tensors(lambda t, k=k: t + k, shape) for k in range(parts)]
-    again = split(concatenate(pieces), parts)
-    assert all(map(same, again, pieces))
-
-
-def test_parts_are_equal_consecutive_samples():
-    batch = {"x": samples(6), "y": torch.arange(6)}
-    pieces = split(batch, 3)
-    assert [piece["y"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4, 5]]
-    assert [len(piece["x"]) for piece in pieces] == [2, 2, 2]
-
-
 @pytest.mark.parametrize(("num_samples", "parts"), [(10, 4), (6, 4), (2, 4), (5, 2)])
 def test_a_batch_that_cannot_be_cut_into_equal_parts_is_refused(num_samples, parts):
     with pytest.raises((ValueError, UsageError), match=str(parts)):
@@ -101,18 +84,6 @@ def test_a_feed_that_ignores_the_batch_size_is_refused():
 def test_a_feed_whose_samples_cannot_be_counted_is_refused(batch):
     with pytest.raises(UsageError, match="cannot be counted"):
         next(endless([batch], CPU, 2))
-
-
-def test_a_feed_asks_the_workload_anew_for_every_epoch():
-    class Epochs:
-        epoch = 0
-
-        def __iter__(self):
-            self.epoch += 1
-            return iter([torch.tensor([self.epoch])])
-
-    feed = endless(Epochs(), CPU, 1)
-    assert [int(next(feed)) for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("batches", [[], (), iter(())])
@@ -147,9 +118,6 @@ def baseline_cases(plan: Plan) -> list[tuple[str, Loader | None]]:
     return [(cell.case, cell.loader) for cell in plain]
 
 
-# --- specification
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -163,14 +131,6 @@ def baseline_cases(plan: Plan) -> list[tuple[str, Loader | None]]:
 def test_a_loader_that_contradicts_itself_is_refused(fields, message):
     with pytest.raises(ValidationError, match=message):
         Loader(**fields)
-
-
-def test_defaults_are_those_of_the_dataloader():
-    theirs = torch.utils.data.DataLoader([0])
-    assert {name: getattr(theirs, name) for name in Loader.model_fields} == Loader().model_dump()
-
-
-# --- plan
 
 
 def test_the_baseline_is_resident_unless_a_plain_case_has_the_same_loader():
@@ -188,21 +148,6 @@ def test_a_workload_of_ones_own_brings_its_own_loader():
         check_names(Request(), [suite_of(FED, workload="my:model")])
     check_names(Request(workload="mlp-tiny"), [suite_of(FED, workload="my:model")])
     plan_of(Case(name="ddp", strategy=Ddp()), workload="my:model")
-
-
-# --- batches
-
-
-@pytest.mark.parametrize("name", ["gpt-tiny", "cnn-8", "mlp-tiny"])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_batches_are_the_resident_ones_to_the_bit(name, rank):
-    shard = Shard(rank, 2, 16, 3, CPU)
-    resident = build_workload(PRESETS[name], shard).batches
-    loaded = build_workload(PRESETS[name], shard, INLINE).batches
-    for expected, batch in islice(zip(resident, loaded, strict=True), 4):
-        for a, b in zip(expected, batch, strict=True):
-            assert a.dtype == b.dtype
-            assert torch.equal(a, b)
 
 
 @settings(deadline=None, max_examples=examples(30))

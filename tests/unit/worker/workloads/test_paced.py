@@ -1,31 +1,11 @@
 """The workload that waits instead of computing; real torch, one process."""
 
-import time
-
 import torch
 
-from scalebench.spec.presets import resolve_workload
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced
-from scalebench.worker.workloads.batches import concatenate
 from scalebench.worker.workloads.paced import Stage
 from tests.builders.paced import CPU, build, gradients_of
-
-
-def test_it_has_the_parameters_that_the_catalog_says():
-    shape = resolve_workload("paced", "cpu")
-    workload = build(shape=shape)
-    assert sum(p.numel() for p in workload.module.parameters()) == shape.num_parameters
-    assert len(workload.blocks) == shape.stages
-
-
-def test_waiting_leaves_the_processor_to_others():
-    workload = build()
-    batch = next(iter(workload.batches))
-    gradients_of(workload, batch)
-    used = time.process_time()
-    gradients_of(workload, batch)
-    assert time.process_time() - used < 0.048 / 2
 
 
 def test_gradients_are_those_of_the_formula():
@@ -42,16 +22,6 @@ def test_gradients_are_those_of_the_formula():
     for mine, weight in zip(ours, weights, strict=True):
         torch.testing.assert_close(mine, weight.grad)
         assert mine.ne(0).all()
-
-
-def test_the_mean_over_ranks_is_the_gradient_of_the_whole_batch():
-    ranks = [build(rank, 2) for rank in range(2)]
-    batches = [next(iter(workload.batches)) for workload in ranks]
-    pieces = [gradients_of(w, b) for w, b in zip(ranks, batches, strict=True)]
-    whole = gradients_of(build(), concatenate(batches))
-    assert any((a - b).abs().max() > 1e-6 for a, b in zip(*pieces, strict=True))
-    for first, second, all_ in zip(*pieces, whole, strict=True):
-        torch.testing.assert_close((first + second) / 2, all_, rtol=1e-5, atol=1e-9)
 
 
 def test_a_trace_counts_the_waiting_as_computation():
