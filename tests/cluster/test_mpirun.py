@@ -33,7 +33,7 @@ def openmpi() -> None:
 
 
 def test_a_world_of_mpirun(project: Path, troubled: None) -> None:
-    done = mpirun(2, *RUN, "--workload", "troubled:healthy", *SHORT, "--no-trace")
+    done = mpirun(2, *RUN, "--workload", "troubled:healthy", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "2 ranks on 1 node (1 x 2), started by mpirun" in done.stdout
     assert done.stdout.count("verified") >= 2

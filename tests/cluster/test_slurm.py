@@ -41,7 +41,7 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
         [
             *(sys.executable, "-m", "scalebench", "submit", "--slurm", "--nodes=2"),
             *("--ranks-per-node=1", "--name=bench", "--time=5:00", "--"),
-            *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT, "--no-trace"),
+            *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT),
         ],
         env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
         capture_output=True,
@@ -71,7 +71,7 @@ def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
     done = subprocess.run(
         [
             *("srun", "--nodes=2", "--ntasks=2", "--kill-on-bad-exit=1", sys.executable),
-            *("-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT, "--no-trace"),
+            *("-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT),
         ],
         env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
         capture_output=True,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-SHORT = ("--quick", "--steps", "4", "--no-report", "--batch-size", "16")
+TRACED = ("--quick", "--steps", "4", "--no-report", "--batch-size", "16")
+SHORT = (*TRACED, "--no-trace")
 
 
 @pytest.fixture

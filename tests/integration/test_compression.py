@@ -205,7 +205,7 @@ def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> N
 def test_sparse_gradients_are_refused_in_one_line(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    arguments = ("--gpus", "1", "-k", "fp16", "--no-trace", *SHORT)
+    arguments = ("--gpus", "1", "-k", "fp16", *SHORT)
     done = scalebench("run", "compression", *arguments, "--workload", "troubled:sparse_embedding")
     assert done.returncode == 2
     line = done.stderr.splitlines()[-1]

@@ -20,8 +20,6 @@ from scalebench.session.plan import Request
 from scalebench.spec import Cell
 from scalebench.spec.presets import PRESETS
 from tests.conftest import Scalebench
-from tests.integration.conftest import SHORT, row_of
-from tests.integration.troubled import BATCH_S
 from tests.processes import has_ended
 
 WORKERS = 2
@@ -30,7 +28,7 @@ PERSISTENT = sb.Loader(num_workers=WORKERS, persistent_workers=True, pin_memory=
 
 def suite_of(*loaders: sb.Loader | None) -> sb.Suite:
     cases = [sb.Case(name=f"c{i}", strategy=sb.Ddp(), loader=x) for i, x in enumerate(loaders)]
-    steps = sb.StepPlan(steps=20, rounds_s=0.1)
+    steps = sb.StepPlan(steps=20, trace=False)
     return sb.Suite(
         name="fed", question="?", cases=tuple(cases), workload="mlp-tiny", steps=steps, repeats=1
     )
@@ -170,18 +168,6 @@ def test_killed_workers_leave_no_sockets_behind(
     assert list(launcher.scratch.glob("launch*")) == []
 
 
-def test_the_optional_cases_of_the_suite_run(scalebench: Scalebench, project: Path) -> None:
-    done = scalebench(
-        *("run", "ddp", "-k", "ddp-loader", "--gpus", "1,2", "--workload", "mlp-tiny"),
-        *("--out", "r", *SHORT),
-    )
-    assert done.returncode == 0, done.stderr
-    for case in ("ddp-loader", "ddp-loader-inline"):
-        assert row_of(project / "r", case, 2)["correctness"]["status"] == "verified"
-        assert row_of(project / "r", case, 2)["efficiency"] is not None
-    assert not any(log.read_text().count("Warning") for log in (project / "r/logs").rglob("*.log"))
-
-
 def test_a_workload_of_ones_own_is_refused_before_anything_runs(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -189,15 +175,3 @@ def test_a_workload_of_ones_own_is_refused_before_anything_runs(
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert "ddp-loader" in line and "troubled:healthy brings its own batches" in line
-
-
-def test_a_batch_that_takes_its_time_is_part_of_the_step(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
-    done = scalebench(
-        *("run", "ddp", "-k", "static", "--gpus", "1", "--out", "r", *SHORT),
-        *("--workload", "troubled:slow_batches"),
-    )
-    assert done.returncode == 0, done.stderr
-    for case in ("plain", "ddp-static-graph"):
-        assert row_of(project / "r", case, 1)["step_s"]["value"] >= BATCH_S

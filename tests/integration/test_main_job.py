@@ -166,17 +166,8 @@ def test_every_null_has_a_reason(finished: tuple[Path, str]) -> None:
         assert nulls <= set(row["unavailable"])
 
 
-def test_size_one_is_added_and_said(scalebench: Scalebench, project: Path) -> None:
-    done = scalebench("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r", *SHORT)
-    assert done.returncode == 0, done.stderr
-    assert "N = 1 was added" in done.stdout
-    rows = [(r["case"], r["world_size"]) for r in summary_of(project / "r")["rows"]]
-    assert rows == [("plain", 1), ("ddp-static-graph", 1), ("ddp-static-graph", 2)]
-    assert row_of(project / "r", "ddp-static-graph", 2)["efficiency_wrapped"] is not None
-
-
 def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project: Path) -> None:
-    flags = ("--scaling", "weak", "--workload", "mlp-tiny")
+    flags = ("--scaling", "weak", "--workload", "mlp-tiny", "--verbose")
     done = scalebench("run", "ddp", "-k", "bucket-5", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
     assert done.returncode == 0, done.stderr
     row, plain = row_of(project / "r", "ddp-bucket-5mb", 2), row_of(project / "r", "plain", 1)
@@ -185,18 +176,27 @@ def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project:
     assert row["efficiency"]["value"] == pytest.approx(step_ratio, rel=1e-9)
     assert row["correctness"]["status"] == "verified"
     assert row["step_s"]["low"] is None and row["step_s"]["high"] is None  # one launch
+    assert row["budget"] is None and "--no-trace" in row["unavailable"]["budget"]
+    assert "where the lost time goes" not in done.stdout
 
 
-@pytest.mark.parametrize("case", ["ddp-bf16", "ddp-checkpointing"])
-def test_optional_cases(scalebench: Scalebench, project: Path, case: str) -> None:
-    done = scalebench("run", "ddp", "-k", case, "--gpus", "1,2", "--out", "r", *SHORT)
+def test_optional_cases_and_a_size_of_one_that_is_added(
+    scalebench: Scalebench, project: Path
+) -> None:
+    cases = "static or bf16 or checkpointing or loader"
+    done = scalebench("run", "ddp", "-k", cases, "--gpus", "2", "--out", "r", *SHORT)
     assert done.returncode == 0, done.stderr
-    row = row_of(project / "r", case, 2)
-    assert row["correctness"]["status"] == "verified"
-    if case == "ddp-bf16":  # held against a baseline of its own precision
-        assert summary_of(project / "r")["rows"][0]["strategy_settings"]["autocast"]
-    else:
-        assert row["peak_memory_bytes"] < row_of(project / "r", "plain", 1)["peak_memory_bytes"]
+    assert "N = 1 was added" in done.stdout
+    run = project / "r"
+    for name in ("static-graph", "bf16", "checkpointing", "loader", "loader-inline"):
+        row = row_of(run, f"ddp-{name}", 2)
+        assert row["correctness"]["status"] == "verified"
+        assert row["efficiency"] is not None and row["efficiency_wrapped"] is not None
+    # What computes in bf16 has a baseline of its own precision.
+    assert row_of(run, "plain-bf16", 1)["strategy_settings"]["autocast"]
+    plain, less = row_of(run, "plain", 1), row_of(run, "ddp-checkpointing", 2)
+    assert less["peak_memory_bytes"] < plain["peak_memory_bytes"]
+    assert not any(log.read_text().count("Warning") for log in (run / "logs").rglob("*.log"))
 
 
 def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
@@ -235,7 +235,7 @@ def test_python_interface(project: Path) -> None:
         name="mine",
         question="does it work from Python?",
         cases=(sb.Case(name="small", strategy=sb.Ddp(bucket_mb=1), workload="mlp-tiny"),),
-        steps=sb.StepPlan(steps=5),
+        steps=sb.StepPlan(steps=5, trace=False),
         repeats=1,
     )
     run = sb.run(suite, world_sizes=[1, 2])

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timed
 TROUBLED = Path(__file__).parents[1] / "integration" / "troubled.py"
 RUN = (
     *("run", "ddp", "-k", "static", "--gpus", "2,4,8", "--out", "r"),
-    *("--workload", "troubled:healthy", *SHORT, "--no-trace"),
+    *("--workload", "troubled:healthy", *SHORT),
 )
 LONGEST_S = CONNECT_LIMIT_S + 60
 
