@@ -40,8 +40,15 @@ CASES: dict[str, Strategy] = {
     "zero1": Zero1(),
     "mesh": Mesh(shard=None, tensor=2),
 }
+WHOLE = ("ddp", "zero1")
+"""Cases whose checkpoints are not in parts: two ranks load them as eight would."""
 SPOILED = "ddp"
 """The case in which a restored tensor is changed, to see that the comparison notices."""
+
+
+def cases(world_size: int) -> list[str]:
+    """Return the cases of one world size."""
+    return [case for case in CASES if world_size < 8 or case not in WHOLE]
 
 
 def make_cell(folder: Path, case: str, world_size: int) -> Cell:
@@ -133,7 +140,7 @@ def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
     control = dist.new_group(backend="gloo", timeout=timeout)
     report: dict[str, Any] = {}
-    for case in CASES:
+    for case in cases(world_size):
         cell = make_cell(folder / "checkpoints", case, world_size)
         report[case] = look(RankContext(cell, rank, rank, torch.device("cpu"), control))
     if world_size == SAVED_BY:

@@ -7,6 +7,9 @@ from scalebench.spec.presets import CnnShape, GptShape, MlpShape, PacedShape, Wo
 DEEP = GptShape(name="deep", layers=7, heads=2, width=16, context=8, batch_size=8)
 """9 layers, the first and the last share the embedding; no number of stages divides them."""
 
+ALONE = ("1f1b", "interleaved-1f1b", "zero-bubble")
+"""Schedules that one rank alone runs as well."""
+
 MODELS: dict[str, WorkloadSpec] = {
     "cnn": CnnShape(name="c", depth=8, width=4, image=8, batch_size=8),
     "mlp": MlpShape(name="m", layers=4, width=8, features=6, batch_size=8),
@@ -20,8 +23,10 @@ def cases(world_size: int) -> dict[str, Cell]:
     for name, style in STYLES.items():
         chunks = {"one": 1, "two": 2, "any": 2 if name != "zero-bubble" else 1}[style.chunks]
         found[name] = _cell(world_size, DEEP, Pipeline(schedule=name, chunks=chunks))
-    found["layer by layer"] = _cell(world_size, DEEP, LayerWise())
+    if world_size == 1:
+        return {name: found[name] for name in ALONE}
     if world_size == 2:
+        found["layer by layer"] = _cell(world_size, DEEP, LayerWise())
         zero_bubble = Pipeline(schedule="zero-bubble", chunks=2)
         found["zero-bubble, 2 chunks"] = _cell(world_size, DEEP, zero_bubble)
         for name, model in MODELS.items():
@@ -34,6 +39,7 @@ def cases(world_size: int) -> dict[str, Cell]:
         found["more stages than layers"] = _cell(world_size, MODELS["paced"], too_many)
         found["cut by time"] = _cell(world_size, DEEP, Pipeline(split="measured"))
     if world_size == 4:
+        del found["gpipe"], found["looped-bfs"]
         found["unbalanced"] = _cell(world_size, DEEP, Pipeline(split="unbalanced"))
         side_by_side = Pipeline(schedule="interleaved-1f1b", chunks=2, data_parallel=2)
         found["layer by layer, 2 copies"] = _cell(world_size, DEEP, LayerWise(size=2), batch=16)

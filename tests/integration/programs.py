@@ -1,5 +1,6 @@
 """Programs whose forked ranks each report what they found, and the tests' side of them."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -50,6 +51,7 @@ def main(run_rank: Rank, run_shards: Rank | None = None) -> None:
     runs next to the ranks, in a process of its own.
     """
     folder = Path(sys.argv[1])
+    gc.freeze()  # ranks collect garbage often: what was imported is none
     for size in map(int, sys.argv[2:]):
         whos: list[tuple[Rank, int | str]] = [(run_rank, rank) for rank in range(size)]
         whos += [(run_shards, "shards")] if run_shards else []

@@ -54,8 +54,17 @@ CASES: dict[str, Strategy] = {
     "fsdp1-shard-grad-op": Fsdp1(reshard_after_forward=False),
     "zero1": Zero1(),
 }
-MEMORY = ("fsdp", "shard-grad-op", "fsdp1", "zero1")
-"""Cases of which the memory is counted, at two ranks."""
+OF_FOUR = ("fsdp", "hsdp", "fsdp1", "zero1")
+MEMORY = (
+    *((case, "gpt-tiny") for case in ("fsdp", "shard-grad-op", "fsdp1", "zero1")),
+    *((case, "gpt-mini") for case in ("fsdp", "zero1")),
+)
+"""Cases and workloads of which the memory is counted, at two ranks."""
+
+
+def cases(world_size: int) -> dict[str, Strategy]:
+    """Return what is looked at on three ranks, or on four, which can be two groups."""
+    return {n: s for n, s in CASES.items() if (n in OF_FOUR if world_size == 4 else n != "hsdp")}
 
 
 class Layer(nn.Module):
@@ -193,7 +202,7 @@ def full_parameters(training: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def look_at_memory(context: RankContext) -> dict[str, Any]:
-    """Return counted and predicted peak of a rank, bytes."""
+    """Return counted and predicted peak of a rank, and the largest group of parameters, bytes."""
     cell = context.cell
     alone = make_cell(Plain(), 1, cell.global_batch, cell.workload)
     baseline = inspect(RankContext(alone, 0, 0, context.device)).memory
@@ -209,6 +218,7 @@ def look_at_memory(context: RankContext) -> dict[str, Any]:
         facts.get("group_elements"),
     )
     return {
+        "group_bytes": 4 * max(facts.get("group_elements") or [0]),
         "counted": counted.model_dump(),
         "predicted": vars(predicted) | {"unavailable": dict(predicted.unavailable)},
         "total": predicted.total_bytes,
@@ -229,14 +239,13 @@ def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
 
     report: dict[str, Any] = {"cases": {}, "memory": {}}
     if world_size > 2:
-        for name, strategy in CASES.items():
-            if strategy.why_not("cpu", world_size) is None:
-                report["cases"][name] = look(context_of(strategy, SAMPLES, TIED))
+        for name, strategy in cases(world_size).items():
+            report["cases"][name] = look(context_of(strategy, SAMPLES, TIED))
     else:
-        for name in MEMORY:
-            for workload, rank_batch in (("gpt-tiny", 8), ("gpt-mini", 1)):
-                context = context_of(CASES[name], rank_batch, PRESETS[workload])
-                report["memory"][f"{name} {workload}"] = look_at_memory(context)
+        for name, workload in MEMORY:
+            rank_batch = 8 if workload == "gpt-tiny" else 1
+            context = context_of(CASES[name], rank_batch, PRESETS[workload])
+            report["memory"][f"{name} {workload}"] = look_at_memory(context)
     dist.destroy_process_group()
     return report
 

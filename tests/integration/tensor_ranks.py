@@ -41,7 +41,6 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "gpt, sequence": (Tensor(sequence=True), GPT),
     "gpt, sequence and loss": (Tensor(sequence=True, loss=True), GPT),
     "gpt, groups": (Tensor(size=2), GPT),
-    "gpt, groups, sequence and loss": (Tensor(size=2, sequence=True, loss=True), GPT),
     "mlp": (Tensor(), EVEN),
     "mlp, odd": (Tensor(), ODD),
     "mlp, groups": (Tensor(size=2), ODD),
@@ -62,7 +61,6 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "ring, own": (Context(method="ring"), OWN),
     "ring, checkpointing": (Context(method="ring", checkpointing=True), GPT),
     "ring, selective checkpointing": (Context(method="ring", checkpointing="selective"), GPT),
-    "ring, bf16": (Context(method="ring", autocast=True), GPT),
 }
 
 OF_EIGHT: dict[str, tuple[Grouped, WorkloadSpec]] = {
@@ -71,10 +69,6 @@ OF_EIGHT: dict[str, tuple[Grouped, WorkloadSpec]] = {
         GPT,
     ),
     "data × shard × tensor": (Mesh(data=2, shard=2, tensor=2, sequence=True, loss=True), GPT),
-    "data × context × tensor": (
-        Mesh(data=2, context=2, tensor=2, sequence=True, method="ring"),
-        GPT,
-    ),
     "shard × context × tensor, other order": (
         Mesh(
             shard=2,

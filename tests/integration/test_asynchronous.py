@@ -1,6 +1,5 @@
 """Training without lockstep, over four real ranks: each method at the limit its paper gives."""
 
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -13,7 +12,6 @@ from tests.integration.asynchronous_ranks import (
 )
 from tests.integration.programs import Found, reports_of
 
-ROOT = Path(__file__).parents[2]
 NUM_RANKS = 4
 ROUNDING = 1e-5
 ALL_REDUCE = 2 * (NUM_RANKS - 1) / NUM_RANKS

@@ -3,8 +3,6 @@
 Also in a chain: the two train on and save, and the eight load that.
 """
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.records.recovery import RecoveryRecord
@@ -14,10 +12,10 @@ from tests.integration.checkpoint_ranks import (
     RESTORE_FROM,
     SAVED_BY,
     STEPS_BETWEEN,
+    cases,
 )
 from tests.integration.programs import Reports, reports_of
 
-ROOT = Path(__file__).parents[2]
 METHODS = ["full", "sharded", "async"]
 
 
@@ -48,8 +46,10 @@ def test_a_restored_state_is_equal_bit_for_bit(reports: Reports, case: str) -> N
     assert [one.continues_equal for one in restores] == [True] * len(METHODS)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("world_size", LOADED_BY)
+LOADED = [(size, case) for size in LOADED_BY for case in cases(size)]
+
+
+@pytest.mark.parametrize(("world_size", "case"), LOADED)
 def test_another_number_of_ranks_loads_the_same_state(
     reports: Reports, case: str, world_size: int
 ) -> None:
@@ -60,7 +60,7 @@ def test_another_number_of_ranks_loads_the_same_state(
         assert all(one.num_tensors > 50 for one in restores)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(8))
 def test_two_ranks_train_on_from_four_before_eight_load_what_they_saved(
     reports: Reports, case: str
 ) -> None:

@@ -1,13 +1,10 @@
 """All-reduces over real ranks: sums, bytes on the wire, and the same bits everywhere."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.collective_variants import VARIANTS
 from tests.integration.programs import Reports, reports_of
 
-ROOT = Path(__file__).parents[2]
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
 

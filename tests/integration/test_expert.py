@@ -1,7 +1,5 @@
 """Expert parallel training over real ranks: the result of one process, the messages of the law."""
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.costmodel.expert_layers import ExpertModel
@@ -9,7 +7,6 @@ from scalebench.records.rows.experts import ExpertFigures
 from tests.integration.expert_ranks import BUSY_EXPERT, SAMPLES, SLOW_EXPERT, SLOW_S, TOP_2, cases
 from tests.integration.programs import Reports, reports_of
 
-ROOT = Path(__file__).parents[2]
 SIZES = (1, 2, 4)
 every_case = pytest.mark.parametrize(
     ("world_size", "case"), [(n, c) for n in SIZES for c in cases(n)]

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.records.files import with_checksum
 from tests.conftest import Scalebench
-from tests.integration.conftest import row_of
+from tests.integration.conftest import TRACED, row_of
 from tests.integration.programs import Reports, reports_of
-from tests.integration.sharded_ranks import CASES, MEMORY
+from tests.integration.sharded_ranks import MEMORY, cases
 
-ROOT = Path(__file__).parents[2]
 FLAT = ("fsdp1", "fsdp1-shard-grad-op")
 """Cases that pad whole groups, by a few elements that the law leaves out."""
 
-EVERY = [(n, case) for n in (3, 4) for case in CASES if (n, case) != (3, "hsdp")]
+EVERY = [(n, case) for n in (3, 4) for case in cases(n)]
 every_case = pytest.mark.parametrize(("world_size", "case"), EVERY)
 
 
@@ -52,24 +52,27 @@ def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -
 
 def test_sharding_costs_the_traffic_that_it_is_known_for(reports: Reports) -> None:
     """Resharding sends half as much again as an all-reduce, but for the root; bfloat16 less."""
-    for world_size in (3, 4):
-        sent = {name: one["wire_bytes"] for name, one in reports[world_size][0]["cases"].items()}
-        assert 1.3 < sent["fsdp"] / sent["ddp"] < 1.6
-        assert sent["no-shard"] == sent["ddp"]
-        assert 1.0 <= sent["shard-grad-op"] / sent["ddp"] < 1.1  # what is above 1 is padding
-        assert sent["zero1"] == pytest.approx(1.5 * sent["ddp"])
-        assert sent["bf16"] < 0.7 * sent["fsdp"]
-    assert sent["hsdp"] < sent["fsdp"]
+    sent = {name: one["wire_bytes"] for name, one in reports[3][0]["cases"].items()}
+    assert 1.3 < sent["fsdp"] / sent["ddp"] < 1.6
+    assert sent["no-shard"] == sent["ddp"]
+    assert 1.0 <= sent["shard-grad-op"] / sent["ddp"] < 1.1  # what is above 1 is padding
+    assert sent["zero1"] == pytest.approx(1.5 * sent["ddp"])
+    assert sent["bf16"] < 0.7 * sent["fsdp"]
+    of_four = reports[4][0]["cases"]
+    assert of_four["hsdp"]["wire_bytes"] < of_four["fsdp"]["wire_bytes"]
 
 
-@pytest.mark.parametrize("workload", ["gpt-tiny", "gpt-mini"])
-@pytest.mark.parametrize("case", MEMORY)
+@pytest.mark.parametrize(("case", "workload"), MEMORY)
 def test_memory_is_as_predicted(reports: Reports, case: str, workload: str) -> None:
-    """gpt-tiny: activations are most; gpt-mini with a sample per rank: the model's state is."""
+    """gpt-tiny: activations are most; gpt-mini with a sample per rank: the model's state is.
+
+    On a busy machine a group of gathered parameters may be held longer than it is needed.
+    """
     for report in reports[2]:
         found = report["memory"][f"{case} {workload}"]
         counted, predicted = found["counted"], found["predicted"]
-        assert found["total"] == pytest.approx(counted["allocated_bytes"], rel=0.05)
+        peak = counted["allocated_bytes"]
+        assert 0.95 * peak - found["group_bytes"] <= found["total"] <= 1.05 * peak
         assert predicted["parameters_bytes"] == pytest.approx(counted["parameters_bytes"], rel=0.01)
         assert predicted["optimizer_bytes"] == pytest.approx(counted["optimizer_bytes"], rel=0.02)
         assert counted["allocated_bytes"] < 0.9 * found["plain_bytes"]
@@ -96,3 +99,34 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(
     per_sample = row["memory"]["activations_bytes"] / fits
     assert row["peak_memory_bytes"] + (fails - fits) * per_sample > limit
     assert row["scaling"] == "weak" and row["correctness"]["status"] == "reference"
+
+
+def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(
+    scalebench: Scalebench, project: Path
+) -> None:
+    cases = "zero1 or fsdp-shard"
+    done = scalebench("run", "fsdp", "-k", cases, "--gpus", "1,2", *TRACED, "--out", "r")
+    assert done.returncode == 0, done.stderr
+    done = scalebench("project", "r", "--gpus", "2,8,64", "--measure-shard", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {(row["case"], row["world_size"]): row for row in json.loads(done.stdout)["rows"]}
+    for case in ("zero1", "fsdp-shard-grad-op"):
+        shares = {n: rows[case, n]["share"] for n in (2, 8)}
+        really = row_of(project / "r", case, 2)["peak_memory_bytes"]
+        assert shares[2]["peak_memory_bytes"] == pytest.approx(really, rel=0.02)
+        assert shares[8]["peak_memory_bytes"] < 0.8 * shares[2]["peak_memory_bytes"]
+        for n, share in shares.items():
+            row = rows[case, n]
+            computing = row["step_s"] - row["exposed_transfer_s"]
+            assert computing == pytest.approx(share["step_s"])
+        assert "no sample for each of 64 ranks" in rows[case, 64]["reason"]
+
+    # Made by another torch, it says nothing.
+    written = project / "r" / "run.json"
+    run = json.loads(written.read_text())
+    run["environment"]["torch"] = "1.0"
+    del run["sha256"]
+    written.write_text(with_checksum(json.dumps(run)))
+    done = scalebench("project", "r", "--gpus", "8", "--measure-shard")
+    assert done.returncode == 5
+    assert "was made with a different torch: a shard measured here says nothing" in done.stderr
