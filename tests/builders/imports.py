@@ -31,7 +31,7 @@ FLOORS = [
     {"__init__", "errors", "units", "stats", "cgroups", "processors"},
     {"spec"},
     {"records", "machine"},
-    {"trace", "costmodel", "gate", "launch"},
+    {"trace", "costmodel", "gate", "launch", "importing"},
     {"worker", "analysis"},
     {"search"},
     {"report"},

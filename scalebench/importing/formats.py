@@ -1,0 +1,290 @@
+"""Formats of logs as data: what a line of a step looks like, in templates.
+
+A template is the text of the line, with ``{...}`` where something stands that changes. Spaces fit
+any white space. What may stand in the braces:
+
+``{step}``, ``{epoch}``  numbers that count; ``{last}``, ``{per_epoch}``: up to how many
+``{s}``, ``{ms}``, ``{us}``  a time; a unit that is printed behind it counts more
+``{elapsed}``  hours, minutes and seconds
+``{samples}``, ``{tokens}``, ``{steps}``, ``{}``  a number, K, M, G and commas understood
+``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
+``{*}``  anything
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from scalebench.errors import UsageError
+
+Kind = Literal["step", "interval", "micro", "cumulative", "window"]
+Scope = Literal["job", "gpu", "rank"]
+
+COUNTS = ("step", "last", "epoch", "per_epoch", "n")
+NUMBER = r"(?:[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[Nn]a[Nn]|[-+]?[Ii]nf)"
+_TIMES = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
+_SIZES = {
+    f"{prefix}{binary}B": float((2**10 if binary else 10**3) ** power)
+    for power, prefix in enumerate(("", "K", "M", "G", "T"))
+    for binary in ("", "i")
+} | {"bytes": 1.0, "M": 2.0**20, "G": 2.0**30}
+_LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+_HOLE = re.compile(r"\{([^{}]*)\}")
+
+
+class Template:
+    """A text with holes, compiled.
+
+    Attributes:
+        unit: What stands in its hole that is no count; empty: it has none.
+        literal: Its longest part that is always the same.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text, self.unit = text, ""
+        anchored, ended = text.startswith("^"), text.endswith("$")
+        pieces = _HOLE.split(text.removeprefix("^").removesuffix("$"))
+        self.literal = max((word for piece in pieces[::2] for word in piece.split()), key=len)
+        boundary = r"(?<![\w/.-])" if text[0].isalpha() else ""
+        parts = [r"^\s*" if anchored else boundary]
+        for index, piece in enumerate(pieces):
+            parts.append(self._hole(piece) if index % 2 else _spaced(piece))
+        self.pattern = re.compile("".join(parts) + (r"\s*$" if ended else ""))
+        first = pieces[0].split()
+        self._lead = "" if anchored or not first or pieces[0][:1].isspace() else first[0]
+
+    def _hole(self, name: str) -> str:
+        if name == "*":
+            return ".*?"
+        if name in COUNTS:
+            return rf"\s*(?P<{name}>\d[\d,]*)(?:\.0+)?(?!\.?\d)"
+        self.unit = name or "number"
+        if name == "elapsed":
+            return r"(?P<value>(?:\d+ days?, )?(?:\d+:)?\d+:\d\d(?:\.\d+)?)(?P<suffix>)"
+        if name in _TIMES:
+            suffix = "(?:ms|us|µs|seconds|sec|s|min)(?![a-zA-Z/])" if name == "s" else "[KM](?!\\w)"
+        elif name in _SIZES:
+            suffix = "[KMGT]i?B|[MG](?![a-zA-Z])|bytes"
+        else:
+            suffix = "[KkMGBT](?![a-zA-Z])"
+        return rf"\s*(?P<value>{NUMBER})(?:\s?(?P<suffix>{suffix}))?"
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return where it stands in a line; its first word is looked for first: that is quick."""
+        if not self._lead:
+            return self.pattern.search(line)
+        at = line.find(self._lead)
+        while at >= 0:
+            if found := self.pattern.match(line, at):
+                return found
+            at = line.find(self._lead, at + 1)
+        return None
+
+    def find(self, line: str) -> float | None:
+        """Return the value in a line, in SI units; None: the line has none."""
+        found = self.search(line)
+        return None if found is None else self.value(found["value"], found["suffix"])
+
+    def value(self, text: str, suffix: str | None) -> float:
+        """Return what a number means in this template's unit."""
+        if self.unit == "elapsed":
+            return elapsed(text)
+        number = float(text.replace(",", ""))
+        if self.unit in _TIMES:
+            unit = self.unit if suffix in (None, "K", "M") else suffix
+            return number * _TIMES[unit] * (_LARGE[suffix] if unit is not suffix and suffix else 1)
+        if self.unit in _SIZES:
+            return number * _SIZES[suffix or self.unit]
+        scaled = number * _LARGE[suffix or ""]
+        return scaled / 100 if self.unit == "%" else scaled
+
+
+def _spaced(text: str) -> str:
+    return r"\s*".join(re.escape(word) for word in re.split(r"\s+", text))
+
+
+def elapsed(text: str) -> float:
+    """Return the seconds of ``1 day, 2:03:04`` or ``03:04``."""
+    days, _, clock = text.rpartition(", ")
+    seconds = 86400.0 * float(days.split()[0]) if days else 0.0
+    for power, part in enumerate(reversed(clock.split(":"))):
+        seconds += float(part) * 60**power
+    return seconds
+
+
+@cache
+def template(text: str) -> Template:
+    """Return a template, compiled once.
+
+    Raises:
+        ValueError: It has nothing but holes.
+    """
+    if not _HOLE.sub("", text).strip("^$ "):
+        raise ValueError(f"{text!r} has nothing but what changes")
+    return Template(text)
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", ignored_types=(cached_property,))
+
+
+class Value(_Table):
+    """Where a value stands and what it is the value of.
+
+    Attributes:
+        at: Templates, the first that fits counts.
+        kind: ``step``: of the very step; ``interval``: mean of the steps since the line before;
+            ``micro``: of a micro-batch; ``cumulative``: since the beginning; ``window``: median or
+            mean of the last few steps, whichever: the clock counts more.
+        scope: Whose it is.
+        doubtful: It only stands where no other value or clock tells.
+    """
+
+    at: list[str]
+    kind: Kind = "step"
+    scope: Scope = "job"
+    doubtful: bool = False
+
+    _list = field_validator("at", mode="before")(_listed)
+
+    @cached_property
+    def templates(self) -> list[Template]:
+        """The templates, compiled."""
+        return [template(text) for text in self.at]
+
+
+def _as_value(value: Any) -> Any:
+    return {"at": value} if isinstance(value, str | list) else value
+
+
+class Format(_Table):
+    """How a framework prints its steps.
+
+    Attributes:
+        about: Which framework.
+        step: Templates with ``{step}``: what makes a line one of a step.
+        step_in: In what ``{step}`` counts.
+        has: Words of which a line has one: others are passed over quickly.
+        without: Words that no line of a step has, where evaluation looks alike.
+        block: The lines after it, up to the next step, belong to it.
+        bar: A progress bar: others may run at the same time, and the longest one is the training.
+        each_rank: Every rank prints with its number in front.
+        final: There are no steps, only a line at the end.
+        evaluation: Its lines are no training.
+        end: What the last micro-batch of a step has.
+        facts: Name of a fact → the key that stands before it, where it means that here.
+        clock: Where the clock stands, if not in front of the line.
+        time, rate, speed: Seconds, samples or tokens per second, steps per second.
+        average: Mean of all steps so far, seconds.
+        batch: Samples of a step of the job.
+        step_tokens, total_tokens: Tokens of a step and of all so far.
+        skipped: How many steps were none of the optimizer.
+    """
+
+    name: str
+    about: str = ""
+    step: list[str]
+    step_in: Literal["steps", "samples"] = "steps"
+    has: list[str] = []
+    without: list[str] = []
+    block: bool = False
+    bar: bool = False
+    each_rank: bool = False
+    final: bool = False
+    evaluation: bool = False
+    end: list[str] = []
+    facts: dict[str, str] = {}
+    clock: Value | None = None
+    time: Value | None = None
+    rate: Value | None = None
+    speed: Value | None = None
+    average: Value | None = None
+    batch: Value | None = None
+    step_tokens: Value | None = None
+    total_tokens: Value | None = None
+    skipped: Value | None = None
+    loss: Value | None = None
+    memory: Value | None = None
+    mfu: Value | None = None
+    tflops: Value | None = None
+
+    _lists = field_validator("step", "has", "without", "end", mode="before")(_listed)
+    _values = field_validator(
+        *("clock", "time", "rate", "speed", "average", "batch", "step_tokens", "total_tokens"),
+        *("skipped", "loss", "memory", "mfu", "tflops"),
+        mode="before",
+    )(_as_value)
+
+    @cached_property
+    def anchors(self) -> list[Template]:
+        """The templates of the step, compiled."""
+        return [template(text) for text in self.step]
+
+    @cached_property
+    def words(self) -> list[str]:
+        """What a line has to have at least one of."""
+        return self.has or list({anchor.literal for anchor in self.anchors})
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """Name → the values that a line may have."""
+        found = {name: getattr(self, name) for name in VALUES}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+VALUES = (
+    *("clock", "time", "rate", "speed", "average", "batch", "step_tokens", "total_tokens"),
+    *("skipped", "loss", "memory", "mfu", "tflops"),
+)
+
+
+def _of_tables(tables: Mapping[str, Any], where: str) -> list[Format]:
+    found = []
+    for name, table in tables.items():
+        try:
+            one = Format(**{**table, "name": name})
+            for text in [*one.step, *(text for value in one.values.values() for text in value.at)]:
+                template(text)
+            if not all("{step}" in text for text in one.step):
+                raise ValueError("step has no {step}")
+        except (ValidationError, ValueError, TypeError, IndexError, re.error) as error:
+            told = error.errors()[0] if isinstance(error, ValidationError) else None
+            why = f"{'.'.join(map(str, told['loc']))}: {told['msg']}" if told else error
+            raise UsageError(f"{where}: format {name}: {why}. See docs/import.md.") from None
+        found.append(one)
+    return found
+
+
+def read_data() -> dict[str, Any]:
+    """Return the tables of `formats.toml`."""
+    return tomllib.loads(
+        (resources.files("scalebench.importing") / "formats.toml").read_text(encoding="utf-8")
+    )
+
+
+@cache
+def built_in() -> tuple[Format, ...]:
+    """Return the formats of the package, the more special ones first."""
+    return tuple(_of_tables(read_data(), "formats.toml"))
+
+
+def formats(own: Mapping[str, Any] | None = None, where: str = "") -> Sequence[Format]:
+    """Return the user's own formats and those of the package.
+
+    Args:
+        own: Name → table, of the user's configuration.
+        where: Its file.
+
+    Raises:
+        UsageError: One of them is no format.
+    """
+    return [*_of_tables(own or {}, where), *built_in()]

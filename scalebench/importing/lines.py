@@ -1,0 +1,146 @@
+"""The one normaliser: what stands in front of a line, and pieces of text as they come.
+
+Carriage returns end lines, colours are taken out; ranks, hosts and clocks in front of a line are
+kept as facts: they tell who printed it, and when.
+"""
+
+import gzip
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from scalebench.errors import UsageError
+
+CHUNK = 1 << 20
+LONGEST_LINE = 1 << 22
+"""A line of more bytes is no line of a log."""
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_CLOCK = re.compile(
+    r"(?<!\d)(?:(?P<date>\d{4}[-/]\d\d[-/]\d\d)[ T_]|(?P<day>\d\d/\d\d) )?"
+    r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?(?!\d|:)"
+)
+_RANK = re.compile(
+    r"\[(?:default|rank)(\d+)\]|^\s*\[\d+,(\d+)\]<|\[rank:? ?(\d+)\]|\bRank[ :](\d+)\b"
+    r"|^\s*(\d+): |\|RANK=(\d+)",
+    re.IGNORECASE,
+)
+_HOST = re.compile(r"^\s*\(?([A-Za-z][\w.-]*)(?:-\d+\s+\||: |, pid=\d+\))")
+
+
+class Prefix(NamedTuple):
+    """What stands in front of a step.
+
+    Attributes:
+        who: Rank or host that printed it, or both; empty: it is not said.
+        rank: Its number; None: no number is told.
+        clock: Seconds since 1970, or since midnight; None: there is none.
+        resolution: Of the clock, seconds.
+    """
+
+    who: str
+    rank: int | None
+    clock: float | None
+    resolution: float
+
+
+def prefix_of(text: str) -> Prefix:
+    """Read what stands in front of a step; of several clocks the last one counts."""
+    clock, rest, resolution = None, text, 1.0
+    found = list(_CLOCK.finditer(text)) if ":" in text else []
+    if found:
+        last = found[-1]
+        day = _day(last["date"] or last["day"] or "")
+        fraction = last["f"]
+        clock = day + int(last["h"]) * 3600 + int(last["m"]) * 60 + int(last["s"])
+        if fraction:
+            clock += float("0." + fraction[1:])
+            resolution = 10.0 ** -len(fraction[1:])
+        rest = text[: found[0].start()] + "|" + text[last.end() :]
+    who, rank = _who(rest[:120])
+    return Prefix(who, rank, clock, resolution)
+
+
+@lru_cache(maxsize=4096)
+def _who(rest: str) -> tuple[str, int | None]:
+    rank = _RANK.search(rest)
+    host = _HOST.search(rest)
+    number = next((int(group) for group in rank.groups() if group), None) if rank else None
+    named = host[1] if host and not host[1].startswith(("Epoch", "INFO")) else ""
+    return f"{named}{'' if number is None else f'/{number}'}", number
+
+
+@lru_cache(maxsize=64)
+def _day(date: str) -> float:
+    if not date:
+        return 0.0
+    if len(date) == 5:  # month and day: any leap year will do
+        date = f"2000/{date}"
+    try:
+        return datetime.strptime(date.replace("-", "/"), "%Y/%m/%d").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a log, packed or not.
+
+    Raises:
+        UsageError: It cannot be read, is empty, or is no text.
+    """
+    try:
+        file: BinaryIO = path.open("rb")
+        head = file.read(4096)
+        if head[:2] == b"\x1f\x8b":
+            file.seek(0)
+            file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+            head = file.read(4096)
+        file.seek(0)
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from error
+    if not head.strip():
+        file.close()
+        raise UsageError(f"{path} is empty.")
+    if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        file.close()
+        raise UsageError(f"{path} is binary, not a log of text.")
+    return file
+
+
+def chunks(file: BinaryIO) -> Iterator[str]:
+    """Yield a log in pieces of whole lines, without colours; the last one may not end in one.
+
+    Carriage returns have become ends of lines.
+    """
+    rest = b""
+    wide = ""
+    while True:
+        piece = file.read(CHUNK)
+        if not piece:
+            break
+        if not rest and not wide and piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            wide = "utf-16-le" if piece[:2] == b"\xff\xfe" else "utf-16-be"
+            piece = piece[2:]
+        if wide:
+            piece = piece.decode(wide, "replace").encode()
+        piece = rest + piece
+        if b"\r" in piece:
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        end = piece.rfind(b"\n") + 1
+        if not end and len(piece) < LONGEST_LINE:
+            rest = piece
+            continue
+        end = end or len(piece)
+        rest = piece[end:]
+        yield _text(piece[:end])
+    if rest:
+        yield _text(rest)
+
+
+def _text(piece: bytes) -> str:
+    if b"\x1b" in piece:
+        piece = _ANSI.sub(b"", piece)
+    return piece.decode("utf-8", "replace")

@@ -1,0 +1,443 @@
+"""From a log to the records of its steps: read once, line by line, in little memory.
+
+Lines that several ranks print of one step become one record. A step number that goes back is a
+restart: the part after it counts.
+"""
+
+import difflib
+import itertools
+import math
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scalebench.errors import UsageError
+from scalebench.importing.facts import Facts, facts_of
+from scalebench.importing.formats import Format, Template
+from scalebench.importing.lines import Prefix, chunks, opened, prefix_of
+
+COLUMNS = (
+    *("step", "clock", "time", "rate", "speed", "average", "batch", "step_tokens"),
+    *("total_tokens", "skipped", "mfu", "tflops", "copies", "end"),
+)
+OPEN_STEPS = 16
+"""Steps of which ranks may still print."""
+FACTS_CHARS = 2 << 20
+"""So much of a log, and of what stands before a restart, is searched for facts."""
+ENOUGH_LINES = 20
+SAME_BAR_S = 3.0
+"""Bars of two ranks show the same step within this."""
+MOST_SEEN = 1 << 17
+
+
+class Records:
+    """Records of the steps of a job, a column for each value.
+
+    Attributes:
+        columns: Name → a number for each record, nan: the line does not say.
+        whos: Who printed: rank or host → how many lines.
+        ranks: Numbers of ranks in front of lines.
+        resolution: Of the clock, seconds.
+    """
+
+    def __init__(self) -> None:
+        self.columns = {name: array("d") for name in COLUMNS}
+        self.whos: dict[str, int] = {}
+        self.ranks: set[int] = set()
+        self.resolution = 1.0
+        self.last_total = 0
+        self.loss: list[float] = []
+        self.bad_loss = 0
+        self.bad_at: float | None = None
+        self.memory = 0.0
+        self.units: dict[str, str] = {}
+        self._open: dict[float, Line] = {}
+        self._seen: dict[float, float] = {}
+        self._clock = -math.inf
+        self._newest = -1.0
+        self._offset, self._place = 0.0, -1.0
+        self._epoch = -1.0
+
+    def __len__(self) -> int:
+        return len(self.columns["step"])
+
+    def place(self, step: float, epoch: float | None, per_epoch: float | None, bar: bool) -> float:
+        """Return the number of a step over all epochs; a smaller one than before: a restart."""
+        if epoch is not None and per_epoch is not None:
+            return epoch * per_epoch + step
+        starts = epoch is not None and epoch > self._epoch
+        if bar:
+            starts = step < self._place - OPEN_STEPS and step <= 2
+        if starts and self._place >= 0 and step <= self._place:
+            self._offset += self._place
+        if epoch is not None:
+            self._epoch = max(epoch, self._epoch)
+        self._place = step
+        return self._offset + step
+
+    def goes_back(self, step: float) -> bool:
+        """Tell whether a step's number is smaller than those that may still be printed."""
+        return step < self._newest and step not in self._open
+
+    def is_copy(self, step: float, values: dict[str, float], bar: bool) -> bool:
+        """Tell whether another rank's log stands behind this one: its clock goes back as well."""
+        if bar:
+            known = self._seen.get(step)
+            return known is not None and abs(known - values.get("time", -1e9)) <= SAME_BAR_S
+        return values.get("clock", math.inf) < self._clock - 1
+
+    def add(self, step: float, line: "Line") -> None:
+        """Add what a line says of a step."""
+        self._clock = line.values.get("clock", self._clock)
+        if len(self._seen) < MOST_SEEN and "time" in line.values:
+            self._seen.setdefault(step, line.values["time"])
+        known = self._open.get(step)
+        if known is None:
+            if len(self._open) >= OPEN_STEPS:
+                self._close(min(self._open))
+            self._open[step] = line
+            self._newest = step
+        else:
+            known.merge(line)
+
+    def close(self) -> None:
+        """Note that no line comes any more."""
+        for step in sorted(self._open):
+            self._close(step)
+
+    def _close(self, step: float) -> None:
+        line = self._open.pop(step)
+        self.columns["step"].append(step)
+        values = line.values
+        for name in COLUMNS[1:-2]:
+            self.columns[name].append(values.get(name, math.nan))
+        self.columns["copies"].append(line.copies)
+        self.columns["end"].append(line.end)
+        loss = values.get("loss")
+        if loss is not None and math.isfinite(loss):
+            self.loss = [self.loss[0] if self.loss else loss, loss]
+            self.bad_at = None
+        elif loss is not None:
+            self.bad_loss += 1
+            self.bad_at = step if self.bad_at is None else self.bad_at
+        self.memory = max(self.memory, values.get("memory", 0.0))
+
+
+@dataclass(slots=True)
+class Line:
+    """What lines say of one step: of the slowest rank, and of the ranks' rates the sum.
+
+    Attributes:
+        values: Name → number, in SI units.
+        who: Rank or host that printed it; empty: it is not said.
+        adds: Rates are of ranks, and add up.
+        end: It ends a step of micro-batches.
+        copies: Lines that say the same step.
+    """
+
+    values: dict[str, float]
+    who: str
+    adds: bool
+    end: bool
+    copies: int = 1
+    whos: set[str] | None = None
+
+    def merge(self, other: "Line") -> None:
+        """Add what another line says of the same step."""
+        self.copies += 1
+        self.whos = self.whos or {self.who}
+        for name, value in other.values.items():
+            mine = self.values.get(name)
+            if mine is None:
+                self.values[name] = value
+            elif name == "time":
+                self.values[name] = max(mine, value)
+            elif name == "rate" and self.adds and (not other.who or other.who not in self.whos):
+                self.values[name] = mine + value
+        self.whos.add(other.who)
+        self.end = self.end or other.end
+
+
+@dataclass
+class Log:
+    """What was read of a log.
+
+    Attributes:
+        format: How it prints its steps.
+        records: Of the part that counts.
+        facts: Of its job.
+        notices: What a reader has to know.
+    """
+
+    path: Path
+    format: Format
+    records: Records
+    facts: Facts
+    notices: list[str] = field(default_factory=list)
+    evaluations: int = 0
+    totals: dict[str, float] = field(default_factory=dict)
+
+
+def read_log(path: Path, known: Sequence[Format], own: Format | None = None) -> Log:
+    """Read a log.
+
+    Args:
+        path: The file, perhaps packed with gzip.
+        known: The formats to look for.
+        own: The format to take; None: the first of ``known`` that fits.
+
+    Raises:
+        UsageError: It is no such log, or that of two jobs.
+    """
+    with opened(path) as file:
+        return _Reader(path, known, own).read(chunks(file))
+
+
+class _Reader:
+    def __init__(self, path: Path, known: Sequence[Format], own: Format | None) -> None:
+        self.path, self.known, self.format = path, known, own
+        self.bars: dict[int, Records] = {0: Records()}
+        self.facts: Facts | None = None
+        self.notices: list[str] = []
+        self.before = ""
+        self.totals: dict[str, float] = {}
+        self.copies = self.taken = 0
+        self.last_end = 0
+        self._before_first = ""
+        self._sticky: dict[str, Template] = {}
+
+    def read(self, pieces: Iterator[str]) -> Log:
+        head, unended = "", False
+        for piece in pieces:
+            unended = not piece.endswith("\n")
+            if len(head) < FACTS_CHARS:
+                head += piece
+            text = self.before + piece
+            self.before = ""
+            if self.format is None:
+                self.format = choose(text, self.known)
+                self.before = text[-FACTS_CHARS:] if self.format is None else ""
+            if self.format is not None:
+                self._scan(self.format, self._whole(self.format, text), unended)
+        if self.format is None:
+            raise _unknown(self.path, head, self.known)
+        self._scan(self.format, self.before, False)
+        for records in self.bars.values():
+            records.close()
+        records = self._training()
+        if not len(records):
+            raise UsageError(
+                f"{self.path} has no line of a step as {self.format.name} prints them: "
+                f"{self.format.step[0]}"
+            )
+        facts = self.facts or Facts()
+        facts.merge(facts_of(head[:FACTS_CHARS], self.format.facts))
+        self.totals |= totals_of(head[-FACTS_CHARS:] if unended else head)
+        return Log(self.path, self.format, records, facts, self.notices, totals=self.totals)
+
+    def _whole(self, form: Format, text: str) -> str:
+        """Return a text up to its last block, which may go on in the next piece."""
+        if not form.block:
+            return text
+        begin = max((begin for begin, _ in candidates(text, form)), default=len(text))
+        self.before = text[begin:]
+        return text[:begin]
+
+    def _training(self) -> Records:
+        """Return the records of the training; of several bars that with the most steps."""
+        found = max(self.bars.items(), key=lambda bar: (len(bar[1]), bar[0]))
+        found[1].last_total = found[0]
+        return found[1]
+
+    def _scan(self, form: Format, text: str, unended: bool) -> None:
+        end, self.last_end = len(text), 0
+        for begin, stop in candidates(text, form):
+            line = text[begin:stop]
+            if unended and stop == end and not form.bar and self.taken > 2:
+                self.notices.append("its last line has no end and is left out")
+                break
+            if self.taken == 0:
+                self._before_first = text[max(0, begin - FACTS_CHARS) : begin]
+            self._take(form, line, text, begin)
+
+    def _take(self, form: Format, line: str, text: str, begin: int) -> None:
+        found = self._anchor(form, line)
+        if found is None or any(word in line for word in form.without):
+            return
+        groups = found.groupdict()
+        step = _int(groups["step"])
+        assert step is not None
+        step = 0 if form.final else step
+        prefix = prefix_of(line[: found.start()][-300:])
+        total = _int(groups.get("last")) or 0
+        records = self.bars.setdefault(total, Records()) if form.bar else self.bars[0]
+        at = records.place(step, _int(groups.get("epoch")), _int(groups.get("per_epoch")), form.bar)
+        values = self._values(form, line, records)
+        if prefix.clock is not None and "clock" not in values:
+            values["clock"] = prefix.clock
+            records.resolution = min(records.resolution, prefix.resolution)
+        if records.goes_back(at):
+            if records.is_copy(at, values, form.bar):
+                self.copies += 1
+                return
+            between = text[max(self.last_end, begin - FACTS_CHARS) : begin]
+            records = self._restart(form, records, at, between)
+        self._note_who(records, prefix)
+        ended = not form.end or any(word in line for word in form.end)
+        self.taken += 1
+        self.last_end = begin + len(line)
+        adds = form.values["rate"].scope == "rank" if "rate" in form.values else False
+        records.add(at, Line(values, prefix.who, adds, ended))
+
+    def _anchor(self, form: Format, line: str) -> re.Match[str] | None:
+        sticky = self._sticky.get("")
+        if sticky is not None and (found := sticky.search(line)):
+            return found
+        for anchor in form.anchors:
+            if found := anchor.search(line):
+                self._sticky[""] = anchor
+                return found
+        return None
+
+    def _values(self, form: Format, line: str, records: Records) -> dict[str, float]:
+        values = {}
+        for name, value in form.values.items():
+            sticky = self._sticky.get(name)
+            number = sticky.find(line) if sticky is not None else None
+            if number is None:
+                for one in value.templates:
+                    number = one.find(line)
+                    if number is not None:
+                        self._sticky[name] = one
+                        records.units[name] = one.unit
+                        break
+            if number is not None:
+                values[name] = number
+        if "clock" in values:
+            records.resolution = min(records.resolution, 1e-3)
+        return values
+
+    def _note_who(self, records: Records, prefix: Prefix) -> None:
+        records.whos[prefix.who] = records.whos.get(prefix.who, 0) + 1
+        if prefix.rank is not None and len(records.ranks) < 1 << 16:
+            records.ranks.add(prefix.rank)
+
+    def _restart(self, form: Format, old: Records, step: float, before: str) -> Records:
+        """Begin again where a step number goes back; refuse what is another job's.
+
+        Raises:
+            UsageError: What is said before it is of another N or model.
+        """
+        if self.facts is None:
+            self.facts = facts_of(self._before_first, form.facts)
+        earlier, here = self.facts, facts_of(before, form.facts)
+        for name, value in here.identity.items():
+            was = earlier.identity.get(name, value)
+            if was != value:
+                raise UsageError(
+                    f"{self.path} holds two jobs: {name} is {was:g} and then {value:g}. "
+                    "Cut it into one file for each."
+                )
+        old.close()
+        earlier.merge(here)
+        self.notices.append(
+            f"the step number goes back from {old.columns['step'][-1]:.0f} to {step:.0f}: "
+            "a restart; only the part after it counts"
+        )
+        fresh = Records()
+        fresh.units = dict(old.units)
+        fresh.place(step, None, None, form.bar)
+        for total, records in self.bars.items():
+            if records is old:
+                self.bars[total] = fresh
+        return fresh
+
+
+def _int(text: str | None) -> int | None:
+    return None if text is None else int(text.replace(",", ""))
+
+
+def candidates(text: str, form: Format) -> Iterator[tuple[int, int]]:
+    """Yield where lines begin and end that may be of steps; of blocks, all of their lines."""
+    words = form.words
+    places = _lines_of_word(text, words[0]) if len(words) == 1 else _lines_of(text, words)
+    if not form.block:
+        yield from places
+        return
+    begins = [begin for begin, end in places if _is_step(form, text[begin:end])]
+    yield from itertools.pairwise([*begins, len(text)])
+
+
+def _is_step(form: Format, line: str) -> bool:
+    return any(anchor.search(line) for anchor in form.anchors)
+
+
+def _lines_of_word(text: str, word: str) -> Iterator[tuple[int, int]]:
+    at = text.find(word)
+    while at >= 0:
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        yield text.rfind("\n", 0, at) + 1, end
+        at = text.find(word, end)
+
+
+def _lines_of(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    begin = 0
+    for line in text.split("\n"):
+        if any(word in line for word in words):
+            yield begin, begin + len(line)
+        begin += len(line) + 1
+
+
+def choose(text: str, known: Sequence[Format]) -> Format | None:
+    """Return the first format of which a text has a line of a step with a time or a clock."""
+    for form in known:
+        if not any(word in text for word in form.words):
+            continue
+        seen = 0
+        for begin, end in candidates(text, form):
+            line = text[begin:end]
+            if any(word in line for word in form.without) or form.evaluation:
+                continue
+            found = next((m for a in form.anchors if (m := a.search(line))), None)
+            if found is not None and _tells_time(form, line, found.start()):
+                return form
+            seen += 1
+            if seen > ENOUGH_LINES * 50:
+                break
+    return None
+
+
+def _tells_time(form: Format, line: str, start: int) -> bool:
+    for name in ("time", "rate", "speed", "clock"):
+        value = form.values.get(name)
+        if value is not None and any(one.find(line) is not None for one in value.templates):
+            return True
+    return form.block and prefix_of(line[:start]).clock is not None
+
+
+def totals_of(text: str) -> dict[str, float]:
+    """Return what transformers says at the end of a training: its runtime and steps per second."""
+    found = {}
+    for name in ("train_runtime", "train_steps_per_second", "train_samples_per_second"):
+        match = re.search(rf"['\"]{name}['\"]: ['\"]?([\d.]+)", text)
+        if match:
+            found[name] = float(match[1])
+    return found
+
+
+def _unknown(path: Path, text: str, known: Sequence[Format]) -> UsageError:
+    """Return the error of a log that no format fits, with the nearest three and how to add one."""
+    words = {form.name: [*form.words, *(a.literal for a in form.anchors)] for form in known}
+    near = sorted(words, key=lambda n: -sum(w in text for w in words[n]) / len(words[n]))[:3]
+    example = next((ln for ln in text.split("\n") if re.search(r"\d", ln) and "tep" in ln), "")
+    example = example or next((ln for ln in text.split("\n") if re.search(r"\d", ln)), "")
+    close = difflib.get_close_matches(path.stem, list(words), 1)
+    return UsageError(
+        f"{path}: no known format fits (nearest: {', '.join(dict.fromkeys([*close, *near]))}). "
+        "Describe its line of a step in scalebench.toml: [formats.mine] / "
+        'step = "step {step}" / time = "time {s}" / loss = "loss {}"'
+        + (f" for a line as: {example.strip()[:120]}" if example else "")
+    )

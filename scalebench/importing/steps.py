@@ -1,0 +1,291 @@
+"""From the records of a log to the times of its steps: the rules that logs of the field taught.
+
+1. A line may have the time of its step, the mean since the line before, that of a micro-batch, the
+   time since the beginning, or none; where it has none, samples over rate or the clock tell it.
+2. Cumulative times are differenced; micro-batches add up to their step.
+3. A clock of 1 s or 1 ms tells spans, not single steps: lines are put together until a span is
+   a hundred times what the clock can tell.
+4. The first steps compile, and what follows at once may be too short (asynchronous dispatch): both
+   are left out while they differ from the rest.
+5. What takes more than its steps (evaluation, checkpoints) is cut out and counted apart.
+6. Clock and printed time are compared always.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench.importing.formats import Format
+from scalebench.importing.reader import Log
+
+Floats = NDArray[np.float64]
+
+PAUSE = 3.0
+"""A step of so many times the median is none; nor is one of the clock that is twice as long."""
+PAUSE_OF_CLOCK = 2.0
+LONGER, SHORTER = 1.1, 0.5
+"""Of the median: the first steps are left out as long as they are beyond."""
+MOST_WARMUP = 10
+SPANS = 100
+"""A span has to be so many times what its clock tells."""
+DIFFER = 0.03
+"""Clock and printed time that differ by more are told."""
+
+
+@dataclass
+class Steps:
+    """What the steps of a job take.
+
+    Attributes:
+        seconds: Of each step or of each stretch of steps, the mean, seconds.
+        counts: How many steps each stands for.
+        source: ``printed``, ``clock``, ``rate`` or ``total``.
+        averaged: They are means of several steps.
+        kept: Which records they come from; empty: of none alone.
+        warmup: Records left out at the beginning.
+        pauses: How many were cut out, and what they took together, seconds.
+        why_none: Why there are none; empty: there are.
+    """
+
+    seconds: Floats = field(default_factory=lambda: np.empty(0))
+    counts: Floats = field(default_factory=lambda: np.empty(0))
+    source: str = "printed"
+    averaged: bool = False
+    kept: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    warmup: int = 0
+    pauses: tuple[int, float] = (0, 0.0)
+    why_none: str = ""
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of a step in the mean of all that were kept."""
+        return float((self.seconds * self.counts).sum() / self.counts.sum())
+
+
+def steps_of(log: Log, batch: float | None) -> Steps:
+    """Return the steps of a log.
+
+    Args:
+        log: As it was read.
+        batch: Samples of a step of the job; None: not known. Rates rest on it.
+    """
+    form, columns = log.format, {n: np.frombuffer(c) for n, c in log.records.columns.items()}
+    if form.final:
+        return Steps(why_none="the log has no steps, only a final line of each rank")
+    if "train_runtime" in log.totals and not _tells_steps(columns):
+        return _of_total(log)
+    at = columns["step"] / (batch or 1.0) if form.step_in == "samples" else columns["step"]
+    if form.step_in == "samples" and batch is None:
+        at = np.arange(len(at), dtype=float)
+    by_clock = _by_clock(columns["clock"], at, log.records.resolution)
+    printed = _printed(form, columns, at, log)
+    if printed is None or (_doubted(form) and len(by_clock.seconds)):
+        other = by_clock if len(by_clock.seconds) else _by_rate(form, columns, at, batch)
+        chosen = other if len(other.seconds) else printed or other
+    else:
+        chosen = printed
+    if not len(chosen.seconds):
+        chosen.why_none = chosen.why_none or _why_none(log, at)
+    if printed is not None and len(by_clock.seconds) and len(printed.seconds):
+        _compare(chosen, printed, by_clock, log.records.resolution)
+    return chosen
+
+
+def _tells_steps(columns: dict[str, Floats]) -> bool:
+    return any(np.isfinite(columns[name]).sum() > 1 for name in ("time", "speed", "clock"))
+
+
+def _of_total(log: Log) -> Steps:
+    """Return the one step that a total tells: without evaluations, and without any interval."""
+    totals = log.totals
+    steps = totals.get("steps") or totals["train_runtime"] * totals.get("train_steps_per_second", 0)
+    if steps < 1:
+        return Steps(why_none="the log has a total of seconds, and not of how many steps")
+    evaluation = totals.get("eval_runtime", 0.0)
+    number = int(totals.get("num_evals", 0))
+    mean = (totals["train_runtime"] - evaluation) / steps
+    if mean <= 0:
+        return Steps(why_none="evaluations took as long as the whole training")
+    return Steps(
+        np.array([mean]), np.array([steps]), "total", True, pauses=(number, evaluation),
+        notices=["one total over all steps: no interval can be given"],
+    )  # fmt: skip
+
+
+def _doubted(form: Format) -> bool:
+    return form.time is not None and form.time.kind == "window"
+
+
+def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> Steps | None:
+    """Return the steps as the log prints them; None: it prints no times."""
+    time, speed = columns["time"], columns["speed"]
+    if form.time is not None and form.time.kind == "cumulative" and np.isfinite(time).sum() > 1:
+        resolution = 1.0 if form.bar else 10.0 ** -_decimals(time)
+        found = _by_clock(time, at, resolution)
+        found.source = "printed"
+        if len(found.seconds):
+            return found
+        time = np.full(len(at), np.nan)
+    if form.time is not None and form.time.kind == "micro":
+        return _of_micro_batches(time, columns["end"])
+    if not np.isfinite(time).any() and np.isfinite(speed).any():
+        time = 1 / np.where(speed > 0, speed, np.nan)
+    if not np.isfinite(time).any():
+        return None
+    averaged = form.time is not None and form.time.kind in ("interval", "window")
+    stride = _stride(at) if averaged else 1.0
+    ok = np.isfinite(time) & (time > 0) & ~(columns["skipped"] > 0)
+    if not ok.any():
+        ok = np.isfinite(time) & (time > 0)
+    return _cleaned(time, np.full(len(time), stride), ok, averaged and stride > 1, PAUSE)
+
+
+def _decimals(time: Floats) -> int:
+    known = time[np.isfinite(time)][:1000]
+    return next((d for d in range(7) if np.allclose(known, np.round(known, d), atol=1e-9)), 6)
+
+
+def _stride(at: Floats) -> float:
+    """Return how many steps lie between two lines, mostly."""
+    gaps = np.diff(at)
+    gaps = gaps[gaps > 0]
+    return float(np.median(gaps)) if len(gaps) else 1.0
+
+
+def _of_micro_batches(time: Floats, end: Floats) -> Steps:
+    """Return steps whose micro-batches are added up, each to the one that ends its step."""
+    ok = np.where(np.isfinite(time), time, 0.0)
+    ends = np.flatnonzero(end > 0)
+    if len(ends) < 2:
+        return Steps(why_none="no line ends a step of micro-batches")
+    sums = np.diff(np.concatenate([[0.0], np.cumsum(ok)[ends]]))
+    found = _cleaned(sums, np.ones(len(sums)), sums > 0, False, PAUSE)
+    found.kept = np.empty(0, bool)
+    return found
+
+
+def _cleaned(
+    time: Floats, counts: Floats, ok: NDArray[np.bool_], averaged: bool, pause: float
+) -> Steps:
+    """Return times without those of the beginning that differ, and without pauses."""
+    places = np.flatnonzero(ok)
+    values = time[places]
+    warmup = _warmup(values)
+    values, places = values[warmup:], places[warmup:]
+    typical = float(np.median(values))
+    long = values > pause * typical
+    paused = float((values[long] - typical).sum())
+    kept = np.zeros(len(time), bool)
+    kept[places[~long]] = True
+    return Steps(
+        values[~long], counts[places[~long]], "printed", averaged, kept, warmup,
+        (int(long.sum()), paused),
+    )  # fmt: skip
+
+
+def _warmup(values: Floats) -> int:
+    """Return how many of the first values differ from the rest, as those that compile do."""
+    most = min(MOST_WARMUP, len(values) // 2)
+    typical = float(np.median(values))
+    number = 0
+    while number < most and not SHORTER * typical <= values[number] <= LONGER * typical:
+        low, high = np.quantile(values[number + 1 :], (0.1, 0.9))
+        if low <= values[number] <= high:  # steps differ as much all the time
+            break
+        number += 1
+    return number
+
+
+def _by_clock(clock: Floats, at: Floats, resolution: float) -> Steps:
+    """Return steps by a clock: spans without pauses, each long enough for what the clock tells."""
+    known = np.flatnonzero(np.isfinite(clock))
+    if len(known) < 2:
+        return Steps(source="clock")
+    seconds, steps = np.diff(clock[known]), np.diff(at[known])
+    midnight = (seconds < -80000) & (seconds > -86400)
+    seconds = np.where(midnight, seconds + 86400, seconds)
+    good = (steps > 0) & (seconds >= 0)
+    seconds, steps = seconds[good], steps[good]
+    if not len(seconds) or seconds.sum() <= 0:
+        return Steps(source="clock")
+    typical = _typical(seconds, steps, resolution)
+    pause = seconds > PAUSE_OF_CLOCK * typical * steps + 2 * resolution
+    beyond = seconds - typical * steps > 2 * resolution
+    first = _warmup(np.where(beyond, seconds / steps, typical))
+    pause[:first] = False
+    paused = float((seconds - typical * steps)[pause].sum())
+    means, counts = _spans(seconds[first:], steps[first:], pause[first:], resolution)
+    return Steps(
+        means, counts, "clock", bool(np.any(counts > 1)), np.empty(0, bool), first,
+        (int(pause.sum()), paused),
+    )  # fmt: skip
+
+
+def _typical(seconds: Floats, steps: Floats, resolution: float) -> float:
+    """Return seconds of a step between pauses, roughly: the median over spans long enough."""
+    total, done = np.cumsum(seconds), np.cumsum(steps)
+    need = 10 * resolution
+    size = max(1, int(np.ceil(need / max(float(np.median(seconds)), resolution / 4))))
+    size = min(size, max(1, len(seconds) // 5))
+    edges = np.arange(0, len(seconds), size)
+    spans = np.diff(np.concatenate([[0.0], total[edges[1:] - 1], total[-1:]]))
+    counts = np.diff(np.concatenate([[0.0], done[edges[1:] - 1], done[-1:]]))
+    return float(np.median(spans / counts))
+
+
+def _spans(
+    seconds: Floats, steps: Floats, pause: NDArray[np.bool_], resolution: float
+) -> tuple[Floats, Floats]:
+    """Put lines together to spans that the clock can tell; what is left over joins the last one."""
+    means: list[float] = []
+    counts: list[float] = []
+    edges = np.flatnonzero(pause)
+    for begin, end in zip([0, *(edges + 1)], [*edges, len(seconds)], strict=True):
+        part, done = seconds[begin:end], steps[begin:end]
+        if not len(part) or part.sum() <= 0:
+            continue
+        number = max(1, int(part.sum() / (SPANS * resolution)))
+        if part.sum() < SPANS / 5 * resolution and len(edges):
+            continue  # too short beside a pause to say anything
+        total = np.cumsum(part)
+        cuts = np.searchsorted(total, total[-1] * np.arange(1, number + 1) / number - 1e-9)
+        cuts = np.unique(np.minimum(cuts, len(part) - 1))
+        spans = np.diff(np.concatenate([[0.0], total[cuts]]))
+        sizes = np.diff(np.concatenate([[0.0], np.cumsum(done)[cuts]]))
+        means += list(spans / sizes)
+        counts += list(sizes)
+    return np.array(means), np.array(counts)
+
+
+def _by_rate(form: Format, columns: dict[str, Floats], at: Floats, batch: float | None) -> Steps:
+    """Return steps by the rate of samples of the job."""
+    rate = columns["rate"]
+    if batch is None or not np.isfinite(rate).any() or form.rate is None or form.rate.doubtful:
+        return Steps(source="rate")
+    time = batch / np.where(rate > 0, rate, np.nan)
+    found = _cleaned(time, np.ones(len(time)), np.isfinite(time), False, PAUSE)
+    found.source = "rate"
+    return found
+
+
+def _why_none(log: Log, at: Floats) -> str:
+    if len(at) < 2:
+        return "the log has a single step without its time: give --batch-per-gpu and --seq"
+    return "the lines of the steps have neither a time nor a clock"
+
+
+def _compare(chosen: Steps, printed: Steps, clock: Steps, resolution: float) -> None:
+    """Say where the clock and the printed times differ."""
+    span = float((clock.seconds * clock.counts).sum())
+    if span < SPANS * resolution:
+        return
+    ratio = clock.mean_s / printed.mean_s
+    if abs(ratio - 1) > DIFFER and math.isfinite(ratio):
+        counts = "the clock" if chosen.source == "clock" else "the printed time"
+        chosen.notices.append(
+            f"the clock says {clock.mean_s:.4g} s a step and the log prints {printed.mean_s:.4g} s "
+            f"({100 * (ratio - 1):+.1f} %); {counts} counts"
+        )

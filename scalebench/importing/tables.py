@@ -1,0 +1,272 @@
+"""Logs that are tables: CSV, JSON lines, transformers' trainer_state.json, TensorBoard's events.
+
+A table has a column for each value. Common names are known (W&B, MLflow, Lightning, TensorBoard);
+others are named by ``--column time=step_time_s``.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
+from scalebench.importing.facts import Facts
+from scalebench.importing.formats import VALUES, Format, Kind, Value
+from scalebench.importing.lines import opened
+from scalebench.importing.reader import Line, Log, Records
+
+KNOWN = {
+    "step": ("step", "global_step", "trainer/global_step", "_step", "iteration", "iter", "Step"),
+    "clock": ("_timestamp", "timestamp", "wall_time", "Wall time", "time_ms", "timestamp_ms"),
+    "elapsed": ("_runtime", "elapsed_s", "elapsed", "time/total", "train_time_s"),
+    "time": (
+        *("step_time_s", "step_time", "step_time_ms", "iter_time_s", "iter_time", "iter_time_ms"),
+        *("train_step_timing in s", "time_per_step", "dt", "dt_ms", "train/step_time"),
+        *("time_metrics/end_to_end(s)", "elapsed_time_per_iteration_ms", "iteration-time", "time"),
+    ),
+    "rate": (
+        *("samples_per_sec", "samples_per_second", "samples/s", "throughput/samples_per_sec"),
+        *("tokens_per_sec", "tokens_per_second", "tokens/s", "throughput/tokens_per_sec", "tok/s"),
+        *("train_samples_per_second", "train_tokens_per_second"),
+    ),
+    "speed": ("throughput/batches_per_sec", "device/batches_per_sec", "steps_per_second"),
+    "loss": (
+        "loss",
+        "train_loss",
+        "train/loss",
+        "reduced_train_loss",
+        "lm loss",
+        "train_loss_step",
+    ),
+    "mfu": ("mfu", "throughput/device/mfu", "device/mfu"),
+    "memory": ("memory_bytes", "peak_memory_bytes"),
+    "batch": ("global_batch_size", "batch_size_global"),
+}
+ALIASES = (*VALUES, "step", "elapsed")
+EVENTS = b"tfevents"
+
+
+def is_table(path: Path, columns: Mapping[str, str]) -> bool:
+    """Tell whether a file is a table, by its name, or since its columns are named."""
+    suffixes = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
+    return bool(columns) or path.suffix.lower() in suffixes or "tfevents" in path.name
+
+
+def read_table(path: Path, columns: Mapping[str, str]) -> Log | None:
+    """Read a table.
+
+    Args:
+        path: The file.
+        columns: Value → the column that has it.
+
+    Returns:
+        None: it is none, but text.
+
+    Raises:
+        UsageError: It has no column of steps or of times.
+        EnvironmentUnfit: TensorBoard's own library is not installed.
+    """
+    for name in columns:
+        if name not in ALIASES:
+            raise unknown_name("value for --column", name, ALIASES)
+    if "tfevents" in path.name:
+        return _of_rows(path, _events(path), columns)
+    if path.suffix.lower() == ".json":
+        return _of_json(path, columns)
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return _of_rows(path, _unpivoted(_csv(path)), columns)
+    with opened(path) as file:
+        if not file.read(200).lstrip().startswith(b"{"):
+            if columns:
+                return _of_rows(path, _unpivoted(_csv(path)), columns)
+            return None
+    return _of_rows(path, _json_lines(path), columns)
+
+
+def _of_json(path: Path, columns: Mapping[str, str]) -> Log:
+    try:
+        with opened(path) as file:
+            content = json.load(file)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):
+            return _of_rows(path, _json_lines(path), columns)
+        raise UsageError(f"{path} is not JSON: {error}.") from None
+    if isinstance(content, dict) and "log_history" in content:
+        return _trainer_state(path, content)
+    rows = content.get("rows", []) if isinstance(content, dict) else content
+    listed = rows if isinstance(rows, list) else []
+    return _of_rows(path, (row for row in listed if isinstance(row, dict)), columns)
+
+
+def _csv(path: Path) -> Iterator[dict[str, Any]]:
+    opened(path).close()
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        head = file.readline()
+        file.seek(0)
+        yield from csv.DictReader(file, delimiter="\t" if "\t" in head else ",")
+
+
+def _unpivoted(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each step where each value has a row of its own, as MLflow exports them."""
+    held: dict[str, Any] = {}
+    for row in rows:
+        if not {"key", "value", "step"} <= row.keys():
+            yield row
+            continue
+        if held and held["step"] != row["step"]:
+            yield held
+            held = {}
+        held |= {"step": row["step"], row["key"]: row["value"]}
+        if row.get("timestamp"):
+            held["timestamp"] = row["timestamp"]
+    if held:
+        yield held
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with opened(path) as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                yield row | (row["metrics"] if isinstance(row.get("metrics"), dict) else {})
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    except ImportError:
+        raise EnvironmentUnfit(
+            f"{path} is of TensorBoard, whose library is not installed: "
+            "pip install 'scalebench[tensorboard]'."
+        ) from None
+    held: dict[int, dict[str, Any]] = {}
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            number = _scalar(value)
+            if number is not None:
+                row = held.setdefault(event.step, {"step": event.step})
+                row |= {value.tag: number, "wall_time": event.wall_time}
+    yield from (held[step] for step in sorted(held))
+
+
+def _scalar(value: Any) -> float | None:
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    found = [*value.tensor.float_val, *value.tensor.double_val]
+    if not found and value.tensor.tensor_content and value.tensor.dtype in (1, 2):
+        import struct
+
+        kind = "f" if value.tensor.dtype == 1 else "d"
+        size = struct.calcsize(kind)
+        if len(value.tensor.tensor_content) == size:
+            return float(struct.unpack(kind, value.tensor.tensor_content)[0])
+    return float(found[0]) if len(found) == 1 else None
+
+
+def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, str]) -> Log:
+    records, named = Records(), dict[str, str]()
+    steps = 0.0
+    notices: list[str] = []
+    first: Mapping[str, Any] = {}
+    for row in rows:
+        if not row.keys() <= first.keys() or not named:
+            first = {**first, **row}
+            named = _named(first, given, path)
+        values = _numbers(row, named)
+        step = values.pop("step", None)
+        if not values or (step is None and "step" in named):
+            continue
+        at = steps if step is None else step
+        steps += 1
+        if records.goes_back(at):
+            notices = [f"the step number goes back to {at:.0f}: only the part after it counts"]
+            records = Records()
+        records.add(at, Line(values, "", False, True))
+    records.close()
+    if not len(records) or not {"time", "elapsed", "clock", "rate", "speed"} & named.keys():
+        shown = ", ".join(str(name) for name in list(first)[:20])
+        raise UsageError(
+            f"{path} has no column of times that is known. Name one: --column time=NAME (or clock, "
+            f"elapsed, rate). It has: {shown or 'no columns'}."
+        )
+    rate = named.get("rate", "").lower()
+    records.units["rate"] = "tokens" if "tok" in rate else "samples"
+    records.resolution = 1e-3
+    kind: Kind = "cumulative" if "elapsed" in named and "time" not in named else "step"
+    form = Format(name="table", step=["{step} "], time=Value(at=["x"], kind=kind))
+    return Log(path, form, records, Facts(), notices)
+
+
+def _named(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict[str, str]:
+    """Return which column has which value; W&B puts the run's name before each."""
+    found = {}
+    short = {str(name).rpartition(" - ")[2]: str(name) for name in row}
+    for name, wanted in given.items():
+        if wanted not in row and wanted not in short:
+            raise UsageError(f"{path} has no column {wanted}. It has: {', '.join(map(str, row))}.")
+        found[name] = wanted if wanted in row else short[wanted]
+    for name, ways in KNOWN.items():
+        way = next((way for way in ways if way in short), None)
+        if name not in found and way is not None:
+            found[name] = short[way]
+    return found
+
+
+def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, float]:
+    values = {}
+    for name, column in named.items():
+        try:
+            number = float(row.get(column) or "nan")
+        except (TypeError, ValueError):
+            continue
+        if math.isnan(number) and name != "loss":
+            continue
+        if name in ("time", "elapsed") and column.endswith(("_ms", "(ms)", ".ms")):
+            number /= 1e3
+        if name == "clock" and number > 1e11:  # milliseconds
+            number /= 1e3
+        values["time" if name == "elapsed" and "time" not in named else name] = number
+    values.pop("elapsed", None)
+    if "loss" in values and math.isnan(values["loss"]) and not row.get(named["loss"]):
+        del values["loss"]
+    return values
+
+
+def _trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
+    """Read transformers' trainer_state.json: no step has its time, only the whole has one."""
+    history = [row for row in content["log_history"] if isinstance(row, dict)]
+    records = Records()
+    for row in history:
+        if "loss" in row and isinstance(row.get("step"), int | float):
+            records.add(float(row["step"]), Line({"loss": float(row["loss"])}, "", False, True))
+    records.close()
+    last = next((row for row in reversed(history) if "train_runtime" in row), None)
+    notices = []
+    totals: dict[str, float] = {}
+    if last is not None:
+        steps = float(last.get("step") or content.get("global_step") or 0)
+        begun = min((row["step"] for row in history if "step" in row), default=0)
+        evaluation = sum(float(row.get("eval_runtime", 0)) for row in history)
+        totals = {"train_runtime": float(last["train_runtime"]), "steps": steps}
+        totals |= {
+            "eval_runtime": evaluation,
+            "num_evals": sum("eval_runtime" in r for r in history),
+        }
+        per_second = float(last.get("train_samples_per_second") or 0)
+        if per_second and steps:
+            totals["implied_batch"] = per_second * totals["train_runtime"] / steps
+        if sum("predict_runtime" in row for row in history):
+            notices.append("predictions between the steps are not taken off: only evaluations are")
+        every = float(content.get("logging_steps") or 0)
+        if every >= 1 and begun > 2 * every and begun > 0.05 * steps:
+            notices.append(
+                f"its log begins at step {begun}: of a resumed job the runtime may be that of the "
+                "resumed part"
+            )
+    form = Format(name="trainer-state", step=["{step} "])
+    return Log(path, form, records, Facts(), notices, totals=totals)

@@ -1,0 +1,126 @@
+"""What frameworks print, line by line: written in their style, and what has to be read of it."""
+
+from pathlib import Path
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.importing.formats import built_in, formats
+from scalebench.importing.reader import read_log
+from scalebench.importing.steps import steps_of
+
+DAY = "2024-05-01 10:00:{:02d}"
+LINES = {
+    "megatron": (
+        " [" + DAY + "] iteration {i:8d}/ 100 | consumed samples: 64 | elapsed time per iteration "
+        "(ms): 2000.0 | learning rate: 1.0E-4 | global batch size:    64 | lm loss: 9.1E+00 | "
+        "number of skipped iterations:   0 |"
+    ),
+    "nemo": (
+        "Training epoch 0, iteration {i}/99 | lr: 1e-06 | global_batch_size: 64 | global_step: {i}"
+        " | reduced_train_loss: 11.0 | train_step_timing in s: 2.0 | consumed_samples: 64"
+    ),
+    "torchtitan": (
+        "[titan] " + DAY + ",000 - root - INFO - step: {i:2}  loss:  7.6  grad_norm: 2.0  "
+        "memory: 66.91GiB(37.51%)  tps: 8,192  tflops: 300.1  mfu: 13.99%"
+    ),
+    "nanogpt": "iter {i}: loss 4.0863, time 2000.00ms, mfu 37.20%",
+    "build-nanogpt": "step {i:5d} | loss: 9.50 | lr 1.0e-05 | dt: 2000.0ms | tok/sec: 9",
+    "llm-c": (
+        "step {i:4d}/19560 | loss 9.5 (+1.2z)| norm 7.5 (+0.0z)| lr 1.2e-05 | 2000.00 ms | "
+        "55.1% bf16 MFU | 1588010 tok/s"
+    ),
+    "nanotron": (
+        "[INFO|DP=0|PP=0|TP=0|ip-26]: iteration: {i} / 100 | consumed_tokens: 1.05M | "
+        "elapsed_time_per_iteration_ms: 2K | tokens_per_sec: 524K | tokens_per_sec_per_gpu: 65.5K |"
+        " global_batch_size: 256 | lm_loss: 9.1 | lr: 0.0003 | model_tflops_per_gpu: 400"
+    ),
+    "olmo": (
+        DAY + ".000 host:0  olmo.train:908  INFO  [step={i}/739,epoch=0]\n"
+        "    train/CrossEntropyLoss=9.1\n    throughput/device/tokens_per_second=26,676\n"
+        "    throughput/device/batches_per_second=0.5"
+    ),
+    "composer": (
+        "[batch={i}/100]:\n\t Train time/batch: 9\n\t Train loss/train/total: 9.1\n"
+        "\t Train throughput/batches_per_sec: 0.5"
+    ),
+    "maxtext": (
+        "completed step: {i}, seconds: 2.000, TFLOP/s/device: 134.9, Tokens/s/device: 8671.9, "
+        "total_weights: 196608, loss: 9.1"
+    ),
+    "openmmlab": (
+        DAY + ",420 - mmdet - INFO - Epoch [1][{i}/29317]\tlr: 2.0e-02, eta: 1 day, 16:24:41, "
+        "time: 2.000, data_time: 0.009, memory: 3946, loss_cls: 0.4, loss: 1.0037"
+    ),
+    "detectron2": (
+        "[05/01 10:00:{:02d} d2.utils.events]:  eta: 0:12:17  iter: {i}  total_loss: 1.2  "
+        "loss_cls: 0.5  time: 1.5000  last_time: 1.6  data_time: 0.0123  lr: 0.0001  max_mem: 2345M"
+    ),
+    "metric-logger": (
+        "Epoch: [0]  [{i:4d}/1251]  eta: 0:12:17  lr: 0.1  loss: 6.9 (6.9)  time: 2.0  data: 0.1  "
+        "max mem: 1234"
+    ),
+    "timm": (
+        "Train: 0 [{i:4d}/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 2.000s,  731.43/s  (0.400s,  "
+        "640.0/s)  LR: 0.1  Data: 0.010 (0.010)"
+    ),
+    "average-meter": (
+        "Epoch: [0][{i:3d}/391]\tTime  2.000 ( 2.456)\tData  0.012 ( 0.034)\tLoss 2.3 (2.4)"
+    ),
+    "fairseq": (
+        DAY + ' | INFO | train_inner | {{"epoch": 1, "update": 0.1, "loss": "12.5", "wps": "9000", '
+        '"ups": "0.5", "wpb": "18000", "bsz": "64", "num_updates": "{i}", "train_wall": "85"}}'
+    ),
+    "dllogger": (
+        "DLL " + DAY + ".000000 - Epoch: 0 Iteration: {i}  train.loss : 7.1 None "
+        "train.compute_ips : 32.1 images/s train.total_ips : 32.00 images/s train.lr : 0.1 "
+    ),
+    "deepspeed": (
+        "[" + DAY + ",000] [INFO] [timer.py:260:stop] epoch=0/micro_step={i}/global_step={i}, "
+        "RunningAvgSamplesPerSec=303.1, CurrSamplesPerSec=315.5, MemAllocated=17.54GB, "
+        "MaxMemAllocated=66.97GB"
+    ),
+    "transformer-xl": (
+        "| epoch   1 step {i:8d} | batches {i:6d} / 1681 | lr 0.0 | ms/batch 2000.0 | tok/s   9000 "
+        "| loss 9.1 | ppl 9000"
+    ),
+    "key-value": "step={i} loss=9.1 step_time=2.0 lr=0.1",
+}
+
+
+def a_log(folder: Path, line: str, steps: int = 12, name: str = "train.log") -> Path:
+    """Write a log of steps of 2 s: one line a step, every second by the clock another two."""
+    path = folder / name
+    path.write_text("".join(line.format(2 * i, i=i) + "\n" for i in range(1, steps + 1)))
+    return path
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path) -> None:
+    log = read_log(a_log(tmp_path, LINES[name]), formats())
+    assert log.format.name == name
+    assert len(log.records) == 12
+    assert steps_of(log, 64).mean_s == pytest.approx(2.0, rel=0.001)
+
+
+def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:
+    assert len(built_in()) >= 30
+    assert all(form.about and form.words for form in built_in())
+
+
+def test_a_user_s_own_format_comes_first(tmp_path: Path) -> None:
+    own = {"mine": {"step": "<<{step}>>", "time": "took {ms}", "loss": "l={}"}}
+    path = a_log(tmp_path, "<<{i}>> took 2000 l=1.5")
+    log = read_log(path, formats(own, "scalebench.toml"))
+    assert (log.format.name, log.records.loss) == ("mine", [1.5, 1.5])
+    assert steps_of(log, None).mean_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [({"step": "no hole"}, "{step}"), ({"step": "s {step}", "tim": "x {s}"}, "tim"), ({}, "step")],
+)
+def test_a_format_that_is_none_is_refused(table: dict[str, str], word: str) -> None:
+    with pytest.raises(UsageError, match="format mine") as error:
+        formats({"mine": table}, "scalebench.toml")
+    assert word in str(error.value)

@@ -1,0 +1,180 @@
+"""The rules that logs of the field taught, each on a small log of its own."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.importing.formats import formats
+from scalebench.importing.lines import prefix_of
+from scalebench.importing.reader import Log, read_log
+from scalebench.importing.steps import Steps, steps_of
+
+
+def log_of(folder: Path, lines: Iterable[str], end: str = "\n") -> Log:
+    path = folder / "train.log"
+    path.write_bytes((end.join(lines) + end).encode())
+    return read_log(path, formats())
+
+
+def read(folder: Path, lines: Iterable[str], batch: float | None = None) -> Steps:
+    return steps_of(log_of(folder, lines), batch)
+
+
+def test_prefixes_tell_the_rank_the_host_and_the_clock() -> None:
+    for text, who, rank in (
+        ("[default3]:", "/3", 3),
+        ("[rank12]: ", "/12", 12),
+        ("[1,5]<stdout>: ", "/5", 5),
+        ("7: ", "/7", 7),
+        ("node-b: ", "node-b", None),
+        ("trainer-1  | ", "trainer", None),
+        ("(pretraining, pid=4112) ", "pretraining", None),
+    ):
+        assert prefix_of(text)[:2] == (who, rank), text
+    two = prefix_of("2024-05-01T10:00:02.500Z [2024-05-01 10:00:01] ")
+    assert (two.clock, two.resolution) == (prefix_of("2024-05-01 10:00:01 ").clock, 1.0)
+    assert prefix_of("2024-05-01 10:00:00,250 ").resolution == pytest.approx(0.001)
+
+
+def test_colours_carriage_returns_and_packed_files_are_read(tmp_path: Path) -> None:
+    coloured = (
+        f"2024-05-01 10:00:0{i},000 \x1b[36mstep: {i:2}  loss: 7.6  \x1b[34mtps: 8,192\x1b[0m"
+        for i in range(9)
+    )
+    log = log_of(tmp_path, coloured, "\r")
+    assert len(log.records) == 9
+    assert log.records.columns["rate"][0] == 8192
+
+
+def test_lines_of_several_ranks_are_one_step_and_their_rates_add_up(tmp_path: Path) -> None:
+    lines = [
+        f"{rank}: TRAIN [0][{10 * i}/118]\tTime 0.{464 + rank} (0.406)\tTok/s {8000 + rank} (1)"
+        for i in range(6)
+        for rank in random.Random(i).sample(range(4), 4)
+    ]
+    log = log_of(tmp_path, lines)
+    assert len(log.records) == 6 and log.records.ranks == {0, 1, 2, 3}
+    assert set(log.records.columns["rate"]) == {32006.0}
+    assert steps_of(log, None).mean_s == pytest.approx(0.467)
+
+
+def test_micro_batches_add_up_to_their_step(tmp_path: Path) -> None:
+    lines = [
+        f"iter {i} step {i // 2}: loss 3.5, iter time: {500 + 200 * (i % 2)}.00ms"
+        + " (optimizer.step)" * (i % 2)
+        for i in range(12)
+    ]
+    assert read(tmp_path, lines).mean_s == pytest.approx(1.2)
+
+
+def test_cumulative_times_are_differenced_and_may_begin_again(tmp_path: Path) -> None:
+    at = [33000 + 160 * i for i in range(3)] + [114 + 160 * i for i in range(30)]
+    lines = [
+        f"step:{i}/99 train_loss:5.1 train_time:{t}ms step_avg:nanms" for i, t in enumerate(at)
+    ]
+    assert read(tmp_path, lines).mean_s == pytest.approx(0.16)
+
+
+def test_a_clock_of_one_second_gives_spans_and_pauses_are_cut_out(tmp_path: Path) -> None:
+    clock, bars = 12.0, []
+    for i in range(1, 301):
+        clock += 0.45 + (25.0 if i % 100 == 0 else 0)
+        bars.append(f" 1%|# | {i}/1000 [{clock // 60:02.0f}:{int(clock % 60):02d}<05:45,  2.2it/s]")
+    found = read(tmp_path, ["Loading: 100%|#| 4/4 [00:01<00:00, 3.9it/s]", *bars])
+    assert found.mean_s == pytest.approx(0.45, rel=0.01)
+    assert found.pauses[0] >= 2 and found.pauses[1] == pytest.approx(25 * found.pauses[0], rel=0.05)
+
+
+def test_the_first_steps_are_left_out_while_they_differ(tmp_path: Path) -> None:
+    times = [44.9, 0.3, *[5.6] * 8]
+    lines = [f"completed step: {i}, seconds: {t}, loss: 1" for i, t in enumerate(times)]
+    found = read(tmp_path, lines)
+    assert (found.mean_s, found.warmup) == (pytest.approx(5.6), 2)
+
+
+def test_an_evaluation_within_a_printed_step_is_a_pause(tmp_path: Path) -> None:
+    times = [560.0] * 20 + [9560.0] + [560.0] * 20
+    lines = [f"iter {i}: loss 4.0, time {t}ms" for i, t in enumerate(times)]
+    found = read(tmp_path, lines)
+    assert (found.mean_s, found.pauses) == (pytest.approx(0.56), (1, pytest.approx(9.0)))
+
+
+def test_clock_and_printed_time_are_compared(tmp_path: Path) -> None:
+    lines = [
+        f"2024-05-01 10:{i // 60:02}:{i % 60:02},000 step={i // 2} step_time=1.5 loss=1"
+        for i in range(0, 200, 2)
+    ]
+    (told,) = read(tmp_path, lines).notices
+    assert "the clock says 2 s" in told and "+33.3 %" in told
+
+
+def test_the_median_of_a_window_gives_way_to_the_clock(tmp_path: Path) -> None:
+    lines = [
+        f"2020-03-08 22:{m:02}:00,000 trainer INFO: eta: 0:10:07  iter: {20 * m}  loss: 6.5 (6.5)  "
+        "time: 2.5 (2.9)  max mem: 23530"
+        for m in range(10)
+    ]
+    found = read(tmp_path, lines)
+    assert (found.mean_s, found.source) == (pytest.approx(3.0), "clock")
+
+
+def test_a_timer_s_doubtful_rate_counts_less_than_the_clock(tmp_path: Path) -> None:
+    lines = [
+        f"[2024-05-01 10:{i:02}:00,000] [INFO] [timer.py:260:stop] epoch=0/micro_step={i}/"
+        f"global_step={i}, RunningAvgSamplesPerSec=303.1, CurrSamplesPerSec=315.5, MemAllocated=1GB"
+        for i in range(9)
+    ]
+    assert read(tmp_path, lines, batch=2048).mean_s == pytest.approx(60.0)
+
+
+def test_only_the_part_after_a_restart_counts(tmp_path: Path) -> None:
+    def part(first: int, last: int, ms: int, hour: int) -> list[str]:
+        return [
+            f"[2024-05-01 {hour}:{i % 60:02}:00] iteration {i}/ 900 | elapsed time per iteration "
+            f"(ms): {ms}.0 | lm loss: 1.0 |"
+            for i in range(first, last)
+        ]
+
+    log = log_of(tmp_path, [*part(1, 50, 900, 10), "world_size ..... 8", *part(20, 60, 500, 12)])
+    assert steps_of(log, None).mean_s == pytest.approx(0.5)
+    assert "goes back from 49 to 20" in log.notices[0]
+
+
+def test_a_further_rank_s_log_behind_the_first_is_no_restart(tmp_path: Path) -> None:
+    one = [f"2024-05-01 10:00:{i:02},000 step={i} step_time=1.0 loss=1" for i in range(50)]
+    log = log_of(tmp_path, one + one)
+    assert len(log.records) == 50 and not log.notices
+
+
+def test_a_log_of_two_jobs_is_refused(tmp_path: Path) -> None:
+    part = [f"iter {i}: loss 4.0, time 500ms" for i in range(30)]
+    with pytest.raises(UsageError, match="two jobs: world_size is 8 and then 16"):
+        log_of(tmp_path, ["world_size: 8", *part, "world_size: 16", *part])
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"\x7fELF\0\0\0\0step=1", "is binary"),
+        (b"hello 1\n", r"nearest: .*\[formats.mine\]"),
+    ],
+)
+def test_what_is_no_log_is_refused_in_one_line(content: bytes, word: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.log"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=word) as error:
+        read_log(path, formats())
+    assert "\n" not in str(error.value)
+
+
+def test_a_line_that_is_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "cut.log"
+    lines = [f"iter {i}: loss 4.0, time 500.00ms" for i in range(9)]
+    path.write_text("\n".join(lines)[:-4])
+    log = read_log(path, formats())
+    assert len(log.records) == 8 and "has no end" in log.notices[0]

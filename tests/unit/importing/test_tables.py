@@ -1,0 +1,70 @@
+"""Logs that are tables: CSV, JSON lines, trainer_state.json."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.importing.steps import steps_of
+from scalebench.importing.tables import read_table
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def mean_of(path: Path, **columns: str) -> float:
+    log = read_table(path, columns)
+    assert log is not None
+    return steps_of(log, None).mean_s
+
+
+def test_columns_are_known_by_their_names_or_named(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{10 + 0.5 * i},{500},{2.5}\n" for i in range(20))
+    lightning = write(tmp_path, "metrics.csv", "step,_timestamp,took_ms,train_loss\n" + rows)
+    assert mean_of(lightning) == pytest.approx(0.5)
+    assert mean_of(lightning, time="took_ms") == pytest.approx(0.5)
+    with pytest.raises(UsageError, match=r"no column nothing.*took_ms"):
+        mean_of(lightning, time="nothing")
+    with pytest.raises(UsageError, match="value for --column"):
+        mean_of(lightning, tim="took_ms")
+
+
+def test_a_run_of_wandb_and_one_of_mlflow(tmp_path: Path) -> None:
+    rows = "".join(f'"{i}","{0.5}","{0.4}"\n' for i in range(20))
+    named = '"Step","lucky-dust-3 - step_time","lucky-dust-3 - step_time__MIN"\n'
+    assert mean_of(write(tmp_path, "wandb.csv", named + rows)) == pytest.approx(0.5)
+    rows = "".join(f"loss,1.5,{1714557600000 + 250 * i},{i}\n" for i in range(9))
+    mlflow = write(tmp_path, "mlflow.csv", "key,value,timestamp,step\n" + rows)
+    assert mean_of(mlflow) == pytest.approx(0.25)
+
+
+def test_json_lines_with_names_of_their_own(tmp_path: Path) -> None:
+    text = "".join(json.dumps({"n": i, "took": 0.25}) + "\n" for i in range(9))
+    assert mean_of(write(tmp_path, "own.jsonl", text), step="n", time="took") == 0.25
+    with pytest.raises(UsageError, match=r"no column of times.*--column time=NAME.*took"):
+        mean_of(write(tmp_path, "own.jsonl", text))
+
+
+def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
+    history = [
+        *({"step": 10 * i, "loss": 2.0} for i in range(1, 10)),
+        *({"step": 50 * i, "eval_runtime": 100.0} for i in range(1, 3)),
+        {"step": 100, "train_runtime": 400.0, "train_samples_per_second": 2.0},
+    ]
+    state = {"log_history": history, "logging_steps": 10, "global_step": 100}
+    path = write(tmp_path, "trainer_state.json", json.dumps(state))
+    log = read_table(path, {})
+    assert log is not None
+    found = steps_of(log, None)
+    assert (found.mean_s, found.pauses, found.source) == (2.0, (2, 200.0), "total")
+    assert "no interval" in found.notices[0]
+
+
+def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    for name, text in (("a.csv", "name,size\nx,1\n"), ("b.json", "{"), ("c.json", '{"a": 1}')):
+        with pytest.raises(UsageError, match=name):
+            read_table(write(tmp_path, name, text), {})
