@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalebench.errors import UsageError
+from scalebench.records.imported import ImportedRun
 from scalebench.records.outcome import contradiction
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
@@ -27,6 +28,7 @@ class StoredRun:
         unsaved: Launches whose result is in ``results`` and not yet in the folder.
         link: What the run's links cost, as calibrated in the run; None: see
             ``link_unavailable``.
+        imported: What was read of logs, in place of launches; None: it is no imported run.
     """
 
     paths: RunPaths
@@ -36,6 +38,7 @@ class StoredRun:
     unsaved: set[str] = field(default_factory=set)
     link: "LinkProfile | None" = None
     link_unavailable: str = "no link was calibrated in this run"
+    imported: ImportedRun | None = None
 
 
 def read_info(root: Path) -> RunInfo:
@@ -87,6 +90,8 @@ def load_run(root: Path) -> StoredRun:
             run.results[name] = result
     _note_missing(run)
     _read_link(run)
+    if paths.imported_json.exists():
+        run.imported = read_checked(paths.imported_json, ImportedRun, info.sealed)
     return run
 
 

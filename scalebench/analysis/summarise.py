@@ -14,6 +14,7 @@ A row is the union of what each subject says of it.
 import shlex
 
 from scalebench.analysis.convergence.race import race_of_row
+from scalebench.analysis.imported import imported_summary
 from scalebench.analysis.prediction_scores import interval_of_row, score
 from scalebench.analysis.rows.against_fastest import against_fastest
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
@@ -72,6 +73,8 @@ AMONG_ROWS: tuple[AmongRows, ...] = (
 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
+    if run.imported is not None:
+        return imported_summary(run, run.imported)
     context = Context.of(run)
     rows = [
         Row(**union_of(subject(launches, context) for subject in SUBJECTS))

@@ -18,6 +18,7 @@ import click
 from scalebench.cli import view
 from scalebench.cli.calibrate import calibrate, selftest
 from scalebench.cli.gate import baseline, compare, gate, history
+from scalebench.cli.imported import import_
 from scalebench.cli.options import config_for
 from scalebench.cli.process import settle_streams
 from scalebench.cli.project import export, project
@@ -71,6 +72,7 @@ scalebench run --gpus 1,2,4 -- train.py --lr 0.1
 scalebench run ddp --gpus 1,2,4,8   the same with a model of scalebench's
 scalebench show                     the newest run's table again
 scalebench doctor                   what this machine can do, and what is wrong with it
+scalebench import LOG:gpus=8 ...    the same table from the logs of jobs that ran elsewhere
 scalebench trace FILE...            how much communication a job's Kineto traces hide
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
 scalebench project --gpus 16,64     predict the newest run at sizes that were not measured
@@ -143,7 +145,7 @@ def cli(context: click.Context) -> None:
 
 for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project, submit):
     cli.add_command(command)
-for command in (search, compare, gate, baseline, history, export):
+for command in (search, compare, gate, baseline, history, export, import_):
     cli.add_command(command)
 
 

@@ -128,19 +128,21 @@ def chunks(file: BinaryIO) -> Iterator[str]:
             piece = piece.decode(wide, "replace").encode()
         piece = rest + piece
         if b"\r" in piece:
-            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            piece = piece.replace(b"\r", b"\n")
         end = piece.rfind(b"\n") + 1
         if not end and len(piece) < LONGEST_LINE:
             rest = piece
             continue
         end = end or len(piece)
         rest = piece[end:]
-        yield _text(piece[:end])
+        yield text_of(piece[:end])
     if rest:
-        yield _text(rest)
+        yield text_of(rest)
 
 
-def _text(piece: bytes) -> str:
+def text_of(piece: bytes) -> str:
+    """Return lines as text: carriage returns end them, and colours are taken out."""
+    piece = piece.replace(b"\r", b"\n")
     if b"\x1b" in piece:
         piece = _ANSI.sub(b"", piece)
     return piece.decode("utf-8", "replace")

@@ -26,6 +26,7 @@ OPEN_STEPS = 16
 """Steps of which ranks may still print."""
 FACTS_CHARS = 2 << 20
 """So much of a log, and of what stands before a restart, is searched for facts."""
+TAIL_CHARS = 1 << 16
 ENOUGH_LINES = 20
 SAME_BAR_S = 3.0
 """Bars of two ranks show the same step within this."""
@@ -176,66 +177,91 @@ class Log:
     records: Records
     facts: Facts
     notices: list[str] = field(default_factory=list)
-    evaluations: int = 0
     totals: dict[str, float] = field(default_factory=dict)
 
 
-def read_log(path: Path, known: Sequence[Format], own: Format | None = None) -> Log:
+def read_log(path: Path, known: Sequence[Format]) -> Log:
     """Read a log.
 
     Args:
         path: The file, perhaps packed with gzip.
-        known: The formats to look for.
-        own: The format to take; None: the first of ``known`` that fits.
+        known: The formats to look for; the first one that fits is taken.
 
     Raises:
         UsageError: It is no such log, or that of two jobs.
     """
     with opened(path) as file:
-        return _Reader(path, known, own).read(chunks(file))
+        return Reader(path, known).read(chunks(file))
 
 
-class _Reader:
-    def __init__(self, path: Path, known: Sequence[Format], own: Format | None) -> None:
-        self.path, self.known, self.format = path, known, own
+class Reader:
+    """Reads a log piece by piece.
+
+    Args:
+        path: What it is called.
+        known: The formats to look for.
+    """
+
+    def __init__(self, path: Path, known: Sequence[Format]) -> None:
+        self.path, self.known = path, known
+        self.format: Format | None = None
+        self.head = self.tail = ""
         self.bars: dict[int, Records] = {0: Records()}
         self.facts: Facts | None = None
         self.notices: list[str] = []
         self.before = ""
-        self.totals: dict[str, float] = {}
         self.copies = self.taken = 0
         self.last_end = 0
         self._before_first = ""
         self._sticky: dict[str, Template] = {}
 
     def read(self, pieces: Iterator[str]) -> Log:
-        head, unended = "", False
+        """Read a log to its end.
+
+        Raises:
+            UsageError: No format fits, or it has no step.
+        """
         for piece in pieces:
-            unended = not piece.endswith("\n")
-            if len(head) < FACTS_CHARS:
-                head += piece
-            text = self.before + piece
-            self.before = ""
-            if self.format is None:
-                self.format = choose(text, self.known)
-                self.before = text[-FACTS_CHARS:] if self.format is None else ""
-            if self.format is not None:
-                self._scan(self.format, self._whole(self.format, text), unended)
-        if self.format is None:
-            raise _unknown(self.path, head, self.known)
-        self._scan(self.format, self.before, False)
+            self.feed(piece)
+        if self.format is not None and self.before:
+            self._scan(self.format, self.before, False)
         for records in self.bars.values():
             records.close()
-        records = self._training()
-        if not len(records):
+        log = self.log()
+        if log is None or self.format is None:
+            raise _unknown(self.path, self.head, self.known)
+        if not len(log.records):
             raise UsageError(
                 f"{self.path} has no line of a step as {self.format.name} prints them: "
                 f"{self.format.step[0]}"
             )
-        facts = self.facts or Facts()
-        facts.merge(facts_of(head[:FACTS_CHARS], self.format.facts))
-        self.totals |= totals_of(head[-FACTS_CHARS:] if unended else head)
-        return Log(self.path, self.format, records, facts, self.notices, totals=self.totals)
+        return log
+
+    def feed(self, piece: str) -> None:
+        """Read some more lines; only the last ones of all may have no end."""
+        unended = not piece.endswith("\n")
+        if len(self.head) < FACTS_CHARS:
+            self.head += piece[:FACTS_CHARS]
+        self.tail = (self.tail + piece)[-TAIL_CHARS:]
+        text = self.before + piece
+        self.before = ""
+        if self.format is None:
+            self.format = choose(text, self.known)
+            self.before = text[-FACTS_CHARS:] if self.format is None else ""
+        if self.format is not None:
+            self._scan(self.format, self._whole(self.format, text), unended)
+
+    def log(self) -> Log | None:
+        """Return what was read so far; None: no format fits yet."""
+        totals = totals_of(self.tail)
+        if self.format is None:
+            if "train_runtime" not in totals:
+                return None
+            self.format = Format(name="trainer-total", step=["{step} "])
+        facts = facts_of(self.head, self.format.facts)
+        if self.facts is not None:
+            facts.merge(self.facts)
+        return Log(self.path, self.format, self._training(), facts, self.notices, totals=totals)
 
     def _whole(self, form: Format, text: str) -> str:
         """Return a text up to its last block, which may go on in the next piece."""
@@ -278,6 +304,8 @@ class _Reader:
         if prefix.clock is not None and "clock" not in values:
             values["clock"] = prefix.clock
             records.resolution = min(records.resolution, prefix.resolution)
+        if step == 0 and groups.get("per_epoch") and records.columns["step"]:
+            values["skipped"] = 1.0  # the loader starts: of sampled lines it would count too much
         if records.goes_back(at):
             if records.is_copy(at, values, form.bar):
                 self.copies += 1
@@ -419,12 +447,15 @@ def _tells_time(form: Format, line: str, start: int) -> bool:
 
 
 def totals_of(text: str) -> dict[str, float]:
-    """Return what transformers says at the end of a training: its runtime and steps per second."""
+    """Return what transformers says at the end of a training, and DeepSpeed's timer of its rate."""
     found = {}
     for name in ("train_runtime", "train_steps_per_second", "train_samples_per_second"):
         match = re.search(rf"['\"]{name}['\"]: ['\"]?([\d.]+)", text)
         if match:
             found[name] = float(match[1])
+    timer = re.findall(r"RunningAvgSamplesPerSec=([\d.]+)", text)
+    if timer:
+        found["timer_rate"] = float(timer[len(timer) // 2])
     return found
 
 

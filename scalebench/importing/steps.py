@@ -65,12 +65,13 @@ class Steps:
         return float((self.seconds * self.counts).sum() / self.counts.sum())
 
 
-def steps_of(log: Log, batch: float | None) -> Steps:
+def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     """Return the steps of a log.
 
     Args:
         log: As it was read.
-        batch: Samples of a step of the job; None: not known. Rates rest on it.
+        batch: Samples of a step of the job; None: not known.
+        work: What a step does in the unit of the printed rate; None: not known.
     """
     form, columns = log.format, {n: np.frombuffer(c) for n, c in log.records.columns.items()}
     if form.final:
@@ -83,7 +84,7 @@ def steps_of(log: Log, batch: float | None) -> Steps:
     by_clock = _by_clock(columns["clock"], at, log.records.resolution)
     printed = _printed(form, columns, at, log)
     if printed is None or (_doubted(form) and len(by_clock.seconds)):
-        other = by_clock if len(by_clock.seconds) else _by_rate(form, columns, at, batch)
+        other = by_clock if len(by_clock.seconds) else _by_rate(columns, work)
         chosen = other if len(other.seconds) else printed or other
     else:
         chosen = printed
@@ -173,7 +174,7 @@ def _cleaned(
     """Return times without those of the beginning that differ, and without pauses."""
     places = np.flatnonzero(ok)
     values = time[places]
-    warmup = _warmup(values)
+    warmup = warmup_of(values)
     values, places = values[warmup:], places[warmup:]
     typical = float(np.median(values))
     long = values > pause * typical
@@ -186,7 +187,7 @@ def _cleaned(
     )  # fmt: skip
 
 
-def _warmup(values: Floats) -> int:
+def warmup_of(values: Floats) -> int:
     """Return how many of the first values differ from the rest, as those that compile do."""
     most = min(MOST_WARMUP, len(values) // 2)
     typical = float(np.median(values))
@@ -214,7 +215,7 @@ def _by_clock(clock: Floats, at: Floats, resolution: float) -> Steps:
     typical = _typical(seconds, steps, resolution)
     pause = seconds > PAUSE_OF_CLOCK * typical * steps + 2 * resolution
     beyond = seconds - typical * steps > 2 * resolution
-    first = _warmup(np.where(beyond, seconds / steps, typical))
+    first = warmup_of(np.where(beyond, seconds / steps, typical))
     pause[:first] = False
     paused = float((seconds - typical * steps)[pause].sum())
     means, counts = _spans(seconds[first:], steps[first:], pause[first:], resolution)
@@ -260,12 +261,12 @@ def _spans(
     return np.array(means), np.array(counts)
 
 
-def _by_rate(form: Format, columns: dict[str, Floats], at: Floats, batch: float | None) -> Steps:
-    """Return steps by the rate of samples of the job."""
+def _by_rate(columns: dict[str, Floats], work: float | None) -> Steps:
+    """Return steps by the printed rate."""
     rate = columns["rate"]
-    if batch is None or not np.isfinite(rate).any() or form.rate is None or form.rate.doubtful:
+    if work is None or not np.isfinite(rate).any():
         return Steps(source="rate")
-    time = batch / np.where(rate > 0, rate, np.nan)
+    time = work / np.where(rate > 0, rate, np.nan)
     found = _cleaned(time, np.ones(len(time)), np.isfinite(time), False, PAUSE)
     found.source = "rate"
     return found

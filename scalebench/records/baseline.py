@@ -54,8 +54,11 @@ def log_steps(row: Row, series: StepSeries) -> dict[int, float]:
 
 def log_efficiencies(row: Row, baseline: Row, series: StepSeries) -> list[float]:
     """Return the logarithm of the efficiency in every round in which both rows succeeded."""
+    if not (row.global_batch and baseline.global_batch):
+        return []
     own, theirs = log_steps(row, series), log_steps(baseline, series)
-    work = math.log(row.global_batch / baseline.global_batch / row.world_size)
+    ranks = row.world_size / baseline.world_size
+    work = math.log(row.global_batch / baseline.global_batch / ranks)
     return [work + theirs[repeat] - own[repeat] for repeat in own if repeat in theirs]
 
 

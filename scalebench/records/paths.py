@@ -66,6 +66,11 @@ class RunPaths:
         return self.root / "link-profile.json"
 
     @property
+    def imported_json(self) -> Path:
+        """What was read of the logs of jobs that ran elsewhere."""
+        return self.root / "imported.json"
+
+    @property
     def summary_json(self) -> Path:
         """The stable machine interface."""
         return self.root / "summary.json"

@@ -207,6 +207,8 @@ def _one_launch(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or efficiency.n > 1:
         return None
+    if case.row.strategy == "imported":
+        return Advice("Import the logs of further jobs of each N", "each N is of one job")
     late = straggler(case.row)
     action = "Run it again with --repeats 3 before acting on it"
     if late is None:

@@ -70,6 +70,20 @@ MARKS = {
             "Run again with --repeats 3 or more.",
         ),
         Mark(
+            "one log",
+            "i",
+            "The interval is that of the steps of one log: how much the next job would differ is"
+            " not in it.",
+            "Import the logs of further jobs of this size as well.",
+        ),
+        Mark(
+            "batch not known",
+            "j",
+            "Neither the log nor the command says how many samples a step has. Where the log prints"
+            " no rate of samples, the throughput is steps per second.",
+            "Give --batch-per-gpu.",
+        ),
+        Mark(
             "unsteady",
             "u",
             "Step times had not settled when the warm-up limit was reached; they were measured"
@@ -268,7 +282,7 @@ def marks(row: Row) -> tuple[str, ...]:
     if row.oversubscribed:
         found.append("oversubscribed")
     found += [mark_name(stamp) for stamp in row.stamps]
-    if row.step_s is not None and row.step_s.n == 1:
+    if row.step_s is not None and row.step_s.n == 1 and "one log" not in row.stamps:
         found.append("one launch")
     if row.virtual_hosts:
         found.append("virtual hosts")

@@ -44,6 +44,7 @@ STRATEGY_NAMES = {
     "fairscale": "FairScale",
     "horovod": "Horovod",
     "script": "Your script",
+    "imported": "The job",
 }
 
 SCHEDULE_NAMES = {
@@ -73,16 +74,18 @@ METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication", "ulyss
 
 UNKNOWN_SCALING = ("unknown scaling", "strong or weak scaling not known")
 SAMPLES_NOT_COUNTED = "samples not counted"
+BATCH_NOT_KNOWN = "batch not known"
 
 
 def counts_samples(row: Row) -> bool:
     """Whether a row's batch and throughput are in samples; a script's may be in steps."""
-    return SAMPLES_NOT_COUNTED not in row.stamps
+    return not {SAMPLES_NOT_COUNTED, BATCH_NOT_KNOWN} & set(row.stamps)
 
 
 def batches(row: Row, text: str) -> str:
     """Put a row's batch, of all ranks and of one, into a text; nothing is known: a dash."""
-    return text.format(row.global_batch, row.rank_batch) if counts_samples(row) else DASH
+    known = counts_samples(row) and row.global_batch
+    return text.format(row.global_batch, row.rank_batch or "<1") if known else DASH
 
 
 def _number_of(value: Any, phrase: str) -> str | None:
@@ -444,12 +447,15 @@ def suite_facts(rows: Sequence[Row]) -> str:
     else:
         parts.append(joined([plain(name, 60) for name in names]))
     per_rank = first.scaling == "weak"
-    counted = [row for row in rows if counts_samples(row)]
+    counted = [row for row in rows if counts_samples(row) and row.global_batch]
     known = sorted({row.rank_batch if per_rank else row.global_batch for row in counted})
     kind = "batch per rank" if per_rank else "global batch"
     parts.append(f"{kind} {joined([str(b) for b in known]) if known else 'not counted'}")
     backends = sorted({plain(row.backend, 30) for row in rows if row.backend})
     parts.append(f"{first.device}{' over ' + joined(backends) if backends else ''}")
+    smallest = min((row.baseline[2] for row in rows if row.baseline), default=1)
+    if smallest > 1:
+        parts.append(f"speedup and efficiency relative to N={smallest}")
     if first.virtual_hosts:
         largest = max(rows, key=lambda row: row.world_size)
         parts.append(f"virtual hosts: {hosts_fact(largest)}")

@@ -1,0 +1,277 @@
+"""One log and what the user says of it: the job's N, batch, model, and what its steps take.
+
+N, batch and sequence come from the log where it says them, else from the command line; where both
+say and differ, the log is refused. A file's name only suggests.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalebench.costmodel.device_peaks import peak_flops
+from scalebench.errors import UsageError
+from scalebench.importing.formats import Format
+from scalebench.importing.reader import Log, read_log
+from scalebench.importing.steps import DIFFER, Steps, steps_of, warmup_of
+from scalebench.importing.tables import is_table, read_table
+from scalebench.records.imported import ImportedLog
+
+MOST_KEPT = 2000
+"""So many steps, or stretches of steps, are kept of a log."""
+TERA = 1e12
+_NAMED = re.compile(r"(?:gpus?|ngpus?|np|ws)[-_=]?(\d+)|(\d+)[-_x]*(?:gpus?|[ahvb]\d{2,3})", re.I)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the user says of a log; None: nothing.
+
+    Attributes:
+        gpus: N.
+        batch_per_gpu: Samples of a step, divided by N.
+        seq: Tokens of a sample.
+        gpu: Name of the device.
+        columns: Value → column, of tables.
+    """
+
+    gpus: int | None = None
+    batch_per_gpu: float | None = None
+    seq: float | None = None
+    gpu: str | None = None
+    columns: Mapping[str, str] | None = None
+
+
+def import_log(path: Path, told: Told, known: list[Format]) -> ImportedLog:
+    """Read a log and what its steps take.
+
+    Raises:
+        UsageError: It cannot be read, N is not known, or what the user says contradicts it.
+        EnvironmentUnfit: The library that reads it is not installed.
+    """
+    columns = told.columns or {}
+    table = read_table(path, columns) if is_table(path, columns) else None
+    return job_of(table or read_log(path, known), told)
+
+
+def job_of(log: Log, told: Told, any_size: bool = False) -> ImportedLog:
+    """Return what a log that was read says of its job; errors as of `import_log`.
+
+    Args:
+        log: As it was read.
+        told: What the user says of it.
+        any_size: N may stay unknown: it is 1 then, and rates are those of a GPU.
+    """
+    world_size = _world_size(log, told, any_size)
+    batch = _batch(log, told, world_size)
+    seq = told.seq or log.facts.number("seq")
+    steps = steps_of(log, batch, _work(log, batch, seq, world_size))
+    notices = [*log.notices, *steps.notices]
+    batch = batch or _batch_by_rate(log, steps, world_size)
+    rates = _rates(log, steps, batch, seq, world_size)
+    if told_wrong := _timer(log, batch, steps):
+        notices.append(told_wrong)
+    if log.records.bad_loss:
+        notices.append(f"the loss is not finite in {log.records.bad_loss} lines")
+    seconds, counts = _thinned(steps)
+    gpu = told.gpu or log.facts.gpu
+    tflops = _mean(log, "tflops", steps)
+    mfu = _mean(log, "mfu", steps)
+    peak = peak_flops(gpu, "bfloat16") if gpu else None
+    return ImportedLog(
+        name=log.path.name,
+        format=log.format.name,
+        world_size=world_size,
+        global_batch=batch,
+        seq=seq,
+        model=_model(log),
+        gpu=gpu,
+        step_s=seconds,
+        counts=counts,
+        averaged=steps.averaged,
+        source=steps.source,
+        no_steps=steps.why_none,
+        warmup=steps.warmup,
+        num_pauses=steps.pauses[0],
+        pause_s=steps.pauses[1],
+        samples_per_s=rates["samples"],
+        tokens_per_s=rates["tokens"],
+        tflops_per_gpu=tflops,
+        mfu=tflops * TERA / peak if mfu is None and tflops and peak else mfu,
+        memory_bytes=int(log.records.memory) or None,
+        loss_first=log.records.loss[0] if log.records.loss else None,
+        loss_last=log.records.loss[-1] if log.records.loss else None,
+        bad_loss_at=log.records.bad_at,
+        notices=notices,
+    )
+
+
+def _world_size(log: Log, told: Told, any_size: bool) -> int:
+    facts, ranks = log.facts, log.records.ranks
+    said = facts.number("world_size")
+    if said is None and log.format.each_rank and ranks == set(range(len(ranks))) and ranks:
+        said = float(len(ranks))
+    if said is None and log.format.final:
+        said = log.records.columns["copies"][0]
+    if told.gpus is not None and said is not None and told.gpus != said:
+        raise UsageError(
+            f"{log.path} says that the job had {said:.0f} ranks, and gpus={told.gpus} was given. "
+            "Leave it out, or name the right log."
+        )
+    number = told.gpus or (int(said) if said is not None else None)
+    if number is None and any_size:
+        return 1
+    if number is None:
+        raise UsageError(_no_world_size(log))
+    if log.format.each_rank and ranks and max(ranks) >= number:
+        raise UsageError(f"{log.path}: rank {max(ranks)} prints, and N is said to be {number}.")
+    return number
+
+
+def _no_world_size(log: Log) -> str:
+    """Say that N is missing, what suggests it, and what to write."""
+    hints = list(log.facts.suggests)
+    several = log.facts.numbers.get("world_size", [])
+    if several:
+        hints.append(f"it gives several: {', '.join(f'{n:.0f}' for n in several)}")
+    copies = max(log.records.columns["copies"], default=1)
+    if copies > 1:
+        hints.append(f"{copies:.0f} lines say the same step")
+    named = _NAMED.search(log.path.stem)
+    number = next(filter(None, named.groups()), "N") if named else "N"
+    if number != "N":
+        hints.append(f"its name suggests {number}")
+    hint = f" ({'; '.join(hints)})" if hints else ""
+    return (
+        f"{log.path} does not say on how many GPUs the job ran{hint}. Give it behind the file: "
+        f"{log.path.name}:gpus={number}."
+    )
+
+
+def _batch(log: Log, told: Told, world_size: int) -> float | None:
+    """Return the samples of a step of the job; None: it is not said."""
+    lines = np.frombuffer(log.records.columns["batch"])
+    lines = lines[np.isfinite(lines)]
+    said = float(lines[-1]) if len(lines) else log.facts.number("global_batch")
+    if len(lines) and lines.min() != lines.max():
+        log.notices.append(
+            f"the batch grows from {lines.min():g} to {lines.max():g} samples: the mean counts"
+        )
+        said = float(lines.mean())
+    given = None if told.batch_per_gpu is None else told.batch_per_gpu * world_size
+    if given is not None and said is not None and abs(given / said - 1) > DIFFER:
+        raise UsageError(
+            f"{log.path} says that a step has {said:g} samples; --batch-per-gpu "
+            f"{told.batch_per_gpu:g} on {world_size} GPUs would be {given:g}."
+        )
+    of_rank = log.facts.number("rank_batch")
+    return said or given or (of_rank * world_size if of_rank else None)
+
+
+def _work(log: Log, batch: float | None, seq: float | None, world_size: int) -> float | None:
+    """Return what a step does in the unit of the printed rate; None: not known."""
+    rate = log.format.rate
+    if rate is None or batch is None or rate.doubtful:
+        return None
+    if log.records.units.get("rate") == "tokens":
+        if seq is None:
+            return None
+        batch *= seq
+    return batch / world_size if rate.scope == "gpu" else batch
+
+
+def _batch_by_rate(log: Log, steps: Steps, world_size: int) -> float | None:
+    """Return which of a log's batch and N times it fits rate and clock; None: neither does."""
+    named = log.facts.number("some_batch")
+    rate = _rate(log, steps, world_size)
+    if named is None or rate is None or not len(steps.seconds):
+        return None
+    done = rate * float(np.median(steps.seconds))
+    fits = [b for b in (named, named * world_size) if abs(done / b - 1) < DIFFER]
+    return fits[0] if fits else None
+
+
+def _rates(
+    log: Log, steps: Steps, batch: float | None, seq: float | None, world_size: int
+) -> dict[str, float | None]:
+    """Return samples and tokens per second of the job, each None where it is not known."""
+    mean = steps.mean_s if len(steps.seconds) else None
+    printed = _rate(log, steps, world_size)
+    doubtful = log.format.rate is not None and log.format.rate.doubtful
+    unit = log.records.units.get("rate", "samples")
+    samples = batch / mean if batch and mean else None
+    if samples is None and printed is not None and unit == "samples" and not doubtful:
+        samples = printed
+    tokens = samples * seq if samples and seq else None
+    if printed is not None and unit == "tokens":
+        tokens = printed if tokens is None or log.format.each_rank else tokens
+    if tokens is None and mean:
+        of_step = _mean(log, "step_tokens", steps)
+        tokens = of_step / mean if of_step else None
+    return {"samples": samples, "tokens": tokens}
+
+
+def _rate(log: Log, steps: Steps, world_size: int) -> float | None:
+    """Return the printed rate as that of the job, weighted by the time of each step."""
+    form, columns = log.format, log.records.columns
+    rate = np.frombuffer(columns["rate"])
+    kept = np.isfinite(rate) & (rate > 0)
+    if form.rate is None or not kept.any():
+        return None
+    if form.rate.scope == "rank" and not form.final:
+        kept &= np.frombuffer(columns["copies"]) >= world_size
+    if len(steps.kept):
+        kept &= steps.kept
+    else:
+        first = warmup_of(1 / rate[kept]) if kept.any() else 0
+        kept[np.flatnonzero(kept)[:first]] = False
+    if not kept.any():
+        return None
+    time = np.frombuffer(columns["time"])[kept]
+    weights = time if np.isfinite(time).all() and form.time and form.time.kind == "step" else None
+    mean = float(np.average(rate[kept], weights=weights))
+    return mean * world_size if form.rate.scope == "gpu" else mean
+
+
+def _mean(log: Log, name: str, steps: Steps) -> float | None:
+    """Return the mean of a column over the steps that count; None: it is empty."""
+    values = np.frombuffer(log.records.columns[name])
+    kept = np.isfinite(values) & (values > 0)
+    if len(steps.kept) and (kept & steps.kept).any():
+        kept &= steps.kept
+    return float(np.median(values[kept])) if kept.any() else None
+
+
+def _timer(log: Log, batch: float | None, steps: Steps) -> str | None:
+    """Say where DeepSpeed's own timer and the steps differ."""
+    says = log.totals.get("timer_rate")
+    if says is None or not batch or not len(steps.seconds):
+        return None
+    does = batch / steps.mean_s
+    if abs(says / does - 1) <= DIFFER:
+        return None
+    return f"DeepSpeed's timer says {says:.4g} samples/s and the job does {does:.4g}: not used"
+
+
+def _model(log: Log) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        name: value
+        for name in ("layers", "hidden", "parameters")
+        if (value := log.facts.number(name)) is not None
+    }
+    return ({"name": log.facts.model} if log.facts.model else {}) | told
+
+
+def _thinned(steps: Steps) -> tuple[list[float], list[float]]:
+    """Return at most `MOST_KEPT` steps; neighbours are put together to their mean."""
+    number = len(steps.seconds)
+    if number <= MOST_KEPT:
+        return list(map(float, steps.seconds)), list(map(float, steps.counts))
+    size = -(-number // MOST_KEPT)
+    edges = np.arange(0, number, size)
+    counts = np.add.reduceat(steps.counts, edges)
+    sums = np.add.reduceat(steps.seconds * steps.counts, edges)
+    return list(map(float, sums / counts)), list(map(float, counts))
