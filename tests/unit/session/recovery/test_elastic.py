@@ -11,10 +11,10 @@ import pytest
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.fault_events import Event, FaultFolder
 from scalebench.session.recovery import directory
-from scalebench.session.recovery.elastic import elastic_run, with_fewer_ranks
+from scalebench.session.recovery.elastic import elastic_run, goes_on_with_fewer, with_fewer_ranks
 from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline
-from scalebench.spec import Ddp, Fsdp
+from scalebench.spec import Ddp, Fsdp, Mesh
 from scalebench.spec.recovery import FaultPlan, Recovery
 from tests.builders.runs import make_cell
 
@@ -40,6 +40,13 @@ def test_fewer_ranks_keep_the_global_batch(world_size, strategy, expected):
     parts = getattr(fewer.strategy, "accumulate", 1)
     assert (fewer.world_size, fewer.rank_batch, parts) == expected
     assert fewer.global_batch == 32
+
+
+def test_only_data_parallel_jobs_of_two_ranks_or_more_go_on():
+    assert goes_on_with_fewer(failing(2)) and not goes_on_with_fewer(failing(1))
+    assert not goes_on_with_fewer(failing(2, Mesh(shard=None, tensor=2)))
+    off = failing(2).model_copy(update={"recovery": Recovery(elastic=False)})
+    assert not goes_on_with_fewer(off)
 
 
 def steps(first, last, every_ms, began_ms=0, late_ms=0, loss=1.0):

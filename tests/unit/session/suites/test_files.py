@@ -1,7 +1,9 @@
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.records import paths
 from scalebench.session.suites.files import (
+    CORE_SUITES,
     about_hidden,
     load_suite,
     load_suites,
@@ -111,6 +113,18 @@ def test_two_suites_of_one_name_are_refused(here):
     write(here, "ddp", "another", file="another")
     with pytest.raises(UsageError, match="the same name: ddp"):
         load_suites(["ddp", "another.py"])
+
+
+def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch):
+    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", paths.bundled_suites)
+    found = suite_files()
+    assert "ddp" in found
+    for name in found:
+        suite = load_suite(name)
+        assert suite.name == name
+        assert suite.collectives or any(not case.optional for case in suite.cases)
+        assert len({case.name for case in suite.cases}) == len(suite.cases)
+    assert CORE_SUITES[0] == "ddp"
 
 
 def test_a_suite_that_hides_a_bundled_one_is_told_and_no_other(here):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from scalebench.processors import Processor
-from scalebench.spec import Job
 from scalebench.worker.process import setup
 
 CORES = [Processor(number, number % 4, number // 4, node=number % 4 // 2) for number in range(8)]
@@ -31,20 +30,3 @@ def pinned(monkeypatch):
 def test_a_rank_with_a_gpu_takes_cores_of_its_node(pinned):
     assert setup.pin(0, 2, "cuda") == {"affinity": [2, 3], "numa_nodes": [1], "num_cores": 2}
     assert setup.pin(1, 2, "cuda") == {"affinity": [0, 1], "numa_nodes": [0], "num_cores": 2}
-
-
-def test_a_rank_that_is_not_pinned_is_left_where_it_is(pinned, monkeypatch):
-    """Neither moved nor in another scheduling class, and its record says so."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    monkeypatch.setattr(setup, "read_processors", lambda numbers: [CORES[n] for n in numbers])
-    monkeypatch.setattr(os, "sched_setscheduler", lambda *given: pytest.fail("another class"))
-    led = []
-    monkeypatch.setattr(os, "setsid", lambda: led.append("session"))
-    threads = torch.get_num_threads()
-    job = Job(world_size=2, device="cpu", backend="gloo", threads=threads, pinned=False)
-    facts = setup.settle(job, 1)
-    assert pinned == [] and led == ["session"]
-    assert (facts["affinity"], facts["num_cores"]) == ([0, 1, 2], 3)
-    assert (facts["scheduling_class"], facts["threads"]) == ("default", threads)
-    monkeypatch.setattr(os, "sched_getscheduler", lambda pid: os.SCHED_BATCH)
-    assert setup.settle(job, 1)["scheduling_class"] == "SCHED_BATCH"  # its parent's
