@@ -10,19 +10,6 @@ def table(rows, title="Peak of the fullest rank, and its prediction"):
     return found
 
 
-def test_the_conclusion_tells_the_largest_error_and_leaves_out_the_baseline():
-    assert memory.sentence(remembered_rows()) == (
-        "Predicted peaks are within 1.6 % of the measured ones; the furthest is that of ddp-25mb"
-        " on 2 CPU ranks, too low."
-    )
-    assert memory.sentence([remembered(make_row(), 104_000_000)]) == (
-        "The predicted peak of ddp-25mb on 2 CPU ranks is within 4.0 % of the measured one,"
-        " too high."
-    )
-    exact = memory.sentence([remembered(make_row(), 100_000_000)])
-    assert exact.endswith("is within 0.0 % of the measured one.")
-
-
 def test_what_is_not_known_stands_with_its_reason():
     found = table(remembered_rows(), "What is not known, and why")
     reason = "the state of the optimizer Lion is not known"

@@ -1,14 +1,10 @@
 """Races as the terminal shows them: a table and a sentence that decide nothing by luck."""
 
-import pytest
-
-from scalebench.report import render_table
 from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import judge
 from scalebench.report.page.overview import suite_card
 from scalebench.report.page.palette import assign
 from scalebench.report.tables import races
-from scalebench.stats import Estimate
 from tests.builders.races import figures, near
 from tests.builders.summaries import make_plain, make_row, make_summary
 
@@ -33,37 +29,6 @@ def rows_of(**races):
     plain = make_plain().model_copy(update={"race": figures(8.0, 2048)})
     others = [make_row(name, 2).model_copy(update={"race": race}) for name, race in races.items()]
     return [plain, *others]
-
-
-def test_a_case_whose_interval_overlaps_may_be_as_fast():
-    said = races.headline(rows_of(large=figures(4.0, 2048), close=figures(4.1, 2048)))
-    assert "as many samples. Not certain: close may be as fast." in said
-    one = figures(4.0, 2048, time_to_target_s=Estimate(value=4.0, n=1))
-    assert races.headline(rows_of(large=one)).endswith("Not certain: one seed.")
-
-
-def test_who_did_not_arrive_is_said_and_does_not_win():
-    rows = rows_of(late=MISSED)
-    assert "No case reached the target with every seed" in races.headline(rows)
-    text = render_table(make_summary(rows), width=140)
-    assert "1 of 3" in text
-    assert "late on 2 CPU ranks: 2 of 3 seeds did not reach the target" in " ".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "told"),
-    [
-        (6.0, 19.0, "in the steps: large N=2: "),
-        (4.0, 132.0, "in the steps: not known within a factor of two"),
-        (4.0, 19.0, "in the steps: not known within a factor of two"),
-        (None, None, "in the steps: not known within a factor of two"),
-    ],
-)
-def test_a_noise_scale_too_wide_to_act_on_is_not_printed(low, high, told):
-    of_steps = Estimate(value=10.0, low=low, high=high, n=1 if low is None else 3)
-    race = figures(4.0, 2560, noise_scale_of_steps=of_steps)
-    text = render_table(make_summary(rows_of(large=race)), width=140)
-    assert told in " ".join(text.split())
 
 
 def card_of(rows):

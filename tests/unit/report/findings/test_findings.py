@@ -1,79 +1,110 @@
-"""What is said of a case and of a suite, for each thing that there is to say."""
+"""What holds of all that is said of rows; the words themselves: tests/unit/report/test_words.py."""
+
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.records.rows.script import OutsideSteps, ScriptFacts
-from scalebench.records.summary import Correctness, Estimate
-from scalebench.report.findings import findings
+from scalebench.records.summary import Correctness
+from scalebench.report import render_markdown, render_page, render_table
+from scalebench.report.findings.advice import advise
+from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
+from scalebench.report.findings.certain import certain
+from scalebench.report.findings.disturbance import LEAST_DRIFT, disturbance, drift
+from scalebench.report.findings.findings import general, judge
+from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.words import warnings, wording
-from tests.builders.summaries import estimate, make_missing, make_plain, make_row, make_summary
-
-LOADED = "foreign load: 0.41 processors busy with other programs"
-WRONG = Correctness(status="deviates", gradient_deviation=0.031, tolerance=1e-4)
-UNVERIFIED = Correctness(status="unverified", reason="dropout is on")
-WIDE = Estimate(value=0.8, low=0.41, high=1.18, n=3)
-CROWDED = make_row(world_size=4, efficiency=0.41, oversubscribed=True)
-UNSTEADY = make_row(stamps=["unsteady"]).model_copy(update={"efficiency": None})
-NO_PLAIN = {"efficiency": None, "unavailable": {"efficiency": "plain failed"}}
-
-
-def said(*rows):
-    finding = findings.judge_case(rows)
-    return " ".join([finding.verdict, *finding.notes])
-
-
-@pytest.mark.parametrize(
-    ("rows", "told"),
-    [
-        (
-            [make_row(), CROWDED],
-            "Oversubscribed, more ranks than cores, not scaling: 4 (41.0 %).",
-        ),
-        *(
-            (
-                [make_row(), make_missing(status=status, reason="because")],
-                f"N = 8 {status}: because",
-            )
-            for status in ("oom", "failed", "skipped")
-        ),
-        ([make_row().model_copy(update={"efficiency": WIDE})], "Inconclusive:"),
-        ([make_row().model_copy(update={"efficiency": WIDE})], "41–118 %"),
-        (
-            [make_row(world_size=1, efficiency=0.9, spread=0.01), make_row()],
-            "costs 10.00 % of the speed",
-        ),
-        (
-            [make_row(world_size=1, efficiency=0.9, spread=0.01), make_row()],
-            "against its own speed on one rank the efficiency is 87.3 %",
-        ),
-        (
-            [make_row(world_size=1, efficiency=0.99, spread=0.03), make_row()],
-            "has a cost that the noise hides (between −2.0 and 4.0 %)",
-        ),
-        ([make_row(correctness=WRONG)], "Gradient check FAILED 3.1e-02 on 2"),
-        ([make_row(correctness=UNVERIFIED)], "Gradients unverified on 2: dropout is on."),
-        (
-            [make_row(stamps=[LOADED])],
-            "Read the efficiency at N = 2 with care: other programs were running (0.41"
-            " processors busy with other programs).",
-        ),
-        (
-            [make_plain(stamps=[LOADED])],
-            "with care, it rests on this baseline: other programs were running (0.41",
-        ),
-        (
-            [make_row(stamps=["budget open"])],
-            "Read the causes at N = 2 with care: parts do not add up.",
-        ),
-        ([UNSTEADY], "Read the step time at N = 2 with care: step time kept drifting."),
-        ([make_row().model_copy(update=NO_PLAIN)], "Its efficiency is unknown: plain failed."),
-    ],
+from tests.builders.states import LOADED, STATES, ddp, excess, noisy, run_of, script
+from tests.builders.summaries import (
+    attributed,
+    estimate,
+    make_plain,
+    make_row,
+    make_summary,
+    traced_rows,
 )
-def test_what_there_is_to_say_of_a_case_is_said(rows, told):
-    assert told in said(*rows)
-    assert "with care" not in said(make_row())
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "report.md"
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_next_step_is_short(name):
+    """One line; two where it says what a rank takes and what the others do."""
+    rows = run_of(name).rows
+    for row in rows:
+        told = advise(row, rows)
+        limit = 110 if certain(row, rows) or row.stragglers else 75
+        assert not told or (len(told.next_step) <= limit and told.next_step[-1] != ".")
+
+
+def test_every_rule_is_documented():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    named = [n.strip() for line in text.splitlines() if line.startswith("| ")
+             for n in line.split("|")[1].split(",")]  # fmt: skip
+    assert {rule.name for rule in (*FIRST, *RULES, *LAST)} <= set(named)
+
+
+@pytest.mark.parametrize("name", ["slow loader", "late in two steps", "unused search"])
+def test_what_is_certain_is_told_first_everywhere(name):
+    run = run_of(name)
+    step = advise(run.rows[1]).next_step
+    (first, *_) = next_steps(judge(run).suites, wording.by_suite(run.rows))
+    assert first.action == step
+    for text in (render_table(run, width=400), render_markdown(run), render_page([run])):
+        flat = " ".join(text.replace("&#39;", "'").split())
+        assert certain(run.rows[1])[0].sentence[1:] in flat
+        assert "Quiet the machine and run" not in flat
+    assert f"→ {step}" in " ".join(render_table(run, width=400).split())
+
+
+def test_the_largest_is_first_and_explains_its_part_of_the_budget():
+    row = attributed(
+        make_row(efficiency=0.8, spread=0.02),
+        losses={"wait": 12.0, "other_idle": 8.0},
+        **excess("data_stall", 0.004, 0.0),
+        **ddp(find_unused_parameters=True, unused_bytes=0),
+        **script(unused_search_s=2e-4),
+    )
+    rows = [make_plain(suite=row.suite), row]
+    found = next_steps(judge(make_summary(rows)).suites, wording.by_suite(rows))
+    assert [one.cause for one in found] == ["rank 1", "idle", "search for unused parameters"]
+
+
+def test_no_cause_is_named_is_not_said_beside_one_that_is():
+    row = noisy(**excess("data_stall"))
+    row = row.model_copy(update={"budget": row.budget.model_copy(update={"closes": False})})
+    summary = make_summary([make_plain(), row])
+    assert "rank 1, up to 20.0 % of the step" in render_table(summary)
+    assert "o other cause is named" in str(judge(summary))
+    for text in (render_table(summary), str(judge(summary))):
+        assert "o cause is named" not in text
+
+
+def test_drift_is_what_all_rows_share():
+    def with_rounds(case, *factors):
+        row = make_row(case)
+        kept = [
+            sample.model_copy(update={"repeat": i, "step_s": [0.02 * factor] * 20})
+            for i, (sample, factor) in enumerate(zip(row.samples, factors, strict=True))
+        ]
+        return row.model_copy(update={"samples": kept})
+
+    slower = [with_rounds(name, 1.0, 1.05, 1.1) for name in "abc"]
+    assert drift(slower) == pytest.approx(0.1)
+    told = disturbance(make_summary(slower)) or ""
+    assert "all cases together were 10 % slower in one round" in told
+    apart = [with_rounds("a", 1.0, 1.1, 1.0), with_rounds("b", 1.1, 1.0, 1.0)]
+    assert (drift([*apart, with_rounds("c", 1.0, 1.0, 1.1)]) or 0.0) < LEAST_DRIFT / 5
+
+
+def test_that_the_machine_was_busy_stands_above_the_tables_everywhere():
+    summary = make_summary([make_plain(stamps=[LOADED]), make_row()])
+    for verbose in (False, True):
+        text = render_table(summary, 100, verbose=verbose)
+        assert text.index("The machine was not quiet") < text.index("\nddp\n")
+    assert "The machine was not quiet" in render_markdown(summary).partition("####")[0]
+    assert "The machine was not quiet" in render_page([summary])
 
 
 def test_the_details_of_a_mark_stand_beside_the_rows_that_bear_it():
@@ -92,35 +123,29 @@ def test_the_details_of_a_mark_stand_beside_the_rows_that_bear_it():
 
 
 def test_attribution_is_said_to_be_missing_when_it_is():
-    (sentence,) = findings.general(make_summary())
+    (sentence,) = general(make_summary())
     assert "No step was traced" in sentence and "without --no-trace" in sentence
     measured = make_row().model_copy(update={"exposed_comm_s": estimate(0.002)})
-    assert findings.general(make_summary([measured])) == ()
-
-
-@pytest.mark.parametrize(
-    ("others", "told"),
-    [
-        ([0.7], "a scales best on 2 CPU ranks: its interval lies above all others."),
-        ([0.88], "show no significant difference"),
-        ([0.88, 0.5], "not significantly higher than b:"),
-    ],
-)
-def test_the_best_case_is_named_only_when_intervals_are_apart(others, told):
-    rows = [make_row("a", efficiency=0.9)]
-    rows += [make_row(name, efficiency=value) for name, value in zip("bc", others, strict=False)]
-    (suite,) = findings.judge(make_summary(rows)).suites
-    assert told in suite.ranking
-    wrong = make_row("w", efficiency=0.99, correctness=WRONG)
-    (suite,) = findings.judge(make_summary([*rows, wrong])).suites
-    assert told in suite.ranking
+    assert general(make_summary([measured])) == general(run_of("saved")) == ()
 
 
 def test_marks_put_a_wrong_result_first_and_name_each_once():
+    wrong = Correctness(status="deviates", gradient_deviation=1.0)
     row = make_row(
-        spread=None, correctness=WRONG, oversubscribed=True, stamps=["unsteady", "unsteady: x"]
+        spread=None, correctness=wrong, oversubscribed=True, stamps=["unsteady", "unsteady: x"]
     )
     assert warnings.marks(row) == ("deviates", "oversubscribed", "unsteady", "one launch")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_no_number_of_the_verdict_is_broken(width, ascii_only):
+    text = render_table(make_summary(traced_rows()), width, ascii_only=ascii_only)
+    lines = text[text.index("verdict on suite") :].splitlines()
+    flat = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= width
+    assert ("85.0 +/- 3.4" if ascii_only else "85.0 ± 3.4") in flat
+    assert "5.4" in flat and "…" not in flat
 
 
 @given(st.text(), st.integers(1, 40))
@@ -139,23 +164,3 @@ def test_the_written_interval_is_the_interval(value, spread, scale):
     assert abs(low - found.low * scale) <= place
     assert abs(high - found.high * scale) <= place
     assert low <= float(wording.point(found, scale)) <= high
-
-
-@pytest.mark.parametrize(
-    ("evaluation_s", "checkpoint_s", "told"),
-    [
-        (0.0, 0.0, "No evaluation and no checkpoint was seen in the"),
-        (2.0, 0.0, "No checkpoint was seen in the"),
-        (2.0, 1.0, ""),
-        (None, None, ""),
-    ],
-)
-def test_what_a_script_did_not_do_in_the_window_is_said(evaluation_s, checkpoint_s, told):
-    gaps = OutsideSteps(
-        seconds=3.0, share=0.005, num_gaps=1, largest=[], evaluation_s=evaluation_s,
-        checkpoint_s=checkpoint_s,
-    )  # fmt: skip
-    row = make_row(script=ScriptFacts(), outside_step=gaps)
-    steps = max(len(sample.step_s) for sample in row.samples)
-    whole = f"{told} {steps} measured steps; if the script does that less often"
-    assert (whole in said(row)) == ("was seen in the" in said(row)) == bool(told)

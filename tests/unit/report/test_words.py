@@ -1,0 +1,41 @@
+"""What is said of a run in each state there is, to the byte: tests/golden/words.txt."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scalebench.report import render_table
+from scalebench.report.findings.findings import judge
+from scalebench.report.tables import memory
+from tests.builders.states import STATES, run_of
+
+RENEW = "if this was meant, `python -m tests.unit.report.test_words` renews it; look at `git diff`"
+GOLDEN = Path(__file__).parents[2] / "golden" / "words.txt"
+
+
+def words(name: str) -> str:
+    """Notices, the verdict in brief, what stands below the main table, and the page's notes."""
+    run = run_of(name)
+    brief, whole = (render_table(run, 100, verbose=verbose) for verbose in (False, True))
+    above, _, below = whole.partition(f"\n{run.rows[0].suite}\n")
+    _, *lines = below[below.index("──") :].split("\n")
+    verdict = brief[brief.index("verdict on suite") :]
+    judged = judge(run)
+    notes = [note for suite in judged.suites for found in suite.findings for note in found.notes]
+    remembered = [memory.sentence(run.rows) or ""]
+    return "\n".join([above, verdict, *lines[len(run.rows) :], *notes, *remembered, ""])
+
+
+def said() -> dict[str, str]:
+    parts = re.split(r"^#### (.+)\n", GOLDEN.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_is_said_is_what_was_said(name):
+    assert words(name) == said().get(name), RENEW
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text("".join(f"#### {name}\n{words(name)}" for name in STATES), "utf-8")
