@@ -42,7 +42,7 @@ def _ratio(change: float | None) -> float:
 
 
 def _speed(row: RowVerdict, new: str, base: str) -> str:
-    if row.low is None or row.high is None:
+    if row.low is None or row.high is None or row.low <= -1:  # it may be any number
         told = "from too few launches for an interval"
         return f"{new} is {_ratio(row.change):.2f} times as fast as {base}, {told}"
     if row.low <= 0 <= row.high:
