@@ -255,6 +255,15 @@ def crossing(*axes: tuple[str, float, float, float]) -> Row:
     return make_row(world_size=4, axes=found)
 
 
+def wrapped(*wrappers: dict[str, Any]) -> Row:
+    """The row of a script that wraps its model so."""
+    return make_row("script", strategy="script", wrappers=[Wrapper(**one) for one in wrappers])
+
+
+MESH = {"kind": "DTensor", "mesh": {"dp": 2, "tp": 4}}
+STRIDED = ["_StridedShard(dim=0, sf=4)", "Shard(dim=0)"]
+
+
 def imprecise(*rows: tuple[str, float, float]) -> Summary:
     """A run whose rows are wider than was asked for: case, half width, seconds to go on."""
     told = [
@@ -304,6 +313,24 @@ STATES: dict[str, Summary | Row | list[Row]] = {
     "not saved": outside(2.0, 0.0),
     "evaluated and saved": outside(2.0, 1.0),
     "evaluation not known": outside(None, None),
+    "one reason for several": make_summary([
+        make_plain(),
+        *(make_missing(case, n, reason="gloo cannot do it") for case in "ab" for n in (1, 2, 4)),
+        make_missing("c", 2, reason="gloo cannot do it"),
+        make_missing("d", 2, reason="needs 4 ranks"),
+        make_missing("d", 4, status="failed", reason="needs 4 ranks"),
+    ]),
+    # What a script is wrapped in
+    "DDP": wrapped({"kind": "DistributedDataParallel", "bucket_bytes": 2**20,
+                    "find_unused_parameters": True, "hook": "fp16_compress_hook"}),
+    "DeepSpeed": wrapped({"kind": "DeepSpeedEngine", "stage": 2}),
+    "FSDP1": wrapped({"kind": "FullyShardedDataParallel", "sharding": "SHARD_GRAD_OP"}),
+    "FSDP2": wrapped({"kind": "FSDPModule", "mesh": {"dp": 2}},
+                     {"kind": "DTensor", "mesh": {"dp": 2}, "placements": ["Shard(dim=0)"]}),
+    "FSDP2 on a mesh": wrapped({**MESH, "kind": "FSDPModule"}, {**MESH, "placements": STRIDED}),
+    "pipeline": wrapped(
+        {"kind": "_PipelineStageBase", "stage": 0, "of": 4},
+        {"kind": "_PipelineSchedule", "schedule": "Schedule1F1B", "microbatches": 8}),
     # Which case is best
     "best for certain": [A, B],
     "best perhaps": [A, make_row("b", efficiency=0.88), make_row("c", efficiency=0.5)],

@@ -91,48 +91,6 @@ def test_gaps_say_what_was_done_in_them():
     assert "1.75 s before step 2 (rank 0, evaluation)" in table
 
 
-@pytest.mark.parametrize(
-    ("wrappers", "said"),
-    [
-        ([{"kind": "DeepSpeedEngine", "stage": 2}], "DeepSpeed ZeRO-2"),
-        ([{"kind": "FullyShardedDataParallel", "sharding": "SHARD_GRAD_OP"}], "FSDP1 SHARD_GRAD"),
-        (
-            [
-                {"kind": "FSDPModule", "mesh": {"dp": 2, "tp": 4}},
-                {
-                    "kind": "DTensor",
-                    "mesh": {"dp": 2, "tp": 4},
-                    "placements": ["_StridedShard(dim=0, sf=4)", "Shard(dim=0)"],
-                },
-            ],
-            "FSDP2, parameters sharded over dp (2) and tp (4)",
-        ),
-        (
-            [
-                {"kind": "FSDPModule", "mesh": {"dp": 2}},
-                {"kind": "DTensor", "mesh": {"dp": 2}, "placements": ["Shard(dim=0)"]},
-            ],
-            "Your script (FSDP2)",
-        ),
-        (
-            [
-                {"kind": "_PipelineStageBase", "stage": 0, "of": 4},
-                {"kind": "_PipelineSchedule", "schedule": "Schedule1F1B", "microbatches": 8},
-            ],
-            "a pipeline of 4 stages, pipeline schedule Schedule1F1B with 8 microbatches",
-        ),
-        (
-            [{"kind": "DistributedDataParallel", "hook": "fp16_compress_hook"}],
-            "DDP with fp16_compress_hook",
-        ),
-    ],
-)
-def test_the_kinds_of_distribution_have_their_names(wrappers, said):
-    _, summary = rows(result(1, 0.1), result(2, 0.125, facts={"wrappers": wrappers}))
-    table = " ".join(render_table(summary, width=140, verbose=True).split())
-    assert said in table
-
-
 def test_a_script_that_was_killed_at_its_end_is_marked():
     killed = {"facts": {"backend": "gloo", "killed_at_end": True}}
     found, summary = rows(result(1, 0.1), result(2, 0.125, **killed))

@@ -54,14 +54,6 @@ def test_losses_stand_after_equal_steps_and_say_after_how_many():
     assert "5.553→3 @ 30" in render_markdown(make_summary([slow, fast]))
 
 
-@pytest.mark.parametrize("status", ["failed", "oom", "skipped"])
-def test_a_row_without_a_measurement_is_shown_with_its_reason(status):
-    rows = [make_plain(), make_missing(world_size=8, status=status, reason="the very reason")]
-    text = render_table(make_summary(rows), 80)
-    assert f"ddp-25mb, N=8, {status}: the very reason" in text
-    assert re.search(rf"ddp-25mb +8 +{status}", text)
-
-
 def test_arithmetic_and_energy_have_columns_only_where_they_are_known():
     text = render_table(make_summary(rated_rows()), 200)
     assert re.search(r"MFU +J/sample", text)
@@ -120,19 +112,3 @@ def test_a_wide_interval_is_written_with_both_its_ends():
     )
     assert wording.plus_minus(Estimate(value=0.61, low=0.34, high=1.11, n=2), 100) == "61 (34–111)"
     assert wording.plus_minus(Estimate(value=1.0, low=1.0, high=1.0, n=3), 100) == "100"
-
-
-def test_a_reason_is_told_once_for_all_rows_that_it_holds_for():
-    cuda, plan = "gloo cannot do it", "needs 4 ranks"
-    rows = [
-        make_plain(),
-        *(make_missing("a", n, status="skipped", reason=cuda) for n in (1, 2, 4)),
-        *(make_missing("b", n, status="skipped", reason=cuda) for n in (1, 2, 4)),
-        make_missing("c", 2, status="skipped", reason=cuda),
-        make_missing("d", 2, status="skipped", reason=plan),
-        make_missing("d", 4, status="failed", reason=plan),
-    ]
-    text = render_table(make_summary(rows), 140)
-    assert f"  a, b, N=1, 2 and 4; c, N=2, skipped: {cuda}\n" in text
-    assert f"  d, N=2, skipped: {plan}\n" in text and f"  d, N=4, failed: {plan}\n" in text
-    assert text.count(cuda) == 1

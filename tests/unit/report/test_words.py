@@ -1,4 +1,4 @@
-"""What is said of a run in each state there is, to the byte: tests/golden/words.txt."""
+"""What is said of a run in each state, and of two runs, to the byte: tests/golden/words.txt."""
 
 import re
 from pathlib import Path
@@ -7,8 +7,14 @@ import pytest
 
 from scalebench.report import render_table
 from scalebench.report.findings.findings import judge
+from scalebench.report.gate.github import render_verdict_github
+from scalebench.report.gate.junit import render_verdict_junit
+from scalebench.report.gate.markdown import render_verdict_markdown
+from scalebench.report.gate.sentence import sentence
+from scalebench.report.gate.table import render_verdict
 from scalebench.report.tables import memory
 from tests.builders.states import STATES, run_of
+from tests.builders.verdicts import VERDICTS
 
 RENEW = "if this was meant, `python -m tests.unit.report.test_words` renews it; look at `git diff`"
 GOLDEN = Path(__file__).parents[2] / "golden" / "words.txt"
@@ -27,15 +33,30 @@ def words(name: str) -> str:
     return "\n".join([above, verdict, *lines[len(run.rows) :], *notes, *remembered, ""])
 
 
+def gate_words(name: str) -> str:
+    """One sentence, the table, and what a comment, an annotation and JUnit say of two runs."""
+    result = VERDICTS[name]
+    renderers = (render_verdict_markdown, render_verdict_github, render_verdict_junit)
+    texts = [sentence(result), render_verdict(result, 100)]
+    return "\n".join([*texts, *(render(result) for render in renderers), ""])
+
+
+TEXTS = {name: words for name in STATES} | {f"gate, {name}": gate_words for name in VERDICTS}
+
+
+def text_of(name: str) -> str:
+    return TEXTS[name](name.removeprefix("gate, "))
+
+
 def said() -> dict[str, str]:
     parts = re.split(r"^#### (.+)\n", GOLDEN.read_text("utf-8"), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", TEXTS)
 def test_what_is_said_is_what_was_said(name):
-    assert words(name) == said().get(name), RENEW
+    assert text_of(name) == said().get(name), RENEW
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text("".join(f"#### {name}\n{words(name)}" for name in STATES), "utf-8")
+    GOLDEN.write_text("".join(f"#### {name}\n{text_of(name)}" for name in TEXTS), "utf-8")

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.cli.gate import FORMATS
-from scalebench.gate.result import GateResult, Mismatch
 from scalebench.report.gate.github import (
     MAX_SUMMARY_BYTES,
     append_to_summary,
@@ -22,61 +21,9 @@ from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.words.plain_text import plain
 from tests.builders.gated import REGRESSED
 from tests.builders.junit_schema import assert_of_the_schema
-
-UNCHANGED = replace(
-    REGRESSED, metric="peak_memory_bytes", unit="bytes", verdict="unchanged", change=0.0,
-    low=None, high=None, base=1e9, new=1e9, basis="single", explanation=(),
-)  # fmt: skip
-INCONCLUSIVE = replace(
-    REGRESSED, world_size=2, verdict="inconclusive", change=0.01, low=-0.02, high=0.04,
-    further_launches=12, reason="the interval holds the floor", explanation=(),
-)  # fmt: skip
-NO_WORSE = replace(INCONCLUSIVE, world_size=8, verdict="not worse", further_launches=None)
-PROBABLY = replace(REGRESSED, world_size=6, verdict="probably regressed", reason="a few launches")
-SHOWN = replace(REGRESSED, metric="loss_last", unit="loss", decides=False, explanation=())
-MISSING = replace(
-    REGRESSED, case="gone", verdict="missing", new=None, change=None, low=None, high=None,
-    failed=True, reason="failed: rank 1: it broke", explanation=(),
-)  # fmt: skip
-ODD = replace(REGRESSED, verdict="not comparable", case="odd", reason="another link")
-
-
-def result_of(*rows, **changes):
-    sides = {"base": "main", "new": "reports/now", "base_run_id": "one", "new_run_id": "two"}
-    return GateResult(**sides, rows=tuple(rows), **changes)
-
-
-MIXED = result_of(REGRESSED, UNCHANGED, INCONCLUSIVE, NO_WORSE, SHOWN, MISSING, ODD, PROBABLY)
-PASSED = result_of(UNCHANGED, NO_WORSE, SHOWN)
-
+from tests.builders.verdicts import INCONCLUSIVE, MISSING, MIXED, PASSED, result_of
 
 # Markdown
-
-
-def test_markdown_has_the_verdict_the_numbers_and_the_story():
-    text = render_verdict_markdown(MIXED)
-    lines = text.splitlines()
-    assert lines[0].startswith(
-        "### scalebench gate: regressed: ddp, N=4, step time: slower, +6.0 % (+5.2 to +6.8) "
-        "(7 comparisons count for the verdict: 1 slower, 1 probably slower, "
-    )
-    (row,) = (line for line in lines if line.startswith("| ddp | 4 | step time |"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[3:] == [
-        "100 ms",
-        "106 ms",
-        "+6.0 %",
-        "+5.2 to +6.8",
-        "2.1 %",
-        "slower",
-        REGRESSED.reason,
-    ]
-    assert any("| probably slower | a few launches |" in line for line in lines)
-    assert "  - exposed communication explains 5 of 6 points" in lines
-    assert "  - all\\_reduce: 5 → 21 per step" in lines
-    assert "1 without a change, not shown: all of them count." in lines
-    assert any("(worse)" in line for line in lines)
-    assert any("repeat 12 more times to know" in line for line in lines)
 
 
 def test_markdown_is_short_enough_for_a_comment():
@@ -96,28 +43,6 @@ def cases_of(result):
     assert_of_the_schema(ElementTree.fromstring(text))
     suites = junitparser.JUnitXml.fromstring(text.encode())
     return {(case.classname, case.name): case for suite in suites for case in suite}
-
-
-def test_junit_is_red_where_the_gate_is():
-    cases = cases_of(MIXED)
-    kinds = {
-        name: [type(found).__name__ for found in case.result] for (_, name), case in cases.items()
-    }
-    assert kinds == {
-        "ddp N=4 step_s": ["Failure"],
-        "ddp N=4 peak_memory_bytes": [],
-        "ddp N=2 step_s": ["Error"],
-        "ddp N=8 step_s": [],
-        "ddp N=6 step_s": ["Failure"],
-        "ddp N=4 loss_last": ["Skipped"],
-        "gone N=4 step_s": ["Failure"],
-        "odd N=4 step_s": ["Error"],
-        "verdict": ["Failure"],
-    }
-    regressed = cases["ddp", "ddp N=4 step_s"]
-    assert regressed.result[0].message.startswith("slower: beyond the floor")
-    assert "change: +6.0 % +5.2 to +6.8" in regressed.system_out
-    assert "all_reduce: 5 → 21 per step" in regressed.system_out
 
 
 @pytest.mark.parametrize(
@@ -159,39 +84,6 @@ def annotations(text):
             message = message.replace(code, character)
         found.append((match[1], title.replace("%25", "%"), message.replace("%25", "%")))
     return found
-
-
-def test_github_gets_an_annotation_for_what_decides():
-    found = annotations(render_verdict_github(MIXED))
-    assert [(level, title) for level, title, _ in found] == [
-        ("error", "scalebench gate"),
-        ("error", "slower: ddp, N=4, step time"),
-        ("error", "probably slower: ddp, N=6, step time"),
-        ("error", "missing: gone, N=4, step time"),
-        ("warning", "not comparable: odd, N=4, step time"),
-        ("warning", "inconclusive: ddp, N=2, step time"),
-    ]
-    message = found[1][2].splitlines()
-    assert message[0] == "slower: +6.0 % +5.2 to +6.8"
-    assert message[-1] == "all_reduce: 5 → 21 per step"
-
-
-def test_what_the_caller_lets_pass_is_no_error_to_github_and_junit():
-    passing = replace(MIXED, let_pass=("regressed",))
-    found = annotations(render_verdict_github(passing))
-    assert {level for level, _, _ in found} == {"warning"}
-    assert not cases_of(passing)["gate", "verdict"].result
-
-
-def test_what_differs_in_many_rows_is_told_once():
-    rows = [Mismatch("workload", "mini", "large", f"ddp, N={n}") for n in (1, 2, 4)]
-    suites = Mismatch("suites", "ddp", "fsdp")
-    text = render_verdict_markdown(result_of(mismatches=(suites, *rows)))
-    assert "not comparable: these are different suites" in text.splitlines()[0]
-    told = [line for line in text.splitlines() if line.startswith("> different")]
-    assert told[0].startswith("> different: suites: ddp in the baseline, fsdp in the new run (")
-    assert told[1].startswith("> different: ddp, N=1 and 2 more: workload: mini in the baseline, ")
-    assert len(told) == 2
 
 
 def test_github_keeps_the_limit_of_annotations():
