@@ -38,3 +38,19 @@ def test_a_driver_that_never_answers_does_not_hold_up_the_end(stuck):
     assert track.states.time_ns == []  # the first reading never ended
     assert sampler.unavailable["sampler"] == "NVML had not answered 0.2 s after the end"
     assert sampler.thread.daemon
+
+
+def test_the_thread_samples_until_it_is_stopped_and_is_then_gone():
+    sampler = DeviceSampler([A], make_twin(), period_s=0.02)
+    before = time.monotonic_ns()
+    sampler.start()
+    while sampler.num_ticks < 5:
+        time.sleep(0.005)
+    (track,) = sampler.stop()
+    after = time.monotonic_ns()
+    times = track.states.time_ns
+    assert len(times) >= 5
+    assert times == sorted(times)
+    assert before < times[0] < times[-1] < after
+    assert sampler.thread is not None and not sampler.thread.is_alive()
+    assert 0 < sampler.cpu_s < 0.3

@@ -2,21 +2,7 @@
 
 import pytest
 
-from scalebench.worker.attach import facts
 from scalebench.worker.attach.problems import ScriptProblem, check_torch
-
-
-@pytest.mark.parametrize(
-    ("device", "by_device", "backend"),
-    [
-        ("cpu", "cpu:gloo,cuda:nccl", "gloo"),
-        ("cuda", "cpu:gloo,cuda:nccl", "nccl"),
-        ("cuda", "cpu:gloo", None),
-        ("cpu", "undefined", None),
-    ],
-)
-def test_the_backend_of_a_device(device, by_device, backend):
-    assert facts.backend_for(device, by_device) == backend
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.3.1+cu121"])

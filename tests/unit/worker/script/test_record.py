@@ -1,4 +1,4 @@
-"""From the watch's marks to a rank's record."""
+"""From the marks of a watch to the record of a rank."""
 
 import pytest
 
@@ -50,12 +50,6 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
     assert gaps(raw([0.0] * 6, [[3, 0.02, 0.0], [4, 0.03, 0.0]], period=2), [0.2] * 3) == {
         2: (0.03, 0.0)
     }
-
-
-def test_a_script_that_ended_early_has_what_it_did():
-    assert told(8) == [("warmup", 0, 3), ("clean", 3, 5)]
-    assert told(8, schedule=None) == [("warmup", 0, 4), ("clean", 4, 4)]
-    assert told(8, schedule=None, first_clean=2) == [("warmup", 0, 2), ("clean", 2, 6)]
 
 
 DDP = [{"kind": "DistributedDataParallel"}]
