@@ -228,7 +228,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     from scalebench import machine
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
-    from scalebench.report.tables.certificate import render_certificate
+    from scalebench.report.certificate import render_certificate
     from scalebench.session.selftest import results, self_test
 
     drawn = secrets.randbelow(1_000_000) if seed is None else seed

@@ -28,7 +28,7 @@ def _as_json(result: "GateResult") -> str:
 
 
 def _as_markdown(result: "GateResult") -> str:
-    from scalebench.report.gate.markdown import render_verdict_markdown
+    from scalebench.report.gate.github import render_verdict_markdown
 
     return render_verdict_markdown(result)
 

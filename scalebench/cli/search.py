@@ -56,7 +56,7 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
     Searches every way to divide the model, discards what does not fit in memory, and predicts the
     rest from one measurement here, or from published peaks with --gpu-type. --measure proves it.
     """
-    from scalebench.report.tables.search import render_search
+    from scalebench.report.search import render_search
 
     for option, target in (("--suite", suite_file), ("--html", page)):
         if target is not None and not target.parent.is_dir():

@@ -112,7 +112,7 @@ def _pattern(given: str | None) -> re.Pattern[str] | None:
 
 
 def _print_table(job: "JobFigures", comparison: "Comparison | None") -> None:
-    from scalebench.report.tables.trace_table import render_traces
+    from scalebench.report.tables.traces import render_traces
 
     emit_for_terminal(
         lambda width, color, plain: render_traces(job, width, color, plain, comparison)
@@ -121,7 +121,7 @@ def _print_table(job: "JobFigures", comparison: "Comparison | None") -> None:
 
 def _show_dumps(dumps: Mapping[Path, "Source"], against: Sequence[str], as_json: bool) -> None:
     from scalebench.costmodel.links.against_nominal import named_link
-    from scalebench.report.tables.dump_table import render_dumps
+    from scalebench.report.tables.traces import render_dumps
     from scalebench.trace.dumps.examination import as_json as dumps_as_json
     from scalebench.trace.dumps.examination import examine
 

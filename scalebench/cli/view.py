@@ -161,7 +161,7 @@ def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> N
         UsageError: There is no such schedule, or torch refuses these numbers.
     """
     from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
-    from scalebench.report.tables.schedule_text import render_schedule
+    from scalebench.report.tables.pipelines import render_schedule
     from scalebench.session.plan.schedules import schedule_as_json, schedule_by_name
 
     schedule = schedule_by_name(name, size["ranks"] or 4, size["microbatches"] or 8, size["chunks"])
@@ -239,7 +239,7 @@ def doctor(as_json: bool, links: bool, logs: tuple[Path, ...]) -> None:
     if links and logs:
         raise UsageError("--links looks at this machine, --nccl-log at a log: give one of them.")
     if links or logs:
-        from scalebench.report.tables.wires import render_wires
+        from scalebench.report.tables.communication import render_wires
         from scalebench.session.machine.wires import wires_here, wires_of_logs
 
         wires = wires_here() if links else wires_of_logs(logs)

@@ -8,15 +8,14 @@ from typing import Any, TypeVar
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
 from scalebench.report.findings.next_steps import next_steps
-from scalebench.report.tables import budget_table, frameworks, races, recovery
+from scalebench.report.tables import budget, frameworks, races, recovery
 from scalebench.report.tables.columns import present
-from scalebench.report.tables.layout import Column, cells, names
-from scalebench.report.tables.listing import Table, told
+from scalebench.report.tables.layout import Column, Table, cells, names, said_of
 from scalebench.report.tables.predictions import PREDICTIONS
 from scalebench.report.tables.races import RACES
 from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
 from scalebench.report.words import wording
-from scalebench.report.words.attributed import budgeted
+from scalebench.report.words.causes import budgeted
 from scalebench.report.words.notes import above_ideal
 from scalebench.report.words.wording import capital
 
@@ -120,19 +119,19 @@ def _recovery_blocks(rows: Sequence[Row]) -> list[str]:
 
 
 def _prediction_blocks(rows: Sequence[Row]) -> list[str]:
-    title = f"**{capital(PREDICTIONS.title)}** ({told(PREDICTIONS.remark, rows)})"
-    notes = [escape(capital(note), 400) for note in told(PREDICTIONS.notes, rows)]
+    title = f"**{capital(PREDICTIONS.title)}** ({said_of(PREDICTIONS.remark, rows)})"
+    notes = [escape(capital(note), 400) for note in said_of(PREDICTIONS.notes, rows)]
     drawn = _tables(rows, PREDICTIONS)
     return [title, *drawn, "<br>\n".join(notes)] if drawn else []
 
 
 def _budget_blocks(rows: Sequence[Row]) -> list[str]:
     accounted = budgeted(rows)
-    columns = budget_table.columns_of(accounted)
+    columns = budget.columns_of(accounted)
     if not columns:
         return []
-    title, unit = budget_table.TITLE.capitalize(), budget_table.UNIT
-    notes = [escape(capital(note), 300) for note in budget_table.footnotes(rows, accounted)]
+    title, unit = budget.TITLE.capitalize(), budget.UNIT
+    notes = [escape(capital(note), 300) for note in budget.footnotes(rows, accounted)]
     return [f"**{title}** ({unit})", table(columns, accounted), "<br>\n".join(notes)]
 
 

@@ -3,26 +3,41 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.records.summary import Row, Summary, TimedCollectives
+from scalebench.report import certificate
+from scalebench.report.findings.brief import CaseInBrief, SuiteInBrief, judge_in_brief
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import judge
-from scalebench.report.tables import certificate, frameworks, lockstep
-from scalebench.report.tables.axis_budget import AXIS_BUDGET
-from scalebench.report.tables.brief_verdict import show_brief, show_first_steps
-from scalebench.report.tables.budget_table import show_budgets
+from scalebench.report.findings.next_steps import next_steps
+from scalebench.report.tables import frameworks, races
+from scalebench.report.tables.budget import AXIS_BUDGET, show_budgets
 from scalebench.report.tables.calibration import show_fits
 from scalebench.report.tables.columns import lettered, present
-from scalebench.report.tables.communication import AXES
+from scalebench.report.tables.communication import AXES, wire_findings_of
 from scalebench.report.tables.compression import COMPRESSION
 from scalebench.report.tables.experts import EXPERTS
-from scalebench.report.tables.layout import FOLDED, Screen, names, without
-from scalebench.report.tables.listing import Table, show
+from scalebench.report.tables.layout import (
+    CASE_WIDTHS,
+    FOLDED,
+    GAP,
+    Screen,
+    Table,
+    line,
+    names,
+    show,
+    to_ascii,
+    without,
+)
 from scalebench.report.tables.predictions import PREDICTIONS
 from scalebench.report.tables.races import RACES
 from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
-from scalebench.report.tables.wires import findings_of
-from scalebench.report.words import outside, script_remarks, step_kinds, wording
+from scalebench.report.words import script_remarks, wording
 from scalebench.report.words.notes import above_ideal, precision_note
 from scalebench.report.words.warnings import explain, marks, said
 
@@ -124,15 +139,15 @@ def _show_suite(suite: str, rows: list[Row], screen: Screen) -> None:
         *([f"marks: {', '.join(legend)}"] if legend else []),
         *([EQUAL_STEPS] if "loss" in names(shown) else []),
         *above_ideal(rows),
-        *step_kinds.sentences(rows),
-        *outside.sentences(rows),
+        *script_remarks.kinds_sentences(rows),
+        *script_remarks.gaps_sentences(rows),
         *script_remarks.brief(rows),
         *([f"not shown at this width: {', '.join(dropped)}"] if dropped else []),
     )
     screen.lines(notes, "dim")
     show(RACES, rows, screen)
-    if any(not figures.traced for _, figures in lockstep.looked_at(rows)):
-        show(lockstep.LOCKSTEP, rows, screen)
+    if any(not figures.traced for _, figures in races.looked_at(rows)):
+        show(races.LOCKSTEP, rows, screen)
     for one in RECOVERY:
         show(one, rows, screen)
     if said_of := frameworks.sentence(rows):
@@ -144,7 +159,7 @@ def _show_details(rows: list[Row], screen: Screen) -> None:
     show_budgets(rows, screen)
     show(AXES, rows, screen)
     show(AXIS_BUDGET, rows, screen)
-    screen.lines(findings_of(rows))
+    screen.lines(wire_findings_of(rows))
     show(EXPERTS, rows, screen)
     show(COMPRESSION, rows, screen)
     show(PREDICTIONS, rows, screen)
@@ -173,3 +188,84 @@ def _which(rows: Sequence[Row]) -> str:
     for case, at in sizes.items():
         cases.setdefault(wording.joined(at), []).append(case)
     return "; ".join(f"{', '.join(names)}, N={at}" for at, names in cases.items())
+
+
+ARROW = "→ "
+
+FIRST = "try first: what could win most seconds of a step"
+
+WIDE, NARROW = 80, 60
+"""Terminals of fewer columns fold case names at the next of `CASE_WIDTHS`."""
+
+
+def show_brief(summary: Summary, screen: Screen) -> None:
+    """Show the verdicts of a run's suites, and of several what to try first."""
+    for suite in judge_in_brief(summary):
+        screen.line()
+        screen.line(suite.title, "bold")
+        screen.line(suite.headline)
+        if suite.cases:
+            screen.add(_cases(suite, screen))
+        screen.add(*_next_step(suite.next_step, "All cases: ", screen.ascii_only))
+    show_first_steps(summary, screen)
+
+
+def show_first_steps(summary: Summary, screen: Screen) -> None:
+    """Show what could win most over all suites; nothing for a run of one suite."""
+    groups = wording.by_suite(summary.rows)
+    found = next_steps(judge(summary).suites, groups) if len(groups) > 1 else ()
+    if found:
+        screen.line()
+        screen.line(FIRST, "bold")
+    for step in found:
+        told = f"{step.action}: {step.gain} ({step.whence})"
+        screen.add(*_next_step(told, "", screen.ascii_only))
+
+
+def _cases(suite: SuiteInBrief, screen: Screen) -> RichTable:
+    width, ascii_only = screen.width, screen.ascii_only
+    fold = CASE_WIDTHS[(width < WIDE) + (width < NARROW)]
+    names = min(fold, max(cell_len(case.case) for case in suite.cases))
+    grid = RichTable.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+    grid.add_column(width=names, overflow="fold")
+    grid.add_column()
+    for case in suite.cases:
+        name = line(case.case, ascii_only)
+        grid.add_row(name, _case(case, suite.cases, width - names - GAP, ascii_only))
+    return grid
+
+
+def _case(
+    case: CaseInBrief, cases: Sequence[CaseInBrief], width: int, ascii_only: bool
+) -> RenderableType:
+    first = _result(case, cases)
+    room = width - cell_len(first) - GAP
+    fitting = [text for text in case.losses if cell_len(text) <= room] or case.losses[-1:]
+    for text in fitting[:1]:
+        first = f"{first}{' ' * GAP}{text}"
+    return Group(line(first, ascii_only), *_next_step(case.next_step, "", ascii_only))
+
+
+def _next_step(told: str | None, of: str, ascii_only: bool) -> list[RenderableType]:
+    if told is None:
+        return []
+    arrow = to_ascii(ARROW) if ascii_only else ARROW
+    grid = RichTable.grid()
+    grid.add_column(width=cell_len(arrow))
+    grid.add_column()
+    grid.add_row(Text(arrow, style="green"), line(f"{of}{told}", ascii_only))
+    return [grid]
+
+
+def _result(case: CaseInBrief, cases: Sequence[CaseInBrief]) -> str:
+    rated = [other for other in cases if other.speedup]
+    if case not in rated:
+        return case.result
+    widths = [max(map(cell_len, column)) for column in zip(*map(_texts, rated), strict=True)]
+    return (" " * GAP).join(
+        text.rjust(width) for text, width in zip(_texts(case), widths, strict=True)
+    )
+
+
+def _texts(case: CaseInBrief) -> tuple[str, str]:
+    return case.speedup, case.result

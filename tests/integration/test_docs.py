@@ -14,7 +14,7 @@ import pytest
 from benchmarks import published
 from scalebench.launch.lab import try_lab
 from scalebench.records.certificate import Certificate
-from scalebench.report.tables.certificate import render_certificate
+from scalebench.report.certificate import render_certificate
 from scalebench.session.suites.files import load_suite
 from scalebench.spec import Context, Tensor
 from tests.builders.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands

@@ -16,14 +16,17 @@ from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
-from scalebench.report.words.attributed import (
+from scalebench.report.words.causes import (
     action,
+    certain,
     largest_inflation,
     lateness,
+    likely,
+    losses,
+    points,
     reasons,
     straggler,
 )
-from scalebench.report.words.causes import certain, likely, losses, points
 from scalebench.report.words.warnings import marks
 
 DDP = "DistributedDataParallel"

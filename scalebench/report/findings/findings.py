@@ -14,15 +14,7 @@ from scalebench.report.findings.certain import certain
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
-from scalebench.report.words import (
-    attributed,
-    causes,
-    outside,
-    script_remarks,
-    step_kinds,
-    warnings,
-    wording,
-)
+from scalebench.report.words import causes, script_remarks, warnings, wording
 from scalebench.report.words.notes import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
@@ -161,7 +153,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_wrapper_cost(rows, headline),
         *_exposed(headline),
         *compression.sentences(headline, of_suite or rows),
-        *(attributed.held_up(headline) if headline else ()),
+        *(causes.held_up(headline) if headline else ()),
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
@@ -193,7 +185,11 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
 
 
 def _seen_of_script(row: Row, rows: Sequence[Row]) -> list[str]:
-    told = (step_kinds.sentence(row), outside.sentence(row), *script_remarks.remarks(row, rows))
+    told = (
+        script_remarks.kinds_sentence(row),
+        script_remarks.gaps_sentence(row),
+        *script_remarks.remarks(row, rows),
+    )
     return [wording.as_sentence(said) for said in told if said]
 
 

@@ -11,11 +11,11 @@ from scalebench.report.tables.layout import (
     CASE_WIDTHS,
     RANKS,
     Column,
+    PlainTable,
     Screen,
     folded,
     without,
 )
-from scalebench.report.tables.listing import PlainTable
 from scalebench.report.words import wording
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.page.figure_style import Looks
-from scalebench.report.page.palette import DASHES, NEUTRAL, SYMBOLS, Look
+from scalebench.report.figures.style import DASHES, NEUTRAL, SYMBOLS, Look, Looks
 from scalebench.report.words import wording
 from scalebench.report.words.wording import CaseKey
 

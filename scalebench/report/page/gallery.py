@@ -10,7 +10,7 @@ from scalebench.report.findings.brief import SuiteInBrief, suite_in_brief
 from scalebench.report.findings.findings import headlines, judge
 from scalebench.report.page.offline import plotly_script, render_offline
 from scalebench.report.page.page import render_page, title
-from scalebench.report.tables import experts, frameworks, lockstep
+from scalebench.report.tables import experts, frameworks, races
 from scalebench.report.words import linking, wording
 
 PLOTLY = "plotly.min.js"
@@ -113,7 +113,7 @@ def render_gallery(exhibits: Sequence[Exhibit]) -> dict[str, str]:
 
 
 def _sentences(rows: Sequence[Row]) -> tuple[str, ...]:
-    said = (lockstep.sentence(rows), frameworks.sentence(rows), experts.sentence(rows))
+    said = (races.lockstep_sentence(rows), frameworks.sentence(rows), experts.sentence(rows))
     return tuple(text for text in said if text)
 
 

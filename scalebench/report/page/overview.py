@@ -8,6 +8,8 @@ from markupsafe import Markup
 
 from scalebench import units
 from scalebench.records.summary import Row, Summary, TimedCollectives
+from scalebench.report.figures.budget import largest_loss
+from scalebench.report.figures.style import Looks
 from scalebench.report.findings import ranking
 from scalebench.report.findings.advice import first_loss
 from scalebench.report.findings.advice_rules import NOT_ALONE
@@ -17,12 +19,10 @@ from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.markdown import code, escape
 from scalebench.report.page.addresses import fragment, row_address
-from scalebench.report.page.budget_figure import largest_loss
 from scalebench.report.page.cards import CaseLine, case_lines
 from scalebench.report.page.efficiency_chart import efficiency_chart
-from scalebench.report.page.figure_style import Looks
 from scalebench.report.tables import predictions, recovery
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.layout import PlainTable
 from scalebench.report.words import causes, linking, wording
 from scalebench.report.words.warnings import marks, said
 

@@ -9,17 +9,16 @@ from typing import Any
 from scalebench import units
 from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Row, Summary
+from scalebench.report.certificate import as_listing
 from scalebench.report.export import frames
+from scalebench.report.figures.charts import Chart
+from scalebench.report.figures.style import Look, Looks, assign
 from scalebench.report.findings.findings import RunVerdict, SuiteVerdict, judge
 from scalebench.report.gate.history import history_table
 from scalebench.report.page.addresses import fragment, row_links
-from scalebench.report.page.bars import is_noisy
-from scalebench.report.page.cards import Card, make_cards
-from scalebench.report.page.changes import change_cards
-from scalebench.report.page.charts import Chart
-from scalebench.report.page.comparison import compare
+from scalebench.report.page.cards import Card, is_noisy, make_cards
+from scalebench.report.page.comparison import change_cards, compare
 from scalebench.report.page.efficiency_chart import swatch
-from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.offline import render_offline
 from scalebench.report.page.overview import (
     Fact,
@@ -32,12 +31,10 @@ from scalebench.report.page.overview import (
     overview_markdown,
     suite_card,
 )
-from scalebench.report.page.palette import Look, assign
 from scalebench.report.page.rows import RowView, row_views
 from scalebench.report.page.sections import NO_LINK, Block, Material, Section, of_suite, sections
-from scalebench.report.tables.certificate import as_listing
 from scalebench.report.tables.columns import Column, present
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.layout import PlainTable
 from scalebench.report.words import wording
 from scalebench.report.words.warnings import Mark, bearers, explain, marks
 

@@ -6,30 +6,28 @@ from dataclasses import dataclass
 from scalebench import units
 from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Row
+from scalebench.report.figures.budget import conclude_waterfall
+from scalebench.report.figures.charts import Chart, Choice
+from scalebench.report.figures.heat import conclude_heat
+from scalebench.report.figures.predictions import conclude_steps
+from scalebench.report.figures.steps import conclude_timeline
+from scalebench.report.figures.style import CATEGORY_COLORS, Look, Looks, row_name, safe
 from scalebench.report.findings.findings import Finding, judge_case
-from scalebench.report.page import budget_figure, prediction_figure
 from scalebench.report.page.addresses import row_address
-from scalebench.report.page.bars import IntervalBar, Segment, Strip, Track, strip, widest
-from scalebench.report.page.charts import Chart, Choice
-from scalebench.report.page.figure_style import Looks, row_name, safe
-from scalebench.report.page.heat_figure import conclude_heat
-from scalebench.report.page.palette import CATEGORY_COLORS, Look
-from scalebench.report.page.timeline_figure import conclude as conclude_timeline
+from scalebench.report.page.cards import IntervalBar, Segment, Strip, Track, strip, widest
 from scalebench.report.tables import (
     communication,
     compression,
     experts,
-    lockstep,
     memory,
     pipelines,
     predictions,
     races,
-    wires,
 )
 from scalebench.report.tables.columns import present
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.layout import PlainTable
 from scalebench.report.words import axes, wording
-from scalebench.report.words.attributed import budgeted
+from scalebench.report.words.causes import budgeted
 from scalebench.report.words.warnings import Mark, details, explain, marks
 
 NOT_FACTS = ("case", "n", "marks")
@@ -202,9 +200,9 @@ def _sections(
             "Communication",
             _communication_words(row),
             charts=tuple(drawn("communication")),
-            tables=(*communication.tables([row]), *wires.tables([row])),
+            tables=(*communication.tables([row]), *communication.wires_tables([row])),
         ),
-        RowSection("lockstep", "Lockstep", tables=lockstep.tables([row])),
+        RowSection("lockstep", "Lockstep", tables=races.lockstep_tables([row])),
         RowSection(
             "experts", "Experts", experts.sentence([row]) or "", tables=experts.tables([row])
         ),
@@ -221,7 +219,7 @@ def _sections(
 
 
 def _communication_words(row: Row) -> str:
-    said = (communication.sentence([row]), axes.sentence(row), wires.sentence([row]))
+    said = (communication.sentence([row]), axes.sentence(row), communication.wires_sentence([row]))
     return " ".join(filter(None, said))
 
 
@@ -265,7 +263,7 @@ def _budget(row: Row, charts: tuple[RowChart, ...]) -> RowSection:
     if not budgeted([row]):
         reason = row.unavailable.get("budget", "")
         return RowSection("budget", title, absent=wording.plain(reason, 300))
-    return RowSection("budget", title, budget_figure.conclude_waterfall([row]), charts=charts)
+    return RowSection("budget", title, conclude_waterfall([row]), charts=charts)
 
 
 def _step(row: Row, charts: tuple[RowChart, ...], page_data: PageData | None) -> RowSection:
@@ -290,9 +288,7 @@ def _predicted(row: Row) -> RowSection:
     if row.prediction_error is None:
         reason = row.unavailable.get("predicted_step_s", "") if row.world_size > 1 else ""
         return RowSection("model", title, absent=wording.plain(reason, 300))
-    return RowSection(
-        "model", title, prediction_figure.conclude_steps([row]), tables=predictions.tables([row])
-    )
+    return RowSection("model", title, conclude_steps([row]), tables=predictions.tables([row]))
 
 
 def _memory_strip(row: Row) -> Strip | None:

@@ -3,12 +3,11 @@
 import plotly.graph_objects as go
 
 from scalebench import __version__, units
-from scalebench.report.page.charts import Chart, legend, plot_json
-from scalebench.report.page.figure_style import safe, style, wide_axis
+from scalebench.report.figures.charts import Chart, legend, plot_json
+from scalebench.report.figures.style import COLORS, NEUTRAL, safe, style, wide_axis
 from scalebench.report.page.offline import render_offline
-from scalebench.report.page.palette import COLORS, NEUTRAL
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.search import MEASURED, columns_of, experiment_words, notes
+from scalebench.report.search import MEASURED, columns_of, experiment_words, notes
+from scalebench.report.tables.layout import PlainTable
 from scalebench.report.words import wording
 from scalebench.search.result import RankedChoice, SearchResult
 

@@ -12,40 +12,42 @@ import plotly.graph_objects as go
 from scalebench.analysis.page_data import PageData
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.summary import Row
-from scalebench.report.page import kinds, memory_figure
-from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
-from scalebench.report.page.budget_figure import BUDGET, WATERFALL
-from scalebench.report.page.charts import Chart, ChartKind, make_chart
-from scalebench.report.page.compression_figure import COMPRESSION
-from scalebench.report.page.extrapolation_figure import extrapolation_kind
-from scalebench.report.page.figure_style import Looks
-from scalebench.report.page.frameworks_figure import FRAMEWORKS
-from scalebench.report.page.heat_figure import expert_kind, grid_kind
-from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
-from scalebench.report.page.memory_figure import MEMORY, MEMORY_AXES
-from scalebench.report.page.mesh_figure import mesh_kind
-from scalebench.report.page.power_figure import ENERGY, power_kind
-from scalebench.report.page.prediction_figure import PREDICTED_OPERATIONS, PREDICTED_STEPS
-from scalebench.report.page.race_figure import race_kind
-from scalebench.report.page.recovery_figure import ELASTIC_LOSS, FAILURE_PHASES, SAVE_COST
-from scalebench.report.page.schedule_figure import SCHEDULE
-from scalebench.report.page.staleness_figure import STALENESS
-from scalebench.report.page.timeline_figure import timeline_kind
+from scalebench.report.figures import scaling
+from scalebench.report.figures.budget import AXIS_BUDGET, BUDGET, WATERFALL
+from scalebench.report.figures.charts import Chart, ChartKind, make_chart
+from scalebench.report.figures.compression import COMPRESSION
+from scalebench.report.figures.heat import expert_kind, grid_kind
+from scalebench.report.figures.links import fit_table, link_kinds, sweeps
+from scalebench.report.figures.memory import (
+    MEMORY,
+    MEMORY_AXES,
+    capacity_sentence,
+    draw_limit,
+)
+from scalebench.report.figures.mesh import mesh_kind
+from scalebench.report.figures.power import ENERGY, power_kind
+from scalebench.report.figures.predictions import (
+    PREDICTED_OPERATIONS,
+    PREDICTED_STEPS,
+    extrapolation_kind,
+)
+from scalebench.report.figures.races import FRAMEWORKS, STALENESS, race_kind
+from scalebench.report.figures.recovery import ELASTIC_LOSS, FAILURE_PHASES, SAVE_COST
+from scalebench.report.figures.steps import SCHEDULE, timeline_kind
+from scalebench.report.figures.style import Looks
 from scalebench.report.tables import (
     communication,
     compression,
     experts,
     frameworks,
-    lockstep,
     memory,
     pipelines,
     predictions,
     races,
     recovery,
-    wires,
 )
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.max_batch import max_batch_table
+from scalebench.report.tables.layout import PlainTable
+from scalebench.report.tables.memory import max_batch_table
 from scalebench.report.words import wording
 
 Part = Chart | PlainTable
@@ -122,7 +124,14 @@ def sections(material: Material) -> tuple[Section, ...]:
     """Return all sections that have something to show or to say."""
     made = (
         _races(material),
-        _of_rows(material, "lockstep", "Lockstep", [STALENESS], lockstep.tables, lockstep.sentence),
+        _of_rows(
+            material,
+            "lockstep",
+            "Lockstep",
+            [STALENESS],
+            races.lockstep_tables,
+            races.lockstep_sentence,
+        ),
         _of_rows(
             material,
             "recovery",
@@ -131,8 +140,8 @@ def sections(material: Material) -> tuple[Section, ...]:
             recovery.tables,
         ),
         _of_rows(material, "frameworks", "Frameworks", [FRAMEWORKS], frameworks.tables),
-        _of_rows(material, "speedup", "Speedup", [kinds.SPEEDUP]),
-        _of_rows(material, "efficiency", "Efficiency", [kinds.EFFICIENCY]),
+        _of_rows(material, "speedup", "Speedup", [scaling.SPEEDUP]),
+        _of_rows(material, "efficiency", "Efficiency", [scaling.EFFICIENCY]),
         _of_rows(material, "budget", "Where the lost time goes", [BUDGET, WATERFALL, AXIS_BUDGET]),
         _model(material),
         _timeline(material),
@@ -252,8 +261,14 @@ def _communication(material: Material) -> Section:
     blocks = []
     for index, suite, rows in material.suites():
         drawn = material.chart(mesh_kind(rows), index, rows)
-        parts: tuple[Part, ...] = (*drawn, *communication.tables(rows), *wires.tables(rows))
-        said = " ".join(filter(None, (communication.sentence(rows), wires.sentence(rows))))
+        parts: tuple[Part, ...] = (
+            *drawn,
+            *communication.tables(rows),
+            *communication.wires_tables(rows),
+        )
+        said = " ".join(
+            filter(None, (communication.sentence(rows), communication.wires_sentence(rows)))
+        )
         blocks.append(Block(suite, parts, said or None))
     return _section("communication", "Communication", blocks)
 
@@ -278,9 +293,9 @@ def _ranks(material: Material) -> Section:
             grids = [grid for grid in page_data.grids if grid.suite == suite]
             parts += material.chart(grid_kind(grids), index, rows)
         parts += communication.rank_tables(rows)
-        parts += material.chart(kinds.STEPS, index, rows)
+        parts += material.chart(scaling.STEPS, index, rows)
         blocks.append(Block(suite, tuple(parts)))
-    return _section("steps", "Ranks and steps", blocks, kinds.STEPS.absent)
+    return _section("steps", "Ranks and steps", blocks, scaling.STEPS.absent)
 
 
 def _memory(material: Material) -> Section:
@@ -302,12 +317,10 @@ def _memory_kind(environment: Mapping[str, Any]) -> ChartKind:
     def draw(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         figure = MEMORY.draw(rows, looks)
         if figure is not None:
-            memory_figure.draw_limit(figure, rows, environment)
+            draw_limit(figure, rows, environment)
         return figure
 
-    return replace(
-        MEMORY, draw=draw, remark=lambda rows: memory_figure.capacity_sentence(rows, environment)
-    )
+    return replace(MEMORY, draw=draw, remark=lambda rows: capacity_sentence(rows, environment))
 
 
 def _power(material: Material) -> Section:

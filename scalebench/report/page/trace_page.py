@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from scalebench import __version__, units
-from scalebench.report.page.charts import Chart, legend, plot_json
-from scalebench.report.page.figure_style import style
+from scalebench.report.figures.charts import Chart, legend, plot_json
+from scalebench.report.figures.style import COLORS, style
 from scalebench.report.page.offline import render_offline
-from scalebench.report.page.palette import COLORS
-from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.trace_table import (
+from scalebench.report.tables.layout import PlainTable
+from scalebench.report.tables.traces import (
     IDLE_COLUMNS,
     WINDOWS,
     copy_lines,

@@ -10,11 +10,23 @@ from scalebench.records.rows.budget import WAIT, RankTimes
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.axis_budget import AXIS_BUDGET
-from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
-from scalebench.report.tables.listing import PlainTable, Table, ending, pages
+from scalebench.records.wires import NcclWires, Pair, Transport
+from scalebench.report.tables.budget import AXIS_BUDGET
+from scalebench.report.tables.layout import (
+    CASE,
+    PLACE,
+    RANKS,
+    Column,
+    PlainTable,
+    Screen,
+    Table,
+    ending,
+    pages,
+    table,
+    value,
+)
 from scalebench.report.words import axes, wording
-from scalebench.report.words.attributed import arrivals, disagreements
+from scalebench.report.words.causes import arrivals, disagreements
 
 NOTHING = wording.DASH
 
@@ -40,12 +52,14 @@ def sentence(rows: Sequence[Row]) -> str | None:
     )
 
 
-Found = tuple[Row, OperationFigures]
+OperationOfRow = tuple[Row, OperationFigures]
 
 
-KIND: Column[Found] = Column("kind", lambda of: wording.plain(of[1].kind, 40), numeric=False)
-BUCKET: Column[Found] = Column("bucket", lambda of: str(of[1].ordinal))
-OPERATION: tuple[Column[Found], ...] = (
+KIND: Column[OperationOfRow] = Column(
+    "kind", lambda of: wording.plain(of[1].kind, 40), numeric=False
+)
+BUCKET: Column[OperationOfRow] = Column("bucket", lambda of: str(of[1].ordinal))
+OPERATION: tuple[Column[OperationOfRow], ...] = (
     Column("asked for in", lambda of: wording.plain(of[1].phase, 40), numeric=False),
     Column("count", lambda of: f"{of[1].count:.4g}"),
     value("bytes", lambda of: of[1].num_bytes, units.bytes_),
@@ -55,7 +69,7 @@ OPERATION: tuple[Column[Found], ...] = (
 )
 
 
-def _operations(rows: Sequence[Row], by_bucket: bool) -> list[Found]:
+def _operations(rows: Sequence[Row], by_bucket: bool) -> list[OperationOfRow]:
     return [
         (row, one)
         for row in rows
@@ -272,3 +286,94 @@ _RANKS = pages(
         folded=True,
     ),
 )
+
+
+MOST_PAIRS = 8
+
+WireOfRow = tuple[Row, Transport]
+
+
+def _pairs(pairs: Sequence[Pair]) -> str:
+    """Write the first pairs: ``0→1, 1→0``, and how many there are."""
+    named = ", ".join(f"{a}→{b}" for a, b in pairs[:MOST_PAIRS])
+    return f"{len(pairs)}: {named}, …" if len(pairs) > MOST_PAIRS else named
+
+
+def _names(names: Sequence[str]) -> str:
+    return wording.plain(", ".join(names), 200) or wording.DASH
+
+
+OF_TRANSPORT: tuple[Column[Transport], ...] = (
+    Column("transport", lambda of: wording.plain(of.name, 40), numeric=False),
+    Column("pairs", lambda of: _pairs(of.pairs), numeric=False, wraps=True),
+    Column("adapters", lambda of: _names(of.adapters), numeric=False, wraps=True),
+    value("GPUDirect", lambda of: of.gdr, lambda gdr: "on" if gdr else "off"),
+)
+
+
+def _transport(found: WireOfRow) -> Transport:
+    return found[1]
+
+
+WIRE_COLUMNS: tuple[Column[WireOfRow], ...] = (
+    *PLACE,
+    *(one.of(_transport) for one in OF_TRANSPORT),
+)
+
+
+WIRES = Table(
+    "Wires",
+    WIRE_COLUMNS,
+    lambda rows: [(row, one) for row in rows if row.wires for one in row.wires.transports],
+    about=(
+        "From NCCL's own log of the inspection launch, whose times do not count. P2P alone: "
+        "nothing says whether it is NVLink or PCIe. GPUDirect: the adapter accesses GPU memory "
+        "itself."
+    ),
+)
+wires_tables = pages(WIRES)
+
+
+def wire_findings(wires: NcclWires | None) -> list[str]:
+    """Return a line for each wire that is slower than what the machine has."""
+    return [
+        f"{wording.plain(one.text, 300)}. Set: {wording.plain(one.remedy, 300)}"
+        for one in (wires.findings if wires is not None else ())
+    ]
+
+
+def wire_findings_of(rows: Sequence[Row]) -> list[str]:
+    """Return the findings of all rows, each once."""
+    return list(dict.fromkeys(said for row in rows for said in wire_findings(row.wires)))
+
+
+def wires_sentence(rows: Sequence[Row]) -> str:
+    """Return the findings of all rows in sentences; empty: there are none."""
+    return " ".join(f"{said}." for said in wire_findings_of(rows))
+
+
+def render_wires(wires: NcclWires, width: int, color: bool, ascii_only: bool) -> str:
+    """Return what ``scalebench doctor`` prints of a log. What it does not say is called unknown."""
+    screen = Screen(width, color, ascii_only)
+    unknown = "the log does not say"
+    nodes = [f"{one.host} ({one.num_ranks} rank{'s' * (one.num_ranks > 1)})" for one in wires.nodes]
+    sizes = ", ".join(map(str, wires.communicator_sizes))
+    facts = {
+        "NCCL": wires.version,
+        "nodes": ", ".join(nodes),
+        "ranks": f"{sizes}, of each communicator; they are numbered in each"
+        if len(wires.communicator_sizes) > 1
+        else sizes,
+        "network": wires.network,
+        "channels": wires.num_channels,
+        "algorithms": ", ".join(wires.algorithms),
+    }
+    for name, told in facts.items():
+        screen.line(f"{name:<12}{wording.plain(told or unknown, 300)}")
+    screen.line()
+    if wires.transports:
+        screen.add(table(OF_TRANSPORT, wires.transports, screen.ascii_only))
+    else:
+        screen.line("The log has no channels: which wires is not known.")
+    screen.lines(wire_findings(wires) or (["No problems found."] if wires.transports else []))
+    return screen.text()

@@ -7,8 +7,16 @@ from scalebench import units
 from scalebench.costmodel.what_if import pays
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, value, without
-from scalebench.report.tables.listing import Table, pages
+from scalebench.report.tables.layout import (
+    FOLDED,
+    RANKS,
+    SHRINKING_CASE,
+    Column,
+    Table,
+    pages,
+    value,
+    without,
+)
 from scalebench.report.words import wording
 
 NEVER = "never"

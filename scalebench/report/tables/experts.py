@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from scalebench import units
 from scalebench.records.rows.experts import ExpertFigures, ExpertRank
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import PLACE, Column, value
-from scalebench.report.tables.listing import Table, ending, pages
+from scalebench.report.tables.layout import PLACE, Column, Table, ending, pages, value
 from scalebench.report.words import wording
 
 BUSY = 1.5

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from scalebench import units
 from scalebench.records.rows.frameworks import FrameworkFacts
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import RANKS, SHRINKING_CASE, Column, value
-from scalebench.report.tables.listing import Table, pages
+from scalebench.report.tables.layout import RANKS, SHRINKING_CASE, Column, Table, pages, value
 from scalebench.report.words import wording
 
 FASTEST = "fastest"

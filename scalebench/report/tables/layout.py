@@ -1,6 +1,8 @@
-"""A table is its columns and its rows: how a terminal, a page and Markdown get their texts.
+"""A table is its columns and its rows, declared once: what a terminal, a page and Markdown show.
 
-Lines for a terminal are ASCII where nothing else can be shown.
+`Table` says what a table of a suite has: columns, lines, and what has to be known to read it.
+`show` puts it on a terminal, `pages` tables of the page, `scalebench.report.markdown` a table of
+Markdown. Lines for a terminal are ASCII where nothing else can be shown.
 """
 
 import io
@@ -13,11 +15,12 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from scalebench.records.summary import Row
 from scalebench.report.words import wording
-from scalebench.report.words.wording import Placed
+from scalebench.report.words.wording import Placed, as_sentence, capital
 
 ASCII = {
     wording.TIMES: "x", "±": "+/-", "µ": "u", wording.DASH: "-", wording.MINUS: "-", "—": "-",
@@ -192,9 +195,9 @@ def _least_width(column: Column[S]) -> int | None:
     return CASE_WIDTHS[-1] if column.wraps and column.once else None
 
 
-def table(columns: Sequence[Column[S]], rows: Iterable[S], ascii_only: bool) -> Table:
+def table(columns: Sequence[Column[S]], rows: Iterable[S], ascii_only: bool) -> RichTable:
     """Return a table for a terminal; its columns as `fit` returns them."""
-    drawn = Table(
+    drawn = RichTable(
         box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"
     )
     for column in columns:
@@ -290,3 +293,122 @@ class Screen:
         written = to_ascii(stream.getvalue()) if self.ascii_only else stream.getvalue()
         lines = [text.rstrip() for text in written.splitlines()]
         return "\n".join(lines).strip("\n") + "\n"
+
+
+ColumnsOf = Sequence[Column[S]]
+Said = str | Callable[[Sequence[Row]], str]
+Notes = Sequence[str] | Callable[[Sequence[Row]], Sequence[str]]
+
+
+MOST_LINES = 200
+"""Of one table; what is left out stands in summary.json."""
+
+
+def said_of(what: V | Callable[[Sequence[Row]], V], rows: Sequence[Row]) -> V:
+    """Return what is said of these rows: always the same, or as it follows from them."""
+    return what(rows) if callable(what) else what
+
+
+def ending(
+    sentence: Callable[[Sequence[Row]], str | None], style: str = ""
+) -> Callable[[Sequence[Row]], Sequence[tuple[str, str]]]:
+    """Return a last line that is a sentence on the rows; none where it is None."""
+    return lambda rows: [(said, style)] if (said := sentence(rows)) else []
+
+
+@dataclass(frozen=True)
+class Table(Generic[S]):
+    """A table of one suite. Without lines it is not shown.
+
+    Attributes:
+        title: What it shows.
+        columns: Or how they follow from the lines.
+        lines: What of a suite's rows stands in a line each.
+        heading: The title on the page, where it is another one.
+        remark: Beside the title on a terminal.
+        lead: Lines between title and table on a terminal.
+        about: What the page says above the table before the notes, as a sentence.
+        notes: What has to be known to read it: above the table on the page, below elsewhere.
+        below: Further lines below the table on a terminal, with their styles.
+        narrowing: What gives way on a narrow terminal.
+        folded: Shown on the page on demand only.
+    """
+
+    title: str
+    columns: ColumnsOf[S] | Callable[[Sequence[S]], ColumnsOf[S]]
+    lines: Callable[[Sequence[Row]], Sequence[S]]
+    heading: Said = ""
+    remark: Said = ""
+    lead: Notes = ()
+    about: Said = ""
+    notes: Notes = ()
+    below: Callable[[Sequence[Row]], Sequence[tuple[str, str]]] = lambda rows: ()
+    narrowing: Sequence[Narrowing] = FOLDED
+    folded: bool = False
+
+    def columns_of(self, lines: Sequence[S]) -> ColumnsOf[S]:
+        """Return the columns of a table of these lines."""
+        return self.columns(lines) if callable(self.columns) else self.columns
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """A table of texts on the page.
+
+    Attributes:
+        title: What it shows.
+        note: What has to be known to read it; may be empty.
+        words: Indices of the columns that hold words; the others are numbers.
+        folded: Shown on demand only.
+    """
+
+    title: str
+    note: str
+    header: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    words: frozenset[int] = frozenset({0})
+    folded: bool = False
+
+    @classmethod
+    def of(
+        cls, title: str, note: str, columns: ColumnsOf[S], rows: Sequence[S], folded: bool = False
+    ) -> "PlainTable":
+        """Return the table of these rows, at most `MOST_LINES`; the note says how many miss."""
+        missing = len(rows) - MOST_LINES
+        return cls(
+            title,
+            note if missing <= 0 else f"{note} {missing} more are in summary.json.".lstrip(),
+            names(columns),
+            tuple(cells(columns, row) for row in rows[:MOST_LINES]),
+            frozenset(i for i, column in enumerate(columns) if not column.numeric),
+            folded,
+        )
+
+
+def pages(*declared: Table[Any]) -> Callable[[Sequence[Row]], tuple[PlainTable, ...]]:
+    """Return what makes tables of the page of a suite's rows: those that have a line."""
+    return lambda rows: tuple(
+        _page(one, lines, rows) for one in declared if (lines := one.lines(rows))
+    )
+
+
+def _page(one: Table[S], lines: Sequence[S], rows: Sequence[Row]) -> PlainTable:
+    title = said_of(one.heading, rows) or capital(one.title)
+    said = (said_of(one.about, rows), *said_of(one.notes, rows))
+    note = " ".join(as_sentence(text) for text in said if text)
+    return PlainTable.of(title, note, one.columns_of(lines), lines, one.folded)
+
+
+def show(one: Table[Any], rows: Sequence[Row], screen: Screen) -> None:
+    """Show the table of a suite's rows on a terminal; nothing where it has no lines."""
+    lines = one.lines(rows)
+    columns = one.columns_of(lines)
+    if not lines or not columns:
+        return
+    screen.line()
+    screen.title(one.title, said_of(one.remark, rows))
+    screen.lines(said_of(one.lead, rows), "dim")
+    screen.table(columns, lines, one.narrowing)
+    screen.lines(said_of(one.notes, rows), "dim")
+    for text, style in one.below(rows):
+        screen.line(text, style)

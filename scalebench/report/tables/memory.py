@@ -1,14 +1,23 @@
-"""Memory of a suite's rows: what the fullest rank held at its peak, and what was predicted."""
+"""Memory of a suite's rows: peak by category and by axis; the largest batch."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
+from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.rows.memory import MemoryByAxis
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
-from scalebench.report.tables.listing import Table, pages
-from scalebench.report.tables.memory_axes import MEMORY_AXES
+from scalebench.report.tables.layout import (
+    CASE,
+    PLACE,
+    RANKS,
+    Column,
+    PlainTable,
+    Table,
+    pages,
+    value,
+)
 from scalebench.report.words import wording
 
 NOTHING = wording.DASH
@@ -187,6 +196,99 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         " own prediction is no test.",
         *(meaning for _, meaning in _others(counted).values()),
     ]
+
+
+Divided = tuple[Row, MemoryByAxis]
+
+
+def divided(rows: Sequence[Row]) -> list[Divided]:
+    """Return the rows on a mesh whose memory is told by axis."""
+    return [(row, row.memory_by_axis) for row in rows if row.memory_by_axis is not None]
+
+
+def share_saved(found: MemoryByAxis) -> float:
+    """Return what all axes together take off, as a part of one process."""
+    return 1 - found.rank_bytes / found.one_process_bytes if found.one_process_bytes else 0.0
+
+
+def left_error(of: Divided) -> float | None:
+    """Return (left − measured) / measured; None: not measured."""
+    row, found = of
+    return found.rank_bytes / row.peak_memory_bytes - 1 if row.peak_memory_bytes else None
+
+
+def _savings(found: MemoryByAxis) -> str:
+    told = (
+        f"{wording.plain(one.axis, 40)} {wording.MINUS}{units.bytes_(one.total_bytes)}"
+        if one.total_bytes
+        else f"{wording.plain(one.axis, 40)} 0"
+        for one in found.savings
+    )
+    return ", ".join(told)
+
+
+AXIS_COLUMNS: tuple[Column[Divided], ...] = (
+    *PLACE,
+    Column("one process", lambda of: units.bytes_(of[1].one_process_bytes)),
+    Column("axes take off", lambda of: _savings(of[1]), numeric=False),
+    Column("left", lambda of: units.bytes_(of[1].rank_bytes)),
+    value("predicted", lambda of: of[0].predicted_memory_bytes, units.bytes_),
+    value("measured", lambda of: of[0].peak_memory_bytes, units.bytes_),
+    value("left, error", left_error, lambda ratio: f"{wording.signed(100 * ratio)} %"),
+)
+
+
+MEMORY_AXES = Table(
+    "Memory by axis",
+    AXIS_COLUMNS,
+    divided,
+    about=(
+        "Of the fullest rank. One process: its predicted peak on the whole batch. Each axis takes "
+        "something off what those before it leave, by its law. Left: by these laws alone, without "
+        "what is gathered for the moment and buffers of messages; predicted: the peak of the "
+        "shard, measured alone."
+    ),
+)
+
+
+def axes_sentence(rows: Sequence[Row]) -> str | None:
+    """Say which axis takes most off, in the row where all together take most off."""
+    found = divided(rows)
+    if not found:
+        return None
+    row, by_axis = max(found, key=lambda of: share_saved(of[1]))
+    most = max(by_axis.savings, key=lambda one: one.total_bytes, default=None)
+    if most is None or most.total_bytes <= 0:
+        return None
+    return (
+        f"{wording.plain(row.case, 64)} on {wording.ranks(row)} leaves a rank "
+        f"{units.percent(1 - share_saved(by_axis))} of what one process would hold; axis "
+        f"{wording.plain(most.axis, 40)} takes off most, {units.bytes_(most.total_bytes)}."
+    )
+
+
+def max_batch_table(rows: Sequence[Row], found: Sequence[LargestBatch]) -> PlainTable | None:
+    """Return the largest batches of a suite's cases; None: the run did not look for them."""
+    by_row = {(batch.suite, batch.case, batch.world_size): batch for batch in found}
+    places = [(row, by_row.get((row.suite, row.case, row.world_size))) for row in rows]
+    lines = [(row, batch) for row, batch in places if batch is not None]
+    if not lines:
+        return None
+    return PlainTable.of(
+        "Largest batch",
+        "The largest batch that fits a rank, found by launches that only try.",
+        BATCH_COLUMNS,
+        lines,
+    )
+
+
+BATCH_COLUMNS: tuple[Column[tuple[Row, LargestBatch]], ...] = (
+    *PLACE,
+    Column("fits per rank", lambda of: str(of[1].fits)),
+    Column("does not fit", lambda of: str(of[1].too_large)),
+    Column("all ranks", lambda of: str(of[1].fits * of[0].world_size)),
+    value("samples/s", lambda of: of[0].throughput, lambda found: f"{found.value:.4g}"),
+)
 
 
 PEAKS = Table("Peak of the fullest rank, and its prediction", _columns, peaks, notes=_notes)

@@ -1,12 +1,16 @@
-"""Pipelines of a suite's rows as tables: bubbles beside their law, and every stage's times."""
+"""Pipelines as tables, bubbles next to their law; and a schedule drawn as text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
 
 from scalebench import units
+from scalebench.costmodel.pipelines.dry_run import Timeline
+from scalebench.costmodel.pipelines.orders import STYLES, bubble_law
+from scalebench.costmodel.pipelines.schedule import Action
 from scalebench.records.rows.pipeline import PipelineFigures, StageTimes
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import PLACE, Column, value
-from scalebench.report.tables.listing import Table, pages
+from scalebench.report.tables.layout import PLACE, Column, Screen, Table, line, pages, value
 from scalebench.report.words import wording
 
 MOST_RANKS = 8
@@ -84,3 +88,107 @@ tables = pages(
         folded=True,
     ),
 )
+
+
+COLORS = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
+IDLE = "·"
+STRETCH = "─"
+MOST_RANKS_IN_FLIGHT = 16
+
+
+def render_schedule(timeline: Timeline, width: int, color: bool, ascii_only: bool) -> str:
+    """Return the drawing of a dry run, and what it says of bubble and memory.
+
+    Args:
+        timeline: With times of whole units: one unit is a column, as wide as the longest name. On
+            a terminal that is too narrow each column stands for more time and only the kinds of
+            the passes are shown.
+        width: Of the terminal, in characters.
+        color: Whether it shows colours.
+        ascii_only: Whether it shows nothing but ASCII.
+    """
+    schedule = timeline.schedule
+    rows = [f"rank {rank}" for rank in range(schedule.num_ranks)]
+    room = width - max(map(len, rows)) - 2
+    several = schedule.num_stages > schedule.num_ranks
+    names = [[_name(a, several) for a in actions] for actions in schedule.ranks]
+    cell = max(len(name) for of_rank in names for name in of_rank) + 1
+    units = round(timeline.step_s)
+    drawn = (
+        (_cells(timeline, rank, names[rank], cell) for rank in range(schedule.num_ranks))
+        if units * cell <= room
+        else (_summed_up(timeline, rank, room) for rank in range(schedule.num_ranks))
+    )
+    screen = Screen(max(width, units * cell), color, ascii_only)
+    for label, parts in zip(rows, drawn, strict=True):
+        text = Text(label.ljust(max(map(len, rows)) + 2))
+        for content, kind in parts:
+            style = COLORS.get(kind, "") if color else ""
+            text.append(line(content, ascii_only, style))
+        text.no_wrap = True
+        screen.add(text)
+    screen.line()
+    screen.lines(_told(timeline))
+    return screen.text()
+
+
+def _name(action: Action, several: bool) -> str:
+    """Return how an action is written; the stage only where a rank has several."""
+    return str(action) if several else f"{action.kind}{action.microbatch}"
+
+
+def _cells(timeline: Timeline, rank: int, names: list[str], cell: int) -> Iterator[tuple[str, str]]:
+    """Yield the pieces of a rank's line, and the kind of each; idle time has none."""
+    reached = 0
+    actions = timeline.schedule.ranks[rank]
+    for action, name, start, end in zip(
+        actions, names, timeline.start_s[rank], timeline.end_s[rank], strict=True
+    ):
+        begin, until = round(start) * cell, round(end) * cell
+        yield "".join(IDLE + " " * (cell - 1) for _ in range((begin - reached) // cell)), ""
+        yield name.ljust(until - begin - 1, STRETCH) + " ", action.kind
+        reached = until
+    left = (round(timeline.step_s) * cell - reached) // cell
+    yield "".join(IDLE + " " * (cell - 1) for _ in range(left)), ""
+
+
+def _summed_up(timeline: Timeline, rank: int, room: int) -> Iterator[tuple[str, str]]:
+    """Yield one character for each part of the step: what the rank does in its middle."""
+    position = 0
+    actions = timeline.schedule.ranks[rank]
+    starts, ends = timeline.start_s[rank], timeline.end_s[rank]
+    for column in range(room):
+        middle = (column + 0.5) * timeline.step_s / room
+        while position < len(ends) and ends[position] <= middle:
+            position += 1
+        if position < len(ends) and starts[position] <= middle:
+            yield actions[position].kind, actions[position].kind
+        else:
+            yield IDLE, ""
+
+
+def _told(timeline: Timeline) -> list[str]:
+    schedule = timeline.schedule
+    p, m = schedule.num_ranks, schedule.num_microbatches
+    v = schedule.num_stages // p
+    law = bubble_law(schedule.name, p, m, v)
+    by_law = "" if law is None else f"; by the law {_law(v)} {100 * law:.1f} %"
+    chunks = "" if v == 1 else f", {v} chunks on each"
+    kept = schedule.in_flight()
+    each = ", ".join(map(str, kept)) if p <= MOST_RANKS_IN_FLIGHT else f"at most {max(kept)}"
+    of = "of a chunk " if v > 1 else ""
+    style = STYLES[schedule.name].torch_name
+    words = "F forward, B backward, which takes twice as long"
+    if any(action.kind == "W" for action in schedule.ranks[0]):
+        words += "; I its part for the inputs, W that for the weights"
+    return [
+        f"{schedule.name} ({style} in torch): {p} ranks{chunks}, {m} microbatches",
+        words,
+        f"bubble {100 * timeline.bubble_ratio:.1f} % of every rank's step, on the average{by_law}",
+        f"microbatches {of}kept for backward, by rank: {each}",
+        "predicted: equal stages, transfer and overhead take no time",
+    ]
+
+
+def _law(chunks: int) -> str:
+    return "(p−1)/(m+p−1)" if chunks == 1 else "(p−1)/(v·m+p−1)"

@@ -7,8 +7,15 @@ from scalebench import units
 from scalebench.analysis.prediction_scores import predicted_rows, score
 from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import PLACE, RANKS, SHRINKING_CASE, Column, value
-from scalebench.report.tables.listing import Table, pages
+from scalebench.report.tables.layout import (
+    PLACE,
+    RANKS,
+    SHRINKING_CASE,
+    Column,
+    Table,
+    pages,
+    value,
+)
 from scalebench.report.words import wording
 
 NOTHING = wording.DASH

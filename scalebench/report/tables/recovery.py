@@ -12,8 +12,7 @@ from scalebench.records.rows.recovery import (
     SaveFigures,
 )
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import FOLDED, PLACE, Column, value, without
-from scalebench.report.tables.listing import Table, pages
+from scalebench.report.tables.layout import FOLDED, PLACE, Column, Table, pages, value, without
 from scalebench.report.words import wording
 from scalebench.report.words.wording import seconds
 from scalebench.spec.recovery import BADPUT

@@ -1,15 +1,204 @@
-"""What is missing to ideal and what takes it, in sentences.
+"""What is missing to ideal and what takes it, in sentences: parts, late ranks, slower computation.
 
 A part of the budget is named as a cause only where its interval excludes zero.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
 
 from scalebench import units
-from scalebench.records.rows.budget import MEASURED, PARTS, RESIDUAL, WAIT, Budget, Part, agreeing
-from scalebench.records.summary import Row
+from scalebench.records.rows.budget import (
+    MEASURED,
+    PARTS,
+    RESIDUAL,
+    WAIT,
+    Budget,
+    ComputeInflation,
+    Part,
+    agreeing,
+)
+from scalebench.records.rows.communication import Straggler
+from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
-from scalebench.report.words.attributed import disagreements, largest_inflation
+from scalebench.report.words.warnings import marks
+
+NEGLIGIBLE = 0.0005
+"""Of the step: below this a part is written as 0.0 %."""
+
+WORTH_TELLING = 0.01
+"""Of the step: estimates or arrivals that differ by less make no difference to the answer."""
+
+SELDOM = 10
+"""Operations below which a rank that is hardly late cannot be said to come last always."""
+
+VERY_LATE = 0.1
+"""Of the step: so late, a few operations are enough if the rank comes last to all of them."""
+
+FEW = 4
+"""Operations below which nobody is named."""
+
+
+def budgeted(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
+    """Return the rows whose loss is accounted for, without the baseline, which has none."""
+    return [
+        (row, row.budget) for row in rows if row.budget is not None and not wording.is_baseline(row)
+    ]
+
+
+def arrivals(row: Row) -> list[Straggler]:
+    """Return who came last how often, the most frequent first; of one rank alone: nothing."""
+    return list(row.stragglers or ()) if row.world_size > 1 else []
+
+
+def straggler(row: Row) -> Straggler | None:
+    """Return the rank that holds the others up; None where nobody does so steadily.
+
+    It comes last in more than 60 % of the operations and half as often again as chance would have
+    it, by more than 1 % of a step. No test of significance: arrivals of one step depend on one
+    another. Of fewer than ten operations it has to come last to all, by more than 10 % of a step.
+    """
+    found = arrivals(row)
+    num_operations = sum(other.count for other in found)
+    if not found or row.step_s is None or num_operations < FEW:
+        return None
+    first = found[0]
+    if num_operations < SELDOM:
+        always = first.share == 1 and first.median_late_s > VERY_LATE * row.step_s.value
+        return first if always else None
+    enough = num_operations >= 2 * SELDOM or first.share >= 0.9
+    often = enough and first.share > 0.6 and first.stands_out(row.world_size)
+    late = first.median_late_s > WORTH_TELLING * row.step_s.value
+    return first if often and late else None
+
+
+def disagreements(row: Row) -> list[tuple[str, Estimate, str, Estimate]]:
+    """Return the pairs of estimates that disagree by more than 1 % of the step."""
+    found = row.exposed_comm_estimates
+    if found is None or row.step_s is None:
+        return []
+    return found.disagreements(WORTH_TELLING * row.step_s.value)
+
+
+NAMES = {
+    "smaller_batch_s": "smaller batch",
+    "contention_s": "contention",
+    "own_operators_s": "extra operators",
+}
+
+LEAST = 0.005
+"""Of the step: a smaller part is not worth a line."""
+
+
+@dataclass(frozen=True)
+class InflationPart:
+    """One measured part of slower computation, as a part of the step.
+
+    Attributes:
+        field: Of `ComputeInflation`.
+        share: With its interval.
+    """
+
+    field: str
+    share: Estimate
+
+    @property
+    def certain(self) -> bool:
+        """Whether its interval excludes zero."""
+        return self.share.excludes_zero
+
+    @property
+    def text(self) -> str:
+        """``"contention 10.2"``, with a word of doubt where it may be zero."""
+        doubt = "" if self.certain else " (uncertain)"
+        return f"{NAMES[self.field]} {wording.signed(100 * self.share.value)}{doubt}"
+
+
+def inflation_parts(budget: Budget | None) -> list[InflationPart]:
+    """Return the parts of a budget's slower computation that were measured."""
+    if budget is None or budget.inflation is None:
+        return []
+    found: ComputeInflation = budget.inflation
+    estimates = {name: getattr(found, name) for name in NAMES}
+    return [
+        InflationPart(name, estimate.scaled(1 / budget.measured_s))
+        for name, estimate in estimates.items()
+        if estimate is not None
+    ]
+
+
+def largest_inflation(budget: Budget | None) -> InflationPart | None:
+    """Return the largest part that certainly takes time; None: there is none."""
+    certain = [p for p in inflation_parts(budget) if p.certain and p.share.value >= LEAST]
+    return max(certain, key=lambda part: part.share.value, default=None)
+
+
+def inflation_note(row: Row) -> str | None:
+    """Say what a row's slower computation consists of, where a part of it is certain."""
+    if largest_inflation(row.budget) is None:
+        return None
+    parts = wording.joined([part.text for part in inflation_parts(row.budget)])
+    return f"{wording.place(row)}: slower computation consists of {parts}"
+
+
+LEAST_OF_WAIT = 0.25
+"""Of what the others wait: a part that explains less is no reason."""
+
+OWN_PARTS = {
+    "data_stall_s": "its data loading takes {own} a step, on the others {others}",
+    "compute_s": "its computation takes {own} a step, on the others {others}",
+    "codec_s": "its encoding takes {own} a step, on the others {others}",
+    "other_idle_s": "it does nothing that PyTorch sees {own} a step, the others {others}",
+}
+"""What a rank does by itself, the surest reason first: how long it computes also depends on what
+else the machine does."""
+
+
+def action(rank: int, part: str) -> str:
+    """Say what to look at in a late rank, given the part of it that takes longer."""
+    if part == "data_stall_s":
+        return f"Look at the loader of rank {rank}"
+    if part in ("other_idle_s", "lateness_s"):
+        return f"See what rank {rank} does (py-spy dump or record)"
+    return f"Look at rank {rank}"
+
+
+def reasons(row: Row, rank: int) -> dict[str, str]:
+    """Say which of a late rank's own parts take longer than the others', the surest first.
+
+    Empty: the traced steps do not show it.
+    """
+    times = (row.budget.ranks or []) if row.budget is not None else []
+    own = next((one for one in times if one.rank == rank), None)
+    others = [one for one in times if one.rank != rank]
+    if own is None or not others:
+        return {}
+    waited_s = median(one.wait_s for one in others) - own.wait_s
+    found = {}
+    for field, text in OWN_PARTS.items():
+        own_s = getattr(own, field) or 0.0
+        others_s = median(getattr(one, field) or 0.0 for one in others)
+        if waited_s > 0 and own_s - others_s >= LEAST_OF_WAIT * waited_s:
+            said = text.format(own=units.seconds(own_s), others=units.seconds(others_s))
+            found[field] = said
+    return found
+
+
+def lateness(late: Straggler) -> str:
+    """Say to how many operations a rank comes last, and by how much."""
+    few = late.share == 1 and late.count < SELDOM
+    share = f"all {late.count}" if few else f"{100 * late.share:.0f} % of"
+    return f"last to enter {share} operations, {units.seconds(late.median_late_s)} late"
+
+
+def held_up(row: Row) -> list[str]:
+    """Name the rank that steadily arrives last, and why: ``"Rank 1 is the slow one (last …"``."""
+    late = straggler(row)
+    if late is None or "foreign load" in marks(row):  # which makes any rank late
+        return []
+    why = wording.joined(list(reasons(row, late.rank).values()))
+    return [f"Rank {late.rank} is the slow one ({lateness(late)}){f': {why}' if why else ''}."]
+
 
 LARGEST_RESIDUAL = 0.02
 """Of the step: a budget that is open with a smaller residual is open for another reason."""

@@ -1,10 +1,11 @@
-"""What was seen of a user's script besides its steps, in sentences."""
+"""What was seen of a user's script besides its steps, and where steps differ, in sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.records.rows.script import LoaderSettings, ProcessGroups
+from scalebench.records.rows.script import LoaderSettings, LongestGap, OutsideSteps, ProcessGroups
+from scalebench.records.rows.step_kinds import StepKinds
 from scalebench.records.summary import Row
 from scalebench.report.words import wording
 
@@ -149,3 +150,82 @@ def _group(found: ProcessGroups) -> str:
     name = f"{wording.plain(found.name, 40)} of " if found.name else "of "
     several = f"{found.count} × " if found.count > 1 else ""
     return f"{several}{name}{found.ranks} rank{'' if found.ranks == 1 else 's'}"
+
+
+LEAST_GAP_SHARE = 0.01
+"""Of the clean window: less is not worth a line."""
+
+
+def gaps_sentences(rows: Sequence[Row]) -> list[str]:
+    """Say for each row with gaps between its steps how long they were, and where the longest."""
+    return [f"{wording.place(row)}: {said}" for row in rows if (said := gaps_sentence(row))]
+
+
+def gaps_sentence(row: Row) -> str:
+    """Say what a row's script did between its steps; empty: nothing of note."""
+    found = row.outside_step
+    if found is None or found.share < LEAST_GAP_SHARE:
+        return ""
+    places = [
+        f"{units.seconds(gap.seconds)} before step {gap.step} (rank {gap.rank}{_kind(gap)})"
+        for gap in found.largest
+    ]
+    plural = "" if found.num_gaps == 1 else "s"
+    return (
+        f"outside of the steps {units.seconds(found.seconds)}, {units.percent(found.share)} of "
+        f"the clean window, in {found.num_gaps} gap{plural}{_parts(found)}; no part of the steps "
+        "above. "
+        f"The longest: {wording.joined(places)}"
+    )
+
+
+def _kind(gap: LongestGap) -> str:
+    return f", {gap.kind}" if gap.kind in ("evaluation", "checkpoint") else ""
+
+
+def _parts(found: OutsideSteps) -> str:
+    """Say what the gaps were, largest first; empty: not recorded, or nothing was recognised."""
+    parts = {
+        "evaluation": found.evaluation_s or 0.0,
+        "checkpoints": found.checkpoint_s or 0.0,
+        "other": found.other_s or 0.0,
+    }
+    if not parts["evaluation"] and not parts["checkpoints"]:
+        return ""
+    largest_first = sorted(parts.items(), key=lambda one: -one[1])
+    return f" ({', '.join(f'{name} {units.seconds(s)}' for name, s in largest_first if s)})"
+
+
+def kinds_sentences(rows: Sequence[Row]) -> list[str]:
+    """Say for each row whose steps differ how; rows without such steps say nothing."""
+    return [f"{wording.place(row)}: {said}" for row in rows if (said := kinds_sentence(row))]
+
+
+def kinds_sentence(row: Row) -> str:
+    """Say how a row's steps differ; empty: they do not."""
+    if row.step_kinds is None or row.step_s is None or row.typical_step_s is None:
+        return ""
+    return (
+        f"a step takes {units.seconds(row.step_s.value)} in the mean, which all numbers rest on, "
+        f"and typically {units.seconds(row.typical_step_s.value)}: {kinds(row.step_kinds)}"
+    )
+
+
+def kinds(found: StepKinds) -> str:
+    """Say how many steps take how long."""
+    short, long = units.seconds(found.short_s), units.seconds(found.long_s)
+    num_long = round(found.long_share * (found.period or 0))
+    if found.period is None or not 0 < num_long < found.period:
+        return f"{units.percent(found.long_share)} of the steps take {long}, the others {short}"
+    if num_long == 1:
+        return (
+            f"{found.period - 1} of {found.period} steps take {short}, every "
+            f"{ordinal(found.period)} {long}"
+        )
+    return f"of {found.period} steps {num_long} take {long}, the others {short}"
+
+
+def ordinal(number: int) -> str:
+    """Return 2nd for 2."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{ending or 'th'}"

@@ -9,7 +9,7 @@ from scalebench.analysis.mean_step import mean_of_blocks, mean_of_steps, period_
 from scalebench.analysis.rows.step_kinds import kinds_of
 from scalebench.analysis.steps import clean_pace, launch_step_s, launch_throughput
 from scalebench.records.rank import Block, StepGap
-from scalebench.report.words.step_kinds import kinds
+from scalebench.report.words.script_remarks import kinds
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result

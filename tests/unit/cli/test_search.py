@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from scalebench.cli import cli
 from scalebench.errors import ScalebenchError
 from scalebench.report.page.search_page import render_search_page
-from scalebench.report.tables.search import render_search
+from scalebench.report.search import render_search
 from scalebench.search.result import SearchResult
 from scalebench.session.suites.files import load_suite
 

@@ -13,7 +13,7 @@ from scalebench.gate.gate import compare
 from scalebench.gate.metrics import gate_settings
 from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
-from scalebench.report.gate.markdown import render_verdict_markdown
+from scalebench.report.gate.github import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 from tests.builders.summaries import make_row, make_summary

@@ -9,7 +9,7 @@ from scalebench.errors import ExitCode
 from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Line, cannot, judged
 from scalebench.report import render_page, render_table
-from scalebench.report.tables.certificate import render_certificate, verdict
+from scalebench.report.certificate import render_certificate, verdict
 from scalebench.session.selftest import results
 from tests.builders.summaries import HOSTILE, make_summary
 

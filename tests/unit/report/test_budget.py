@@ -9,11 +9,11 @@ from scalebench.records.rows.budget import MEASURED, PARTS, RESIDUAL, Budget
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.summary import Row
 from scalebench.report import render_table
-from scalebench.report.page import palette
-from scalebench.report.tables import budget_table
+from scalebench.report.figures import style
+from scalebench.report.tables import budget as budget_table
 from scalebench.report.tables.layout import cells
 from scalebench.report.words import causes, wording
-from scalebench.report.words.attributed import budgeted, held_up, straggler
+from scalebench.report.words.causes import budgeted, held_up, straggler
 from tests.builders.summaries import attributed, make_row, make_summary
 
 
@@ -34,7 +34,7 @@ def test_every_part_of_a_budget_has_its_words_and_its_colour():
     fields = list(Budget.model_fields)
     parts = fields[fields.index("ideal_s") + 1 : fields.index("measured_s")]
     assert [part.field for part in PARTS] == parts == [f"{part.key}_s" for part in PARTS]
-    assert list(palette.PART_COLORS) == [part.key for part in PARTS]
+    assert list(style.PART_COLORS) == [part.key for part in PARTS]
     assert PARTS[-1] is RESIDUAL and (*MEASURED, RESIDUAL) == PARTS
 
 

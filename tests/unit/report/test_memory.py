@@ -1,6 +1,7 @@
 import pytest
 
-from scalebench.report.page import memory_figure, palette
+from scalebench.report.figures import memory as memory_figure
+from scalebench.report.figures import style
 from scalebench.report.tables import memory
 from tests.builders.summaries import make_plain, make_row, remembered, remembered_rows
 
@@ -38,11 +39,11 @@ def test_peaks_are_held_against_what_there_is():
 def test_a_device_that_is_nearly_full_is_drawn_as_a_line():
     rows = [remembered(make_row(device="cuda", backend="nccl"))]
     small = {"devices": [{"memory_bytes": 200_000_000}, {"memory_bytes": 125_000_000}]}
-    figure = memory_figure.MEMORY.draw(rows, palette.assign(rows))
+    figure = memory_figure.MEMORY.draw(rows, style.assign(rows))
     memory_figure.draw_limit(figure, rows, small)
     assert figure.layout.shapes[0].x0 == pytest.approx(125.0)
     assert "80.0 % of it" in memory_figure.capacity_sentence(rows, small)[0]
-    large = memory_figure.MEMORY.draw(rows, palette.assign(rows))
+    large = memory_figure.MEMORY.draw(rows, style.assign(rows))
     memory_figure.draw_limit(large, rows, {"devices": [{"memory_bytes": 80_000_000_000}]})
     assert not large.layout.shapes
 

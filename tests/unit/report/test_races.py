@@ -1,9 +1,9 @@
 """Races as the terminal shows them: a table and a sentence that decide nothing by luck."""
 
+from scalebench.report.figures.style import assign
 from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import judge
 from scalebench.report.page.overview import suite_card
-from scalebench.report.page.palette import assign
 from scalebench.report.tables import races
 from tests.builders.races import figures, near
 from tests.builders.summaries import make_plain, make_row, make_summary

@@ -18,9 +18,8 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.run import Failure
 from scalebench.report import render_csv, render_markdown, render_page, render_table
 from scalebench.report.export import FORMATS
-from scalebench.report.gate.github import render_verdict_github
+from scalebench.report.gate.github import render_verdict_github, render_verdict_markdown
 from scalebench.report.gate.junit import render_verdict_junit
-from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
 from scalebench.report.words.plain_text import printable
 from tests.builders.gated import hostile_verdict

@@ -7,9 +7,8 @@ import pytest
 
 from scalebench.report import render_table
 from scalebench.report.findings.findings import judge
-from scalebench.report.gate.github import render_verdict_github
+from scalebench.report.gate.github import render_verdict_github, render_verdict_markdown
 from scalebench.report.gate.junit import render_verdict_junit
-from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.sentence import sentence
 from scalebench.report.gate.table import render_verdict
 from scalebench.report.tables import memory

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.report.tables.dump_table import render_dumps
+from scalebench.report.tables.traces import render_dumps
 from scalebench.trace.dumps.examination import examine, find_dumps
 
 Entries = dict[int, list[dict[str, Any]]]

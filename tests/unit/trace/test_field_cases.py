@@ -8,7 +8,7 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.report.page.trace_page import render_trace_page
-from scalebench.report.tables.trace_table import render_traces
+from scalebench.report.tables.traces import render_traces
 from scalebench.trace.job import analyse_job, as_json
 from tests.builders.field_files import field_file
 

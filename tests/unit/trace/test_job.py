@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.report.page.trace_page import render_trace_page
-from scalebench.report.tables.trace_table import render_traces
+from scalebench.report.tables.traces import render_traces
 from scalebench.trace.job import analyse_job, as_json
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"

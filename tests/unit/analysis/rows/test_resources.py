@@ -9,7 +9,7 @@ from scalebench.analysis.rows.wires import wires_of_row
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log
 from scalebench.report.table import render_table
-from scalebench.report.tables import wires as table
+from scalebench.report.tables import communication as table
 from scalebench.spec.presets import PRESETS
 from tests.builders.nccl_wire_logs import LOGS
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
@@ -88,11 +88,11 @@ def test_a_slow_wire_is_marked_and_told_with_the_variable_to_set():
     (row,) = summary.rows
     assert [one.name for one in row.wires.transports] == ["NET/IB"]
     assert [stamp.partition(":")[0] for stamp in row.stamps if "wires" in stamp] == ["slow wires"]
-    (shown,) = table.tables([row])
+    (shown,) = table.wires_tables([row])
     assert [line[2:] for line in shown.lines] == [
         ("NET/IB", "0→8, 8→0", "mlx5_0:1", "off"),
     ]
-    assert "NCCL_NET_GDR_LEVEL" in table.sentence([row])
+    assert "NCCL_NET_GDR_LEVEL" in table.wires_sentence([row])
     told = render_table(summary, width=160, verbose=True)
     assert "slow wires" in told and "GPUDirect RDMA is off" in told
     assert "NCCL_NET_GDR_LEVEL" in told

@@ -15,9 +15,9 @@ from scalebench.report.gate.github import (
     append_to_summary,
     command,
     render_verdict_github,
+    render_verdict_markdown,
 )
 from scalebench.report.gate.junit import render_verdict_junit
-from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.words.plain_text import plain
 from tests.builders.gated import REGRESSED
 from tests.builders.junit_schema import assert_of_the_schema

@@ -6,11 +6,12 @@ import pytest
 
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.report import render_page
+from scalebench.report.figures import power, style
+from scalebench.report.figures.charts import Chart, make_chart
 from scalebench.report.gate.history import history_table
-from scalebench.report.page import comparison, palette, power_figure
-from scalebench.report.page.charts import Chart, make_chart
+from scalebench.report.page import comparison
 from scalebench.report.page.sections import Material, sections
-from scalebench.report.tables.max_batch import max_batch_table
+from scalebench.report.tables.memory import max_batch_table
 from scalebench.report.words import wording
 from tests.builders.gated import gated_run
 from tests.builders.page_data import make_evidence
@@ -28,7 +29,7 @@ from tests.builders.summaries import (
 
 
 def drawn(kind, rows) -> tuple[Chart, list[dict]]:
-    chart = make_chart(kind, "x", rows, palette.assign(rows))
+    chart = make_chart(kind, "x", rows, style.assign(rows))
     assert chart is not None
     return chart, json.loads(chart.spec)["data"]
 
@@ -60,8 +61,8 @@ def test_the_page_of_several_runs_has_their_history(count):
 def test_power_is_drawn_with_what_held_it_down():
     rows = gpu_rows()
     devices = make_evidence(make_summary(rows)).devices
-    chart, data = drawn(power_figure.power_kind(devices), rows)
-    bands = [trace for trace in data if trace.get("legendgroup") == power_figure.THROTTLED]
+    chart, data = drawn(power.power_kind(devices), rows)
+    bands = [trace for trace in data if trace.get("legendgroup") == power.THROTTLED]
     assert bands and bands[0]["x"][:4] == [4.0, 4.0, 5.5, 5.5]
     assert "held its clock down for 1.50 s" in chart.conclusion and "power cap" in chart.conclusion
     assert {trace.get("yaxis") for trace in data} >= {"y", "y2", "y3"}
@@ -87,7 +88,7 @@ def test_two_runs_are_held_against_one_another():
     base = [make_row("ddp-25mb", 2), make_row("ddp-1mb", 2), make_row("gone", 2)]
     new = [slower(base[0], 1.2), slower(base[1], 1.0), make_row("ddp-25mb", 4)]
     before, after = make_summary(base), make_summary(new, run_id="another")
-    found = comparison.compare("c", before, after, palette.assign([*base, *new]))
+    found = comparison.compare("c", before, after, style.assign([*base, *new]))
     assert found.conclusion.startswith("Of 2 rows in both runs, 1 is slower, ddp-25mb, N=2 most")
     assert found.conclusion.endswith("and 1 shows no change.")
     table, facts, alone = found.tables
@@ -98,9 +99,7 @@ def test_two_runs_are_held_against_one_another():
 
 def test_rows_that_trained_other_batches_are_not_compared():
     base, new = make_row(), make_row(scaling="weak")
-    found = comparison.compare(
-        "c", make_summary([base]), make_summary([new]), palette.assign([base])
-    )
+    found = comparison.compare("c", make_summary([base]), make_summary([new]), style.assign([base]))
     assert found.conclusion == "The runs have no row in common."
     assert "different: scaling" in found.tables[-1].lines[0][2]
 
@@ -114,7 +113,7 @@ def everything():
 
 def test_sections_come_in_their_order_and_each_figure_has_words_and_a_table():
     summary, page_data = everything()
-    material = Material("run-1", wording.by_suite(summary.rows), palette.assign(summary.rows),
+    material = Material("run-1", wording.by_suite(summary.rows), style.assign(summary.rows),
                         summary.largest_batches, page_data)  # fmt: skip
     found = sections(material)
     assert [section.name for section in found] == [

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.summary import StepSamples, Summary
 from scalebench.report import render_csv, render_page
-from scalebench.report.page import figures
-from scalebench.report.page.charts import json_for_script
+from scalebench.report.figures import scaling
+from scalebench.report.figures.charts import json_for_script
 from tests.builders.pages import Page
 from tests.builders.summaries import (
     gpu_rows,
@@ -125,7 +125,7 @@ def test_json_in_a_script_cannot_end_it_and_reads_back(text):
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1), st.integers(8, 60))
 def test_down_sampling_keeps_the_extremes(values, most):
-    kept = figures.sampled(values, most)
+    kept = scaling.sampled(values, most)
     assert len(kept) == min(most, len(values))
     assert (kept[0], kept[-1]) == (min(values), max(values))
 

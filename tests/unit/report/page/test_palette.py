@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from scalebench.report.page.palette import CATEGORY_COLORS, COLORS, PART_COLORS
+from scalebench.report.figures.style import CATEGORY_COLORS, COLORS, PART_COLORS
 
 SIGHTS = {
     "normal": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),

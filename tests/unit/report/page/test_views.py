@@ -6,8 +6,9 @@ import json
 import re
 
 from scalebench.report import render_page
+from scalebench.report.figures import style
 from scalebench.report.findings.findings import judge
-from scalebench.report.page import addresses, overview, palette
+from scalebench.report.page import addresses, overview
 from tests.builders.pages import Page
 from tests.builders.summaries import (
     hostile_summary,
@@ -20,7 +21,7 @@ from tests.builders.summaries import (
 
 def suite_card_of(found):
     (suite,) = judge(make_summary(found)).suites
-    return overview.suite_card(suite, found, palette.assign(found))
+    return overview.suite_card(suite, found, style.assign(found))
 
 
 def test_an_address_names_suite_case_and_size_and_survives_any_name():
@@ -38,7 +39,7 @@ def test_a_case_looks_the_same_in_every_suite_and_no_two_cases_look_alike():
         }.items()
         for case in cases
     ]
-    looks = palette.assign(found)
+    looks = style.assign(found)
     assert looks["ddp", "ddp"] == looks["fsdp", "ddp"]
     by_name = {case: look for (_, case), look in looks.items()}
     assert len(set(by_name.values())) == len(by_name)

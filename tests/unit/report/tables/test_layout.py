@@ -2,14 +2,7 @@
 
 import pytest
 
-from scalebench.report.tables.layout import (
-    FOLDED,
-    RANKS,
-    SHRINKING_CASE,
-    Column,
-    Screen,
-    without,
-)
+from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, Screen, without
 from tests.builders.summaries import make_row
 
 NUMBERS = ("123456789", "987654321", "192837465")

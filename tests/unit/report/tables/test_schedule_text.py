@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from scalebench.cli import cli
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import plan_schedule
-from scalebench.report.tables.schedule_text import render_schedule
+from scalebench.report.tables.pipelines import render_schedule
 
 
 def drawn(name: str, p: int, m: int, v: int = 1, width: int = 100, ascii_only: bool = False):

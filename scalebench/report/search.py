@@ -4,12 +4,7 @@ from scalebench import units
 from scalebench.report.tables.layout import Column, Screen, value, without
 from scalebench.report.tables.predictions import percent
 from scalebench.report.words import wording
-from scalebench.search.result import (
-    Experiment,
-    MeasuredChoice,
-    RankedChoice,
-    SearchResult,
-)
+from scalebench.search.result import Experiment, MeasuredChoice, RankedChoice, SearchResult
 
 NOTHING = wording.DASH
 EXPOSED = ("tensor", "context", "expert", "pipeline", "shard", "data")

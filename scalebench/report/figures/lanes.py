@@ -7,8 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import hover, safe
-from scalebench.report.page.palette import NEUTRAL
+from scalebench.report.figures.style import NEUTRAL, hover, safe
 from scalebench.report.words.wording import case_key
 
 LANE_PX = 30

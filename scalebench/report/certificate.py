@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from scalebench import units
 from scalebench.records.certificate import Certificate, Line
-from scalebench.report.tables.layout import Column, Screen
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.layout import Column, PlainTable, Screen
 from scalebench.report.words import wording
 
 LONGEST_NAME, LONGEST_TEXT = 40, 300

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import plotly.graph_objects as go
 
 from scalebench.records.summary import Row
-from scalebench.report.page import figure_style
-from scalebench.report.page.palette import AREA, DASHES, SYMBOLS
+from scalebench.report.figures import style
+from scalebench.report.figures.style import AREA, DASHES, SYMBOLS
 from scalebench.report.tables.layout import Column, cells, names
 from scalebench.report.words import wording
 
@@ -110,7 +110,7 @@ class ChartKind:
 
     name: str
     title: str
-    draw: Callable[[Sequence[Row], figure_style.Looks], go.Figure | None]
+    draw: Callable[[Sequence[Row], style.Looks], go.Figure | None]
     conclude: Callable[[Sequence[Row]], str | None]
     columns: Sequence[Column[Any]]
     lines: Callable[[Sequence[Row]], Sequence[Any]]
@@ -127,7 +127,7 @@ def json_for_script(text: str) -> str:
 
 
 def make_chart(
-    kind: ChartKind, chart_id: str, rows: Sequence[Row], looks: figure_style.Looks
+    kind: ChartKind, chart_id: str, rows: Sequence[Row], looks: style.Looks
 ) -> Chart | None:
     """Make one kind of chart for the rows of a suite, or None when it would be empty."""
     figure = kind.draw(rows, looks)
@@ -156,7 +156,7 @@ def plot_json(figure: go.Figure) -> str:
     """Return a figure as plotly's JSON that is safe inside a script element."""
     plot: dict[str, Any] = figure.to_plotly_json()
     plot["layout"].pop("template", None)
-    plot["layout"] = figure_style.with_style(plot["layout"])
+    plot["layout"] = style.with_style(plot["layout"])
     return json_for_script(json.dumps(plot, separators=(",", ":"), allow_nan=False))
 
 
@@ -206,7 +206,7 @@ def _sample(named: Any, traces: Sequence[Any]) -> dict[str, Any]:
 
 def view_mark(name: str) -> str:
     """Return the ``meta`` of the traces that belong to the view of this name."""
-    return figure_style.safe(name, 200)
+    return style.safe(name, 200)
 
 
 def add_in_views(

@@ -10,11 +10,17 @@ from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.laws import busbw_factor
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
-from scalebench.report.page.charts import ChartKind, KeyEntry, legend
-from scalebench.report.page.figure_style import hover, reference_line, safe, style
-from scalebench.report.page.palette import COLORS, DASHES, SYMBOLS
-from scalebench.report.tables.layout import Column, value
-from scalebench.report.tables.listing import PlainTable
+from scalebench.report.figures.charts import ChartKind, KeyEntry, legend
+from scalebench.report.figures.style import (
+    COLORS,
+    DASHES,
+    SYMBOLS,
+    hover,
+    reference_line,
+    safe,
+    style,
+)
+from scalebench.report.tables.layout import Column, PlainTable, value
 from scalebench.report.words import wording
 from scalebench.spec.collectives import BACKEND, EITHER_PLACE
 

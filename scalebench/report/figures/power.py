@@ -8,10 +8,9 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.page_data.telemetry import DeviceSeries
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, legend, view_mark, views
-from scalebench.report.page.figure_style import Looks, safe, style
-from scalebench.report.page.figures import case_line
-from scalebench.report.page.palette import COLORS, DASHES
+from scalebench.report.figures.charts import ChartKind, legend, view_mark, views
+from scalebench.report.figures.scaling import case_line
+from scalebench.report.figures.style import COLORS, DASHES, Looks, safe, style
 from scalebench.report.tables.layout import CASE, RANKS, Column, value
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place

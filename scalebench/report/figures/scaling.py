@@ -1,18 +1,28 @@
-"""The figures, as plotly objects. Colours of text and grid are left to the page.
+"""Speedup, efficiency and step times of a suite's cases, each with its sentence.
 
 plotly reads some HTML and its own ``%{...}`` in texts: names are escaped, and hover texts reach
 the template as data.
 """
 
+import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from math import exp
+from statistics import median
 
 import numpy as np
 import plotly.graph_objects as go
 
-from scalebench.records.summary import Estimate, Row
-from scalebench.report.findings.conclusions import clean_samples
-from scalebench.report.page.figure_style import (
+from scalebench import units
+from scalebench.costmodel.scaling_laws import FittedLaw, fit_amdahl, fit_usl
+from scalebench.records.baseline import log_steps, series_of
+from scalebench.records.summary import Estimate, Row, StepSamples
+from scalebench.report.figures.charts import ChartKind, Choice, Choices, KeyEntry, legend
+from scalebench.report.figures.style import (
+    CROSS,
+    DASHES,
+    NEUTRAL,
+    Look,
     Looks,
     hover,
     reference_line,
@@ -21,7 +31,8 @@ from scalebench.report.page.figure_style import (
     style,
     whiskers,
 )
-from scalebench.report.page.palette import NEUTRAL, Look
+from scalebench.report.findings.findings import headline_row
+from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
 from scalebench.report.words import wording
 from scalebench.report.words.wording import CaseKey
 
@@ -281,8 +292,8 @@ def _distribution(
         x += [_short(time * 1e3) for time in times]
         y += [_short(place + 0.22 * ((i * 0.618) % 1 - 0.5)) for i in range(len(times))]
         hover += [[_launch_hover(row, sample.repeat)]] * len(times)
-        for name, value in _five_numbers(sample.step_s).items():
-            boxes[name].append(_short(value * 1e3))
+        for name, seconds in _five_numbers(sample.step_s).items():
+            boxes[name].append(_short(seconds * 1e3))
     name = safe(key[1], 40)
     points = go.Scatter(
         x=x, y=y, customdata=hover, mode="markers", name=name, showlegend=False,
@@ -313,3 +324,223 @@ def _five_numbers(times: Sequence[float]) -> dict[str, float]:
     found = np.percentile(np.asarray(times), [5, 25, 50, 75, 95])
     names = ("low", "q1", "median", "q3", "high")
     return {name: float(value) for name, value in zip(names, found, strict=True)}
+
+
+def speedup_sentence(rows: Sequence[Row]) -> str:
+    """Conclude the speedup figure of one suite in one sentence."""
+    heads = _heads(rows)
+    heads = [row for row in heads if row.speedup]
+    if not heads:
+        return "No speedup beyond one rank was measured."
+    best = max(heads, key=lambda row: row.speedup.value if row.speedup else 0.0)
+    assert best.speedup is not None
+    name = wording.plain(best.case, 64)
+    span = wording.interval(best.speedup)
+    told = f" ({span})" if span else " (no interval)"
+    crowded = ", oversubscribed" if best.oversubscribed else ""
+    return (
+        f"The largest speedup is {wording.point(best.speedup)}{wording.TIMES}{told}, {name} on"
+        f" {wording.ranks(best)}{crowded}; ideal is {best.world_size}{wording.TIMES}."
+    )
+
+
+def efficiency_sentence(rows: Sequence[Row]) -> str:
+    """Conclude the efficiency figure of one suite in one sentence."""
+    heads = [row for row in _heads(rows) if row.efficiency]
+    if not heads:
+        return "No efficiency beyond one rank was measured."
+    largest = max(row.world_size for row in heads)
+    heads = [row for row in heads if row.world_size == largest]
+    values = [row.efficiency.value * 100 for row in heads if row.efficiency]
+    where = f"On {wording.ranks(heads[0])}"
+    few = wording.scarce(heads[0])
+    crowded = f", more ranks than {few}," if heads[0].oversubscribed else ""
+    if len(heads) == 1 and heads[0].efficiency:
+        phrase = wording.efficiency_phrase(heads[0].efficiency)
+        return f"{where}{crowded} {wording.plain(heads[0].case, 64)} keeps {phrase}."
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    reach = low if low == high else f"between {low} and {high}"
+    cases = f"the {len(heads)} cases" if low != high else "both" if len(heads) == 2 else "all cases"
+    return f"{where}{crowded} {cases} reach {reach} % of ideal."
+
+
+def _heads(rows: Sequence[Row]) -> list[Row]:
+    found = [headline_row(group) for group in wording.by_case(rows).values()]
+    return [row for row in found if row and not wording.is_baseline(row) and row.world_size > 1]
+
+
+def steps_sentence(rows: Sequence[Row]) -> str:
+    """Conclude the step-time figure of one suite: where launches differ most."""
+    spreads = []
+    for row in rows:
+        middles = [exp(middle) for middle in log_steps(row, series_of(row)).values()]
+        if len(middles) > 1 and median(middles) > 0:
+            spreads.append(((max(middles) - min(middles)) / median(middles), row))
+    if not spreads:
+        return "Each case has one launch: how much launches differ is unknown."
+    spread, row = max(spreads, key=lambda pair: pair[0])
+    return (
+        f"The step times of launches differ most in {wording.plain(row.case, 64)} on"
+        f" {wording.ranks(row)}: {units.percent(spread)} between the slowest and the fastest."
+    )
+
+
+def clean_samples(row: Row) -> list[StepSamples]:
+    """Return the launches of a row that have at least one clean step."""
+    return [sample for sample in row.samples if sample.step_s]
+
+
+def _case_key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+    entries = list(legend(figure))
+    crosses = [
+        str(index)
+        for index, trace in enumerate(figure.data)
+        if trace.marker.symbol == PREDICTION_SYMBOL
+    ]
+    if crosses:
+        entries.append(
+            KeyEntry(
+                "predicted", NEUTRAL, CROSS, DASHES["dot"], ",".join(crosses), hollow=True,
+                meaning="by the cost model",
+            )
+        )  # fmt: skip
+    entries.sort(key=lambda entry: entry.name == HOLLOW)
+    return (*entries, *law_key(figure))
+
+
+def _speedup(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    figure = speedup_figure(rows, looks)
+    if figure is not None:
+        drawn = [row for row in rows if row.speedup and not wording.is_baseline(row)]
+        figure.add_traces(law_curves(drawn, looks))
+    return figure
+
+
+def _axes(rows: Sequence[Row], figure: go.Figure) -> Choices:
+    """Return both kinds of axes, that of the figure first."""
+    names = {"linear": "linear", "log–log": "log"}
+    order = sorted(names, key=lambda name: names[name] != (figure.layout.xaxis.type or "linear"))
+    return Choices(
+        "axes",
+        tuple(
+            Choice(
+                name,
+                layout=json.dumps(
+                    {
+                        **{f"{axis}.type": names[name] for axis in ("xaxis", "yaxis")},
+                        **{f"{axis}.autorange": True for axis in ("xaxis", "yaxis")},
+                    }
+                ),
+            )
+            for name in order
+        ),
+    )
+
+
+def _estimates(
+    name: str, read: Callable[[Row], Estimate | None], scale: float, unit: str
+) -> tuple[Column[Row], ...]:
+    def column(header: str, write: Callable[[Estimate], str]) -> Column[Row]:
+        return value(header, read, write)
+
+    return (
+        CASE,
+        RANKS,
+        column(name, lambda found: f"{wording.point(found, scale)}{unit}"),
+        column("95 % interval", lambda found: wording.interval(found, scale) or "none"),
+        column("launches", lambda found: str(found.n)),
+        Column("batch all/rank", lambda row: wording.batches(row, "{}/{}")),
+    )
+
+
+SPEEDUP = ChartKind(
+    "speedup",
+    "Speedup",
+    _speedup,
+    speedup_sentence,
+    _estimates("speedup", lambda row: row.speedup, 1.0, wording.TIMES),
+    lambda rows: [row for row in rows if row.speedup],
+    _case_key,
+    absent="Speedup needs a measured size beyond one rank and a plain baseline: --gpus 1,2.",
+    choose=_axes,
+)
+EFFICIENCY = ChartKind(
+    "efficiency",
+    "Efficiency",
+    efficiency_figure,
+    efficiency_sentence,
+    _estimates("efficiency", lambda row: row.efficiency, 100.0, " %"),
+    lambda rows: [row for row in rows if row.efficiency],
+    _case_key,
+    absent="Efficiency needs a measured plain baseline.",
+)
+STEPS = ChartKind(
+    "steps",
+    "Step times",
+    steps_figure,
+    steps_sentence,
+    (
+        *PLACE,
+        Column("launch", lambda of: str(of[1].repeat + 1)),
+        Column("steps", lambda of: str(len(of[1].step_s))),
+        Column("fastest", lambda of: units.seconds(min(of[1].step_s))),
+        Column("median", lambda of: units.seconds(median(of[1].step_s))),
+        Column("slowest", lambda of: units.seconds(max(of[1].step_s))),
+    ),
+    lambda rows: [(row, one) for row in rows for one in clean_samples(row)],
+    absent="No clean step was recorded.",
+)
+
+
+FITS: dict[str, tuple[Callable[..., FittedLaw], str, int, str]] = {
+    "Amdahl": (fit_amdahl, "longdash", 1, "a serial part; fitted, no model of the link"),
+    "USL": (fit_usl, "longdashdot", 2, "contention and coherency; fitted likewise"),
+}
+"""Law → its fit, its dash, how many sizes beyond one rank it needs, what it means."""
+
+LAW_DASHES = {"longdash": "10 4", "longdashdot": "10 3 2 3"}
+POINTS = 30
+
+
+def law_curves(rows: Sequence[Row], looks: Looks) -> list[go.Scatter]:
+    """Return a hidden curve for each case and law that its measured sizes support."""
+    curves = []
+    for key, group in wording.by_case(rows).items():
+        known = {r.world_size: r.speedup.value for r in group if r.speedup and not r.oversubscribed}
+        beyond = [n for n in known if n > 1]
+        for name, (fit, dash, needed, _) in FITS.items():
+            if len(beyond) < needed:
+                continue
+            law = fit(list(known), list(known.values()))
+            x = np.geomspace(1, max(beyond), POINTS)
+            told = ", ".join(f"{n} {v:.3g}" for n, v in law.parameters.items())
+            curves.append(
+                go.Scatter(
+                    x=[round(float(n), 4) for n in x],
+                    y=[round(float(law.speedup(n)), 5) for n in x],
+                    mode="lines",
+                    visible=False,
+                    legendgroup=_group(name),
+                    line={"color": looks[key].color, "dash": dash, "width": 1.4},
+                    hovertemplate=f"<b>{safe(key[1], 60)}</b>, {name}: {told}<br>"
+                    f"N = %{{x:.3g}}: %{{y:.3g}}{wording.TIMES}<extra></extra>",
+                )
+            )
+    return curves
+
+
+def law_key(figure: go.Figure) -> list[KeyEntry]:
+    """Return the switches of the curves that the figure has."""
+    entries = []
+    for name, (_, dash, _, meaning) in FITS.items():
+        found = [str(i) for i, t in enumerate(figure.data) if t.legendgroup == _group(name)]
+        if found:
+            traces = ",".join(found)
+            entries.append(
+                KeyEntry(name, NEUTRAL, "", LAW_DASHES[dash], traces, meaning=meaning, shown=False)
+            )
+    return entries
+
+
+def _group(name: str) -> str:
+    return f"law/{name}"

@@ -8,10 +8,17 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.recovery import FailureFigures, SaveFigures
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, legend
-from scalebench.report.page.figure_style import Looks, row_name, style
-from scalebench.report.page.lanes import bars, diamonds, lay
-from scalebench.report.page.palette import CATEGORY_COLORS, COLORS, NEUTRAL, SYMBOLS
+from scalebench.report.figures.charts import ChartKind, legend
+from scalebench.report.figures.lanes import bars, diamonds, lay
+from scalebench.report.figures.style import (
+    CATEGORY_COLORS,
+    COLORS,
+    NEUTRAL,
+    SYMBOLS,
+    Looks,
+    row_name,
+    style,
+)
 from scalebench.report.tables import recovery
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
 from scalebench.report.tables.recovery import (

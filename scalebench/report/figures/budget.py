@@ -1,4 +1,4 @@
-"""The loss budget as a figure: what each row's step takes beyond the ideal one, part by part.
+"""The loss budget as figures: what each row's step takes beyond the ideal one, by part and by axis.
 
 Bars start where the ideal step ends: to the right what takes time, to the left what gives time
 back, so that a part's length can be read at any efficiency and a negative part is no riddle.
@@ -8,15 +8,33 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from scalebench import units
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part, agreeing
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, Choices, add_in_views, legend, views
-from scalebench.report.page.figure_style import HATCHES, Looks, hover, row_name, safe, style
-from scalebench.report.page.lanes import bars, lay, texts_behind
-from scalebench.report.page.palette import NEUTRAL, PART_COLORS
+from scalebench.report.figures.charts import (
+    ChartKind,
+    Choices,
+    KeyEntry,
+    add_in_views,
+    legend,
+    views,
+)
+from scalebench.report.figures.lanes import Lanes, bars, lay, texts_behind
+from scalebench.report.figures.mesh import COLOR_OF, SEVERAL
+from scalebench.report.figures.style import (
+    HATCHES,
+    NEUTRAL,
+    PART_COLORS,
+    Looks,
+    hover,
+    row_name,
+    safe,
+    style,
+)
+from scalebench.report.tables import budget as axis_budget
 from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.words import causes, wording
-from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
+from scalebench.report.words.causes import NEGLIGIBLE, budgeted
 
 NOTE = (
     "Zero is where the ideal step ends. Right of it: what takes time; left of it: what gives time "
@@ -27,7 +45,7 @@ NOTE = (
 NUMBER_ROOM, OPEN_ROOM = 0.12, 0.26
 """Part of the bars' reach that is kept free behind them, for a number, and for ``3.0 open``."""
 
-Lanes = Sequence[tuple[float, Row, Budget]]
+BudgetLanes = Sequence[tuple[float, Row, Budget]]
 
 
 def budget_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
@@ -66,7 +84,7 @@ def drawn_parts(rows: Sequence[Row]) -> list[Part]:
     ]
 
 
-def _bars(part: Part, lanes: Lanes) -> go.Bar:
+def _bars(part: Part, lanes: BudgetLanes) -> go.Bar:
     """One part in every lane; hatched where it cannot be told from zero."""
     sure = [part is RESIDUAL or causes.certain(row, budget, part) for _, row, budget in lanes]
     visible = [abs(budget.share(part)) >= NEGLIGIBLE for _, _, budget in lanes]
@@ -84,7 +102,7 @@ def _bars(part: Part, lanes: Lanes) -> go.Bar:
     )
 
 
-def _gaps(lanes: Lanes) -> go.Scatter:
+def _gaps(lanes: BudgetLanes) -> go.Scatter:
     """Write behind each bar what is missing to ideal."""
     ends = [sum(max(budget.share(part), 0.0) for part in PARTS) * 100 for _, _, budget in lanes]
     text = [
@@ -350,4 +368,90 @@ WATERFALL = ChartKind(
     note="In bold: ms per step, and percent of the measured step. Hatched and ?: uncertain, may be"
     " zero.",
     choose=choose,
+)
+
+
+EFFICIENCY, REST = "efficiency", "all else"
+PALE = "#D5D9DD"
+EFFICIENCY_MEANS = "The ideal step, as a part of the measured one."
+REST_MEANS = "The other parts of the loss budget; left of zero where they give time back."
+
+
+Drawn = list[tuple[Row, Budget]]
+
+
+def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
+    """Draw efficiency, every dimension's part, and the rest; None without any mesh."""
+    drawn = _drawn(rows)
+    if not drawn:
+        return None
+    lanes = lay([row for row, _ in drawn])
+    figure = go.Figure()
+    figure.add_trace(_axis_bars(EFFICIENCY, NEUTRAL, drawn, lanes, [b.ideal for _, b in drawn]))
+    for axis in dict.fromkeys(axis_budget.name_of(one) for _, one in axis_budget.losses(rows)):
+        color = COLOR_OF.get(axis, SEVERAL)
+        figure.add_trace(_axis_bars(axis, color, drawn, lanes, _shares(axis, drawn)))
+    rest = [1 - budget.ideal - sum(_all_shares(row)) for row, budget in drawn]
+    figure.add_trace(_axis_bars(REST, PALE, drawn, lanes, rest))
+    ends = [100 * (1 - min(part, 0.0)) for part in rest]
+    told = [f" {units.percent(budget.ideal)}" for _, budget in drawn]
+    figure.add_trace(texts_behind(ends, lanes.places, told))
+    style(figure, "axis-budget")
+    lanes.draw(figure)
+    low = 100 * min(0.0, *rest)
+    figure.update_xaxes(
+        title="percent of the measured step",
+        range=[low, 1.12 * max(ends)],
+        zeroline=True,
+        automargin=True,
+    )
+    return figure
+
+
+def _drawn(rows: Sequence[Row]) -> Drawn:
+    return [pair for pair in budgeted(rows) if axis_budget.losses([pair[0]])]
+
+
+def _all_shares(row: Row) -> list[float]:
+    return [axis_budget.share_of(of) for of in axis_budget.losses([row])]
+
+
+def _shares(axis: str, drawn: Drawn) -> list[float]:
+    """Return the part of each row's step that a dimension takes."""
+    return [
+        sum(
+            axis_budget.share_of(of)
+            for of in axis_budget.losses([row])
+            if axis_budget.name_of(of[1]) == axis
+        )
+        for row, _ in drawn
+    ]
+
+
+def _axis_bars(
+    name: str, color: str, drawn: Drawn, lanes: Lanes, shares: Sequence[float]
+) -> go.Bar:
+    texts = [
+        f"{row_name(row)}<br>{name}: {causes.points(share)} %"
+        for (row, _), share in zip(drawn, shares, strict=True)
+    ]
+    return bars(name, color, [round(100 * share, 4) for share in shares], lanes.places, texts)
+
+
+def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+    named = dict.fromkeys((trace.name for trace in figure.data if trace.name), "")
+    return legend(figure, named | {EFFICIENCY: EFFICIENCY_MEANS, REST: REST_MEANS})
+
+
+AXIS_BUDGET = ChartKind(
+    "axis-budget",
+    axis_budget.AXIS_BUDGET.title,
+    axis_budget_figure,
+    axis_budget.axis_sentence,
+    axis_budget.AXIS_COLUMNS,
+    axis_budget.losses,
+    _key,
+    "Each axis: exposed communication along it, transfer and waiting. Behind each bar: the"
+    " efficiency."
+    " Only rows on a mesh.",
 )

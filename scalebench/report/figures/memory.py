@@ -7,15 +7,13 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, KeyEntry, legend
-from scalebench.report.page.figure_style import Looks, row_name, style
-from scalebench.report.page.lanes import Lanes, bars, diamonds, lay, texts_behind
-from scalebench.report.page.mesh_figure import COLOR_OF, SEVERAL
-from scalebench.report.page.palette import CATEGORY_COLORS, NEUTRAL
-from scalebench.report.tables import memory, memory_axes
+from scalebench.report.figures.charts import ChartKind, KeyEntry, legend
+from scalebench.report.figures.lanes import Lanes, bars, diamonds, lay, texts_behind
+from scalebench.report.figures.mesh import COLOR_OF, SEVERAL
+from scalebench.report.figures.style import CATEGORY_COLORS, NEUTRAL, Looks, row_name, style
+from scalebench.report.tables import memory
 from scalebench.report.tables.layout import PLACE, texts
-from scalebench.report.tables.memory import CATEGORIES, Category, Peak, peaks
-from scalebench.report.tables.memory_axes import Divided
+from scalebench.report.tables.memory import CATEGORIES, Category, Divided, Peak, peaks
 from scalebench.report.words import wording
 
 PREDICTION = "predicted"
@@ -147,7 +145,7 @@ PALE = 0.55
 
 def memory_axes_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     """Draw what is left and what each axis takes off, stacked; None without any mesh."""
-    drawn = memory_axes.divided(rows)
+    drawn = memory.divided(rows)
     if not drawn:
         return None
     lanes = lay([row for row, _ in drawn])
@@ -214,11 +212,11 @@ def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
 
 MEMORY_AXES = ChartKind(
     "memory-axes",
-    memory_axes.MEMORY_AXES.title,
+    memory.MEMORY_AXES.title,
     memory_axes_figure,
-    memory_axes.sentence,
-    memory_axes.COLUMNS,
-    memory_axes.divided,
+    memory.axes_sentence,
+    memory.AXIS_COLUMNS,
+    memory.divided,
     _key,
     "The whole bar, with the number behind it: the predicted peak of one process on the whole"
     " batch. In colour: what each axis takes off, by its law. Grey: what is left to a rank.",

@@ -7,8 +7,10 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.compression import LossComparison
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, legend
-from scalebench.report.page.figure_style import (
+from scalebench.report.figures.charts import ChartKind, legend
+from scalebench.report.figures.lanes import lay
+from scalebench.report.figures.style import (
+    NEUTRAL,
     Looks,
     hover,
     row_name,
@@ -18,8 +20,6 @@ from scalebench.report.page.figure_style import (
     whiskers,
     wide_axis,
 )
-from scalebench.report.page.lanes import lay
-from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import compression
 from scalebench.report.tables.layout import CASE, RANKS, Column, value
 from scalebench.report.words import wording

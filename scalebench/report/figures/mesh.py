@@ -8,9 +8,8 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, Choices, add_in_views, legend, views
-from scalebench.report.page.figure_style import style
-from scalebench.report.page.palette import COLORS, NEUTRAL
+from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, legend, views
+from scalebench.report.figures.style import COLORS, NEUTRAL, style
 from scalebench.report.tables.layout import PLACE, Column, value
 from scalebench.report.words import axes as words
 from scalebench.report.words import wording

@@ -8,9 +8,8 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.page_data.expert_load import ExpertLoad
 from scalebench.analysis.page_data.rank_steps import RankGrid
-from scalebench.report.page.charts import ChartKind, Choices, add_in_views, views
-from scalebench.report.page.figure_style import style
-from scalebench.report.page.palette import NEUTRAL
+from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, views
+from scalebench.report.figures.style import NEUTRAL, style
 from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place
