@@ -1,9 +1,9 @@
 """Workloads in which a known time is lost to a known cause, copied next to the run.
 
-How long is asked for in the environment; how long it then really took is written down, because
-a sleep on a busy machine lasts longer than it was told to. So is when each rank reaches the
-collective that makes the others wait: ranks are not at the same place of a step at the same time,
-and a rank that wakes up computes more slowly than one that never slept.
+How long it really took is written down, because a sleep on a busy machine lasts longer than it was
+told to. So is when each rank reaches the collective that makes the others wait: ranks are not at
+the same place of a step at the same time, and a rank that wakes up computes more slowly than one
+that never slept.
 """
 
 import os
@@ -19,23 +19,29 @@ from torch import nn
 
 from scalebench import Shard, Workload
 
-ASKED_S = float(os.environ["PLANTED_S"])
-LOG = Path(os.environ["PLANTED_LOG"])
+FOLDER = Path(os.environ["PLANTED_LOGS"])
 
 
-@contextmanager
-def written_down(shard: Shard):
-    """Note how long the block took, one line of seconds in the rank's own file."""
-    began = time.perf_counter()
-    yield
-    with LOG.with_suffix(f".rank{shard.rank}").open("a") as log:
-        log.write(f"{time.perf_counter() - began}\n")
+class Loss:
+    """A time that is lost in a workload: how long is asked for, and notes of what happened."""
 
+    def __init__(self, workload: str, shard: Shard, asked_s: float = 0.06) -> None:
+        self.workload, self.rank, self.asked_s = workload, shard.rank, asked_s
 
-def noted(shard: Shard, what: str) -> None:
-    """Note when something happened, nanoseconds of the clock that both ranks share."""
-    with LOG.with_suffix(f".{what}.rank{shard.rank}").open("a") as log:
-        log.write(f"{time.perf_counter_ns()}\n")
+    def noted(self, what: str, value: object = None) -> None:
+        """Note when something happened, nanoseconds of the clock that both ranks share."""
+        with (FOLDER / f"{self.workload}.{what}.rank{self.rank}").open("a") as log:
+            log.write(f"{time.perf_counter_ns() if value is None else value}\n")
+
+    @contextmanager
+    def written_down(self):
+        """Note how long the block took, seconds."""
+        began = time.perf_counter()
+        yield
+        self.noted("took", time.perf_counter() - began)
+
+    def sleep(self) -> None:
+        time.sleep(self.asked_s)
 
 
 def layered(shard: Shard, width: int = 256, depth: int = 6) -> Workload:
@@ -53,16 +59,16 @@ def mean_square(module, batch):
 def sleeps_on_rank_1(shard: Shard) -> Workload:
     """Rank 1 comes later than the others, by the same time at every step."""
 
-    workload = layered(shard)
+    workload, lost = layered(shard), Loss("sleeps_on_rank_1", shard)
 
     def loss(module, batch):
         if shard.rank == 1:
-            time.sleep(ASKED_S)
+            lost.sleep()
         return mean_square(module, batch)
 
     def last_gradient_is_there(_):
         if shard.world_size > 1:
-            noted(shard, "arrives")
+            lost.noted("arrives")
 
     next(workload.module.parameters()).register_hook(last_gradient_is_there)
     return replace(workload, loss=loss)
@@ -70,12 +76,12 @@ def sleeps_on_rank_1(shard: Shard) -> Workload:
 
 def computes_longer(shard: Shard) -> Workload:
     """Every rank of several spends the time on matrix products that one rank alone leaves out."""
-    matrix = torch.randn(512, 512)
+    matrix, lost = torch.randn(512, 512), Loss("computes_longer", shard)
 
     def loss(module, batch):
         if shard.world_size > 1:
-            with written_down(shard):
-                until = time.perf_counter() + ASKED_S
+            with lost.written_down():
+                until = time.perf_counter() + lost.asked_s
                 while time.perf_counter() < until:
                     torch.mm(matrix, matrix)
         return mean_square(module, batch)
@@ -85,14 +91,14 @@ def computes_longer(shard: Shard) -> Workload:
 
 def waits_for_batches(shard: Shard) -> Workload:
     """Every batch comes late, on every rank."""
-    workload = layered(shard)
+    workload, lost = layered(shard), Loss("waits_for_batches", shard)
 
     class Late:
         def __iter__(self):
             for batch in workload.batches:
                 if shard.world_size > 1:
-                    with written_down(shard):
-                        time.sleep(ASKED_S)
+                    with lost.written_down():
+                        lost.sleep()
                 yield batch
 
     return replace(workload, batches=Late())
@@ -105,25 +111,25 @@ class DelayedBucket:
     buckets wait.
     """
 
-    def __init__(self, shard: Shard, is_late) -> None:
-        self.shard, self.is_late, self.group = shard, is_late, dist.new_group()
+    def __init__(self, lost: Loss, is_late) -> None:
+        self.lost, self.is_late, self.group = lost, is_late, dist.new_group()
 
     def hook(self, state, bucket):
         if bucket.is_last():
-            noted(self.shard, "last-handed-over")
+            self.lost.noted("last-handed-over")
         if not self.is_late(bucket):
             return averaged(bucket.buffer(), None)
-        if self.shard.rank != 1:
-            noted(self.shard, "late-handed-over")
+        if self.lost.rank != 1:
+            self.lost.noted("late-handed-over")
             return averaged(bucket.buffer(), self.group)
         future = torch.futures.Future()
 
         def send() -> None:
-            with written_down(self.shard):
-                time.sleep(ASKED_S)
-            noted(self.shard, "late-handed-over")
+            with self.lost.written_down():
+                self.lost.sleep()
+            self.lost.noted("late-handed-over")
             mean = averaged(bucket.buffer(), self.group).wait()
-            noted(self.shard, "late-arrived")
+            self.lost.noted("late-arrived")
             future.set_result(mean)
 
         threading.Thread(target=send).start()
@@ -136,13 +142,13 @@ def averaged(buffer, group):
     return work.get_future().then(lambda done: done.value()[0].div_(dist.get_world_size()))
 
 
-def with_delayed_bucket(shard: Shard, is_late) -> Workload:
+def with_delayed_bucket(shard: Shard, lost: Loss, is_late) -> Workload:
     """A model with a long backward pass behind its first bucket."""
     hooked = []
 
     def loss(module, batch):
         if hasattr(module, "register_comm_hook") and not hooked and shard.world_size > 1:
-            delay = DelayedBucket(shard, is_late)
+            delay = DelayedBucket(lost, is_late)
             module.register_comm_hook(None, delay.hook)
             hooked.append(delay)
         return mean_square(module, batch)
@@ -151,23 +157,25 @@ def with_delayed_bucket(shard: Shard, is_late) -> Workload:
 
 
 def last_bucket_late(shard: Shard) -> Workload:
-    return with_delayed_bucket(shard, lambda bucket: bucket.is_last())
+    lost = Loss("last_bucket_late", shard, 0.15)
+    return with_delayed_bucket(shard, lost, lambda bucket: bucket.is_last())
 
 
 def first_bucket_late(shard: Shard) -> Workload:
-    return with_delayed_bucket(shard, lambda bucket: bucket.index() == 0)
+    lost = Loss("first_bucket_late", shard)
+    return with_delayed_bucket(shard, lost, lambda bucket: bucket.index() == 0)
 
 
 def sleeps_on_rank_0_with_buffers(shard: Shard) -> Workload:
     """Rank 0 comes late; DDP sends the module's buffers from it before every forward pass."""
-    workload = layered(shard)
+    workload, lost = layered(shard), Loss("sleeps_on_rank_0_with_buffers", shard)
     module = nn.Sequential(nn.BatchNorm1d(256), workload.module)
 
     def loss(module, batch):
         if shard.world_size > 1:
             if shard.rank == 0:
-                time.sleep(ASKED_S)
-            noted(shard, "arrives")
+                lost.sleep()
+            lost.noted("arrives")
         return mean_square(module, batch)
 
     return replace(workload, module=module, loss=loss)

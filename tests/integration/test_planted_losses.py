@@ -5,7 +5,10 @@ the same launch scatter by less than these 5 % by themselves; otherwise the mach
 tell, and the test says so instead of passing.
 """
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +24,9 @@ from scalebench.analysis.steps import steps_of
 from scalebench.records.run import CellResult
 from scalebench.trace.breakdown import covered_by
 from scalebench.trace.intervals import intersect, intervals, length_s, subtract
-from tests.conftest import Scalebench
+from tests.conftest import PATIENCE_S
 from tests.integration.conftest import row_of
+from tests.integration.planted_suite import SUITE
 
 pytestmark = pytest.mark.timed
 
@@ -40,20 +44,19 @@ class Found:
             the other, of how much later the other really arrived.
     """
 
-    def __init__(self, folder: Path, case: str, log: Path) -> None:
-        self.row: dict[str, Any] = row_of(folder / "r", case, 2)
-        self.baseline: dict[str, Any] = row_of(folder / "r", "plain", 1)
-        self.launch: CellResult = load_run(folder / "r").results[f"planted.{case}.n2.r0"]
-        files = sorted(log.parent.glob("log.rank*"))
+    def __init__(self, folder: Path, workload: str) -> None:
+        self.row: dict[str, Any] = row_of(folder / "r", workload, 2)
+        self.launch: CellResult = load_run(folder / "r").results[f"planted.{workload}.n2.r0"]
+        files = sorted(folder.glob(f"{workload}.took.rank*"))
         times = [float(line) for file in files for line in file.read_text().split()]
-        self.log = log
-        if log.with_suffix(".arrives.rank0").exists():
+        self.notes = folder / workload
+        if self.notes.with_suffix(".arrives.rank0").exists():
             times = self.late_s()
         self.planted_s = float(np.median(times)) if times else 0.0
 
     def noted_ns(self, what: str, rank: int) -> NDArray[np.int64]:
         """When something happened on a rank: nanoseconds, one for every step."""
-        return np.loadtxt(self.log.with_suffix(f".{what}.rank{rank}"), dtype=np.int64)
+        return np.loadtxt(self.notes.with_suffix(f".{what}.rank{rank}"), dtype=np.int64)
 
     def late_s(self) -> list[float]:
         """By how much the one rank came to the collective after the other, at every step.
@@ -83,27 +86,28 @@ class Found:
         pytest.fail(told)
 
 
-@pytest.fixture
-def planted(scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """Run a planted workload at one and two ranks."""
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """One run of all planted workloads at two ranks, and the plain baseline of each."""
+    folder = tmp_path_factory.mktemp("planted")
     for name in ("planted.py", "planted_suite.py"):
-        shutil.copy(Path(__file__).with_name(name), project)
-
-    def run(
-        workload: str, case: str = "one-bucket", seconds: float = 0.06, batch: int = 32
-    ) -> Found:
-        log = project / "log"
-        monkeypatch.setenv("PLANTED_S", str(seconds))
-        monkeypatch.setenv("PLANTED_LOG", str(log))
-        done = scalebench(
-            *("run", "./planted_suite.py", "-k", case, "--workload", f"planted:{workload}"),
-            *("--gpus", "1,2", "--device", "cpu", "--batch-size", str(batch)),
-            *("--no-report", "--out", "r"),
-        )
-        assert done.returncode == 0, done.stderr
-        return Found(project, case, log)
-
-    return run
+        shutil.copy(Path(__file__).with_name(name), folder)
+    cases = [case.name for case in SUITE.cases]
+    rows = [f"planted.{name}.n{1 if name.startswith('plain') else 2}" for name in cases]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "scalebench", "run", "./planted_suite.py", "--gpus", "1,2"),
+            *("--device", "cpu", "--no-report", "--out", "r"),
+            *(word for row in rows for word in ("--only", row)),
+        ],
+        cwd=folder,
+        env={**os.environ, "PLANTED_LOGS": str(folder), "XDG_CACHE_HOME": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return lambda workload: Found(folder, workload)
 
 
 def test_a_rank_that_sleeps_makes_the_other_wait_as_long(planted: Planted) -> None:
@@ -142,7 +146,7 @@ def test_batches_that_come_late_are_a_data_stall(planted: Planted) -> None:
 
 
 def test_a_last_bucket_that_is_late_is_exposed(planted: Planted) -> None:
-    found = planted("last_bucket_late", "many-buckets", seconds=0.15)
+    found = planted("last_bucket_late")
     seen = late_operations(found)
     were_found(seen)
     for late in seen:
@@ -151,7 +155,7 @@ def test_a_last_bucket_that_is_late_is_exposed(planted: Planted) -> None:
 
 
 def test_a_first_bucket_that_is_late_is_hidden_by_a_long_backward(planted: Planted) -> None:
-    found = planted("first_bucket_late", "many-buckets", seconds=0.06, batch=4096)
+    found = planted("first_bucket_late")
     seen = late_operations(found)
     were_found(seen)
     for late in seen:
