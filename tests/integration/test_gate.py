@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Scalebench
 
 SUITE = Path(__file__).parent / "gated_suite.py"
-RUN = ("run", "./gated_suite.py", "--gpus", "1,2", "--batch-size", "8", "--no-report")
+RUN = ("run", "./gated_suite.py", "--gpus", "1,2", "--batch-size", "8", "--no-report", "--quick")
 
 
 def test_a_changed_bucket_size_is_seen_and_explained(

@@ -52,7 +52,7 @@ def started_by(project: Path, rank: int, size: int) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("trouble", "ranks", "code", "told"),
     [
-        ("hangs", 1, 4, r"rank 0 at script\.py:\d+ in hang_here"),
+        ("hangs", 1, 4, r"time limit of 6 s: .*rank 0 at script\.py:\d+ in hang_here"),
         ("fails", 2, 4, "rank 1: RuntimeError: a trouble of its own"),
         ("ends", 1, 0, ""),
     ],

@@ -8,8 +8,8 @@ from scalebench.analysis.run import StoredRun, load_run
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 
-TWO = ("run", "ddp", "-k", "static or checkpointing", "--gpus", "1,2", "--out", "r")
-ONE = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
+STATIC = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--no-report")
+ONE = (*STATIC, *SHORT)
 
 
 def measured_in(run: StoredRun) -> list[tuple[int, int, str]]:
@@ -27,7 +27,8 @@ def measured_in(run: StoredRun) -> list[tuple[int, int, str]]:
 def test_only_one_row_works_at_a_time_and_all_had_their_turns(
     scalebench: Scalebench, project: Path
 ) -> None:
-    done = scalebench(*TWO, "--repeats", "2", "--steps", "8", "--batch-size", "16", "--no-report")
+    flags = ("--repeats", "2", "--steps", "8", "--batch-size", "16", "--workload", "mlp-tiny")
+    done = scalebench(*STATIC, *flags)
     assert done.returncode == 0, done.stderr
     run = load_run(project / "r")
     for repeat in range(2):
@@ -37,7 +38,7 @@ def test_only_one_row_works_at_a_time_and_all_had_their_turns(
             if r.cell.purpose != "inspect" and r.cell.repeat == repeat
         ]
         ids = [result.cell.id for result in of_round]
-        assert len(ids) == 5 + 2 and all(sorted(r.shared_with) == sorted(ids) for r in of_round)
+        assert len(ids) == 3 + 2 and all(sorted(r.shared_with) == sorted(ids) for r in of_round)
         assert all(r.launch_s is None and r.wall_s for r in of_round)
     blocks = measured_in(run)
     assert {cell for _, _, cell in blocks} == {
@@ -50,7 +51,7 @@ def test_only_one_row_works_at_a_time_and_all_had_their_turns(
 
 
 def test_isolated_rows_have_launches_of_their_own(scalebench: Scalebench, project: Path) -> None:
-    done = scalebench(*ONE, "--isolated", "--no-report")
+    done = scalebench(*ONE, "--isolated")
     assert done.returncode == 0, done.stderr
     results = load_run(project / "r").results.values()
     assert all(r.shared_with == [] and r.launch_s for r in results if r.cell.purpose == "measure")
@@ -59,7 +60,7 @@ def test_isolated_rows_have_launches_of_their_own(scalebench: Scalebench, projec
 def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    arguments = (*ONE, "--workload", "troubled:raises_on_rank_1", "--no-report")
+    arguments = (*ONE, "--workload", "troubled:raises_on_rank_1")
     assert scalebench(*arguments, "--repeats", "2").returncode == 4
     row = row_of(project / "r", "ddp-static-graph", 2)
     assert (row["status"], row["reason"]) == ("failed", "rank 1: ValueError: planted on rank 1")
@@ -75,7 +76,7 @@ def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(
 def test_batches_made_in_advance_keep_a_workload_from_sharing(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    done = scalebench(*ONE, "--workload", "troubled:fed_by_workers", "--no-report")
+    done = scalebench(*ONE, "--workload", "troubled:fed_by_workers")
     assert done.returncode == 0, done.stderr
     run = load_run(project / "r")
     assert not any(r.shared_with for r in run.results.values())

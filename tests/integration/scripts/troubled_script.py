@@ -59,9 +59,6 @@ elif trouble == "nests":
     os.execvp("env", ["env", "OMP_NUM_THREADS=1", "torchrun", "train.py"])
 elif trouble == "spawns":
     torch.multiprocessing.spawn(worker, nprocs=2)
-elif trouble == "hangs":
-    train(5)
-    time.sleep(3600)
 elif trouble == "catches-exit":
     for _ in range(4):
         try:
