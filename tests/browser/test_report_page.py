@@ -17,11 +17,26 @@ from tests.browser.conftest import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled
 pytestmark = pytest.mark.browser
 
 
+def compressed_row(case, payload, loss, method="topk", pays_below=2e6):
+    from tests.builders.summaries import estimate, make_compression, make_row
+
+    losses = dict.fromkeys(("steps_to_target", "time_to_target_s"))
+    losses |= {"equal_steps": 20, "loss_after_steps": loss, "loss_of_none_after_steps": 5.0}
+    losses |= {"equal_s": 3.0, "loss_after_s": loss + 0.1, "loss_of_none_after_s": 5.1}
+    losses |= {"target_loss": 5.0, "time_of_none_to_target_s": 3.0}
+    told = make_compression(
+        method, payload_bytes=payload, wire_bytes=payload, losses=losses,
+        step_ratio_to_none=estimate(1.1),
+        break_even_byte_per_s=estimate(pays_below) if pays_below else None,
+    )  # fmt: skip
+    return make_row(case, 2, strategy="compressed").model_copy(update={"compression": told})
+
+
 def runs():
     """Name of a page → its summaries, and the page_data that some of them have."""
     from tests.builders import page_data as built
     from tests.builders import summaries
-    from tests.unit.report.page.test_figures import compressed_row, everything, predicted_row
+    from tests.unit.report.page.test_figures import everything, predicted_row
 
     failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
     meagre = [
@@ -154,8 +169,10 @@ def outside(driver):
     return found
 
 
-@pytest.mark.parametrize("name", CHARTS)
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize(
+    ("viewport", "name"),
+    [*((PHONE, name) for name in CHARTS), (DESKTOP, "everything"), (DESKTOP, "hostile")],
+)
 def test_a_page_is_whole_silent_and_asks_for_nothing(visit, pages, name, viewport):
     driver = visit(name, viewport)
     assert len(driver.find_elements(By.CSS_SELECTOR, ".chart")) == CHARTS[name]

@@ -82,21 +82,6 @@ def test_a_workload_function_that_is_wrong(
     assert not (project / "reports").exists()
 
 
-def test_batches_that_cannot_be_iterated_again(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
-    line = complaint(scalebench("run", "ddp", "--workload", "troubled:one_generator", *SHORT))
-    assert "more than once" in line
-
-
-def test_a_loader_that_ignores_the_batch_size(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
-    flags = ("--workload", "troubled:ignores_the_batch_size", "--gpus", "1", *SHORT)
-    line = complaint(scalebench("run", "ddp", "-k", "plain", *flags))
-    assert "2 samples, but 16 were requested" in line
-
-
 def test_a_folder_for_the_page_that_cannot_be_written(
     scalebench: Scalebench, project: Path
 ) -> None:

@@ -10,7 +10,7 @@ from tests.conftest import Scalebench
 
 def test_collectives_are_timed_verified_and_fitted(scalebench: Scalebench) -> None:
     done = scalebench(
-        *("calibrate", "--gpus", "2", "--device", "cpu", "--max-bytes", "64k", "--json"),
+        *("calibrate", "--gpus", "2", "--device", "cpu", "--max-bytes", "1k", "--json"),
         *("--dtype", "float32,int8", "--algorithms", "ring,tree", "--repeats", "3"),
         *("--out", "link.json"),
     )
@@ -53,16 +53,11 @@ def test_a_suite_of_collectives_is_a_run_that_trains_nothing(scalebench: Scalebe
     again = scalebench("show", "links")
     assert "all-reduce: which algorithm is fastest" in again.stdout
 
-
-def test_predictions_from_another_machines_links_are_said_and_not_gated(
-    scalebench: Scalebench,
-) -> None:
-    wanted = ("--op", "all_reduce", "--gpus", "2", "--device", "cpu", "--max-bytes", "2Mi")
-    assert scalebench("calibrate", *wanted, "--repeats", "3", "--out", "link.json").returncode == 0
-    profile = LinkProfile.model_validate_json(Path("link.json").read_text())
+    # A run with these links, as if measured elsewhere, says so, and is not gated by them.
     foreign = profile.model_copy(update={"machine": {**profile.machine, "cpu": "another"}})
     Path("foreign.json").write_text(foreign.model_dump_json())
     run = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--device", "cpu", "--quick")
+    run += ("--workload", "mlp-tiny")
     done = scalebench(*run, "--no-report", "--link-profile", "foreign.json", "--out", "r")
     assert done.returncode == 0, done.stderr
     assert "of another machine (other cpu)" in " ".join(done.stdout.split())

@@ -166,11 +166,6 @@ def bypasses_the_wrapper(shard: Shard) -> Workload:
     return replace(healthy(shard), loss=loss)
 
 
-def one_generator(shard: Shard) -> Workload:
-    workload = healthy(shard)
-    return replace(workload, batches=(batch for batch in workload.batches))
-
-
 def loss_is_a_float(shard: Shard) -> Workload:
     return replace(healthy(shard), loss=lambda module, batch: 1.0)
 
@@ -188,10 +183,6 @@ def raises_at_once(shard: Shard) -> Workload:
 
 def returns_a_module(shard: Shard) -> nn.Module:
     return nn.Linear(2, 2)
-
-
-def ignores_the_batch_size(shard: Shard) -> Workload:
-    return healthy(replace(shard, batch_size=2))
 
 
 def feeds_all_ranks_alike(shard: Shard) -> Workload:

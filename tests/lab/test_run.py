@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.machine import num_cores
+from tests.builders.documents import commands
 from tests.conftest import Scalebench
 
 DDP = ("run", "ddp", "-k", "ddp and not accumulate and not bucket")
@@ -22,8 +23,10 @@ def rows_of(project: Path) -> dict[tuple[str, int], dict]:
 def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
     scalebench: Scalebench, project: Path
 ) -> None:
-    done = scalebench(*DDP, "--gpus", "1,2,4", *LAB, *PACED, "--batch-size", "8", "--quick")
+    (documented,) = commands("docs/virtual-hosts.md")
+    done = scalebench(*documented, "--no-report", "--out", "r")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Virtual hosts on this machine")
     assert "virtual hosts" in done.stdout.splitlines()[0].lower()
     assert "100mbit" in done.stdout.splitlines()[0]
     assert "instead of arithmetic" in done.stdout
@@ -40,12 +43,12 @@ def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
         assert row["correctness"]["status"] == ("reference" if case == "plain" else "verified")
 
     # A busy machine makes all of it slower, nothing faster; a wrong unit is wrong by eight or more.
-    # 8 samples of 10 ms. A rank's part of them takes its part of the time.
-    assert 0.08 < rows["plain", 1]["step_s"]["value"] < 0.08 * 4
+    # 16 samples of 10 ms. A rank's part of them takes its part of the time.
+    assert 0.16 < rows["plain", 1]["step_s"]["value"] < 0.16 * 4
     # 4 bytes of 393,216 parameters leave and enter each of 2 hosts, after a forward pass.
     transfer_s = 4 * 393_216 * 8 / (100e6 * 1448 / 1514)
-    assert rows["ddp", 2]["step_s"]["value"] > 0.04 / 3 + 0.9 * transfer_s
-    assert rows["ddp", 2]["step_s"]["value"] < 4 * (0.04 + transfer_s)
+    assert rows["ddp", 2]["step_s"]["value"] > 0.08 / 3 + 0.9 * transfer_s
+    assert rows["ddp", 2]["step_s"]["value"] < 4 * (0.08 + transfer_s)
     exposed = rows["ddp", 2]["exposed_comm_s"]["value"]
     assert 0.3 * transfer_s < exposed < 4 * transfer_s
 
@@ -101,20 +104,15 @@ def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_i
     assert not any("link not held" in stamp for stamp in rows_of(project)["plain", 1]["stamps"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_bad_input_is_one_line_with_the_remedy(scalebench: Scalebench, project: Path) -> None:
+    for arguments, words in (
         ((*LAB[:4], "--cpus-per-rank", "999"), ["999", "more CPU than there is", "at most"]),
         ((*LAB[:3], "50mbit,50mbit"), ["2 rates", "3 hosts", "one for all"]),
         ((*LAB[:4], "--device", "cuda"), ["--device cuda"]),
-    ],
-)
-def test_bad_input_is_one_line_with_the_remedy(
-    scalebench: Scalebench, project: Path, arguments: tuple[str, ...], words: list[str]
-) -> None:
-    done = scalebench("run", "ddp", "--gpus", "1,3", "--batch-size", "12", *arguments)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("scalebench: ")
-    assert all(word in line for word in words), line
-    assert not (project / "reports").exists()
+    ):
+        done = scalebench("run", "ddp", "--gpus", "1,3", "--batch-size", "12", *arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("scalebench: ")
+        assert all(word in line for word in words), line
+        assert not (project / "reports").exists()
