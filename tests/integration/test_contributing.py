@@ -37,7 +37,8 @@ GARBAGE = """
 import gc, torch
 from scalebench import Shard, Workload
 
-kept = [[i] for i in range(300_000)]
+gc.freeze()
+kept = [[i] for i in range(100_000)]
 
 def workload(shard: Shard) -> Workload:
     points = torch.randn(256, 8, generator=torch.Generator().manual_seed(shard.seed))
@@ -53,7 +54,8 @@ SCRIPT = """
 import gc, torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
-kept = [[i] for i in range(300_000)]
+gc.freeze()
+kept = [[i] for i in range(100_000)]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(800):
@@ -190,7 +192,13 @@ def test_a_strategy_has_fewer_than_60_lines_and_is_verified(
     assert about == "one all-reduce of all gradients after the backward pass"
 
 
-def test_a_workload_trains(project: Path, scalebench: Command) -> None:
+@pytest.fixture
+def no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what is not looked at."""
+    monkeypatch.setenv("SCALEBENCH_NO_TRACE", "1")
+
+
+def test_a_workload_trains(project: Path, scalebench: Command, no_trace: None) -> None:
     scalebench(*documented("A workload"))
     row = rows(project)["ddp", 2]
     assert (row["workload"], row["num_parameters"]) == ("linear", 65)
@@ -198,7 +206,9 @@ def test_a_workload_trains(project: Path, scalebench: Command) -> None:
     assert row["loss_last"] < row["loss_first"]
 
 
-def test_a_launcher_is_offered_and_starts_ranks(project: Path, scalebench: Command) -> None:
+def test_a_launcher_is_offered_and_starts_ranks(
+    project: Path, scalebench: Command, no_trace: None
+) -> None:
     assert "background" in scalebench("run", "--help").stdout
     listed = json.loads(scalebench("list", "--json").stdout)
     assert "background" in {entry["name"] for entry in listed["launchers"]}
@@ -253,7 +263,7 @@ def test_a_part_and_a_number_are_measured_in_workloads_and_scripts(
     (project / "train.py").write_text(SCRIPT)
     arguments = documented("A part of the loss budget")
     if of_a_script:
-        scalebench("run", "--gpus", "1,2", "--quick", "--", "train.py")
+        scalebench("run", "--gpus", "1,2", "--quick", "--no-report", "--", "train.py")
     else:
         scalebench(*arguments, "--workload", "garbage:workload")
     row = next(row for (_, n), row in rows(project).items() if n == 2)

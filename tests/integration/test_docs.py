@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from benchmarks import published
-from scalebench.launch.lab import try_lab
 from scalebench.records.certificate import Certificate
 from scalebench.report.certificate import render_certificate
 from scalebench.session.suites.files import load_suite
@@ -28,7 +27,14 @@ def assert_is_cut_from(cut: str, whole: str) -> None:
         assert found, piece
 
 
-def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of the environment with which documented runs take few steps of a small model."""
+    monkeypatch.setenv("SCALEBENCH_STEPS", "4")
+    monkeypatch.setenv("SCALEBENCH_WORKLOAD", "mlp-tiny")
+
+
+def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path, short: None) -> None:
     program, layers, attention = blocks("docs/workloads.md", "python")
     told: dict[str, Any] = {}
     exec(layers, told)
@@ -77,7 +83,7 @@ def test_the_example_of_ranks_scheduled_as_those_of_suites(tmp_path: Path) -> No
     assert done.stdout == "True\n", done.stderr
 
 
-def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> None:
+def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path, short: None) -> None:
     suite, program = blocks("docs/suites.md", "python")
     (project / "suites").mkdir()
     (project / "suites" / "buckets.py").write_text(suite)
@@ -129,19 +135,12 @@ def test_the_table_of_the_traces_is_that_of_the_golden_ones(
     assert_is_cut_from(blocks("docs/traces.md", "text")[0], done.stdout)
 
 
-def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
-    possible = try_lab()
-    if possible.network or possible.quota:
-        pytest.skip(f"no virtual hosts here: {possible.network or possible.quota}")
-    (example,) = commands("docs/virtual-hosts.md")
-    done = scalebench(*example)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Virtual hosts on this machine")
-    assert done.stdout.count("verified") == 3
-
-
 def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> None:
-    for arguments in commands("docs/predictions.md"):
+    run, *projections = commands("docs/predictions.md")
+    assert scalebench(*run, "--dry-run").returncode == 0
+    shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "reports" / "measured")
+    (project / "reports" / "latest").symlink_to("measured")
+    for arguments in projections:
         done = scalebench(*arguments)
         assert done.returncode == 0, (arguments, done.stderr)
     (topology,) = blocks("docs/predictions.md", "toml")
@@ -248,7 +247,7 @@ def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     assert all(option in known for option in options)
 
 
-def test_commands_of_getting_started(scalebench: Scalebench) -> None:
+def test_commands_of_getting_started(scalebench: Scalebench, short: None) -> None:
     calls = commands("docs/getting-started.md")
     assert len(calls) >= 13
     elsewhere = ["selftest", "--quick"]  # run by tests/lab/test_selftest.py
