@@ -1,13 +1,19 @@
-"""What the launcher brings back of the node, with real ranks."""
+"""What the launcher brings back of the node, with real ranks; foreign load on a real machine."""
 
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pynvml
 import pytest
 
 from scalebench.launch.local import LocalLauncher
+from scalebench.launch.monitor.node import HostWatch
 from scalebench.records.outcome import launched_result
 from scalebench.records.run import CellResult
+from scalebench.records.telemetry import HostLoad
 from tests.builders.runs import make_cell
 
 
@@ -58,3 +64,39 @@ def test_a_cuda_launch_without_nvml_says_so_and_ends(launcher, tmp_path: Path):
     assert launched.node.devices == []
     assert launched.node.unavailable == {"devices": "NVML: NVML Shared Library Not Found"}
     assert launched.node.host is not None
+
+
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+SECONDS = 2.0
+
+
+def spinning() -> list[str]:
+    """The command of a process that keeps a processor busy."""
+    program = f"import time; end = time.time() + {SECONDS}\nwhile time.time() < end: pass"
+    return [sys.executable, "-c", program]
+
+
+def load_beside(command: Sequence[str]) -> HostLoad:
+    """Return the load while a command that is not the job's runs, or as long without one."""
+    begun = HostWatch([])
+    if command:
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    else:
+        time.sleep(SECONDS)
+    return begun.stop()
+
+
+@pytest.mark.timed
+@needs_proc
+def test_a_busy_stranger_is_foreign_load():
+    """A real process that spins for two seconds beside the job.
+
+    The readings without it say how busy the machine is anyway: what it adds has to be ten times
+    that, else nothing can be said here.
+    """
+    loads = [load_beside(command) for command in ((), spinning(), ())]
+    before, stranger, after = (load.foreign_cores for load in loads)
+    figures = f"foreign processors before {before:.3f}, beside {stranger:.3f}, after {after:.3f}"
+    if 10 * max(before, after) > stranger:
+        pytest.skip(f"inconclusive, others use this machine: {figures}")
+    assert stranger == pytest.approx(SECONDS / loads[1].wall_s, abs=0.15), figures
