@@ -43,6 +43,7 @@ class Template:
     Attributes:
         unit: What stands in its hole that is no count; empty: it has none.
         literal: Its longest part that is always the same.
+        lead: Its first word; empty: it begins with a hole.
     """
 
     def __init__(self, text: str) -> None:
@@ -55,8 +56,10 @@ class Template:
         for index, piece in enumerate(pieces):
             parts.append(self._hole(piece) if index % 2 else _spaced(piece))
         self.pattern = re.compile("".join(parts) + (r"\s*$" if ended else ""))
+        known = {"%": 0.01, **_TIMES, **_SIZES}
+        self._scale = known.get(self.unit, 1.0)
         first = pieces[0].split()
-        self._lead = "" if anchored or not first or pieces[0][:1].isspace() else first[0]
+        self.lead = "" if anchored or not first or pieces[0][:1].isspace() else first[0]
 
     def _hole(self, name: str) -> str:
         if name == "*":
@@ -76,13 +79,13 @@ class Template:
 
     def search(self, line: str) -> re.Match[str] | None:
         """Return where it stands in a line; its first word is looked for first: that is quick."""
-        if not self._lead:
+        if not self.lead:
             return self.pattern.search(line)
-        at = line.find(self._lead)
+        at = line.find(self.lead)
         while at >= 0:
             if found := self.pattern.match(line, at):
                 return found
-            at = line.find(self._lead, at + 1)
+            at = line.find(self.lead, at + 1)
         return None
 
     def find(self, line: str) -> float | None:
@@ -94,14 +97,15 @@ class Template:
         """Return what a number means in this template's unit."""
         if self.unit == "elapsed":
             return elapsed(text)
-        number = float(text.replace(",", ""))
+        number = float(text.replace(",", "") if "," in text else text)
+        if not suffix:
+            return number * self._scale
         if self.unit in _TIMES:
-            unit = self.unit if suffix in (None, "K", "M") else suffix
-            return number * _TIMES[unit] * (_LARGE[suffix] if unit is not suffix and suffix else 1)
+            times = _TIMES.get(suffix)
+            return number * (times if times is not None else _LARGE[suffix] * self._scale)
         if self.unit in _SIZES:
-            return number * _SIZES[suffix or self.unit]
-        scaled = number * _LARGE[suffix or ""]
-        return scaled / 100 if self.unit == "%" else scaled
+            return number * _SIZES[suffix]
+        return number * _LARGE[suffix] * self._scale
 
 
 def _spaced(text: str) -> str:
@@ -184,9 +188,8 @@ class Format(_Table):
         facts: Name of a fact → the key that stands before it, where it means that here.
         clock: Where the clock stands, if not in front of the line.
         time, rate, speed: Seconds, samples or tokens per second, steps per second.
-        average: Mean of all steps so far, seconds.
         batch: Samples of a step of the job.
-        step_tokens, total_tokens: Tokens of a step and of all so far.
+        step_tokens: Tokens of a step.
         skipped: How many steps were none of the optimizer.
     """
 
@@ -207,10 +210,8 @@ class Format(_Table):
     time: Value | None = None
     rate: Value | None = None
     speed: Value | None = None
-    average: Value | None = None
     batch: Value | None = None
     step_tokens: Value | None = None
-    total_tokens: Value | None = None
     skipped: Value | None = None
     loss: Value | None = None
     memory: Value | None = None
@@ -219,8 +220,8 @@ class Format(_Table):
 
     _lists = field_validator("step", "has", "without", "end", mode="before")(_listed)
     _values = field_validator(
-        *("clock", "time", "rate", "speed", "average", "batch", "step_tokens", "total_tokens"),
-        *("skipped", "loss", "memory", "mfu", "tflops"),
+        *("clock", "time", "rate", "speed", "batch", "step_tokens", "skipped", "loss"),
+        *("memory", "mfu", "tflops"),
         mode="before",
     )(_as_value)
 
@@ -242,8 +243,8 @@ class Format(_Table):
 
 
 VALUES = (
-    *("clock", "time", "rate", "speed", "average", "batch", "step_tokens", "total_tokens"),
-    *("skipped", "loss", "memory", "mfu", "tflops"),
+    *("clock", "time", "rate", "speed", "batch", "step_tokens", "skipped", "loss"),
+    *("memory", "mfu", "tflops"),
 )
 
 

@@ -153,7 +153,7 @@ def _no_world_size(log: Log) -> str:
 
 def _batch(log: Log, told: Told, world_size: int) -> float | None:
     """Return the samples of a step of the job; None: it is not said."""
-    lines = np.frombuffer(log.records.columns["batch"])
+    lines = log.records.column("batch")
     lines = lines[np.isfinite(lines)]
     said = float(lines[-1]) if len(lines) else log.facts.number("global_batch")
     if len(lines) and lines.min() != lines.max():
@@ -216,13 +216,13 @@ def _rates(
 
 def _rate(log: Log, steps: Steps, world_size: int) -> float | None:
     """Return the printed rate as that of the job, weighted by the time of each step."""
-    form, columns = log.format, log.records.columns
-    rate = np.frombuffer(columns["rate"])
+    form, records = log.format, log.records
+    rate = records.column("rate")
     kept = np.isfinite(rate) & (rate > 0)
     if form.rate is None or not kept.any():
         return None
     if form.rate.scope == "rank" and not form.final:
-        kept &= np.frombuffer(columns["copies"]) >= world_size
+        kept &= records.column("copies") >= world_size
     if len(steps.kept):
         kept &= steps.kept
     else:
@@ -230,7 +230,7 @@ def _rate(log: Log, steps: Steps, world_size: int) -> float | None:
         kept[np.flatnonzero(kept)[:first]] = False
     if not kept.any():
         return None
-    time = np.frombuffer(columns["time"])[kept]
+    time = records.column("time")[kept]
     weights = time if np.isfinite(time).all() and form.time and form.time.kind == "step" else None
     mean = float(np.average(rate[kept], weights=weights))
     return mean * world_size if form.rate.scope == "gpu" else mean
@@ -238,7 +238,7 @@ def _rate(log: Log, steps: Steps, world_size: int) -> float | None:
 
 def _mean(log: Log, name: str, steps: Steps) -> float | None:
     """Return the mean of a column over the steps that count; None: it is empty."""
-    values = np.frombuffer(log.records.columns[name])
+    values = log.records.column(name)
     kept = np.isfinite(values) & (values > 0)
     if len(steps.kept) and (kept & steps.kept).any():
         kept &= steps.kept

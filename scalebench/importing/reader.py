@@ -12,16 +12,23 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import Format, Template
 from scalebench.importing.lines import Prefix, chunks, opened, prefix_of
 
-COLUMNS = (
-    *("step", "clock", "time", "rate", "speed", "average", "batch", "step_tokens"),
-    *("total_tokens", "skipped", "mfu", "tflops", "copies", "end"),
-)
+COLUMNS = {
+    **dict.fromkeys(("step", "clock", "time"), "d"),
+    **dict.fromkeys(("rate", "speed", "batch", "step_tokens", "skipped", "mfu", "tflops"), "f"),
+    **dict.fromkeys(("copies", "end"), "H"),
+}
+"""Name → type: little memory for logs of millions of steps."""
+NUMBERS = tuple(COLUMNS)[1:-2]
 OPEN_STEPS = 16
 """Steps of which ranks may still print."""
 FACTS_CHARS = 2 << 20
@@ -44,7 +51,7 @@ class Records:
     """
 
     def __init__(self) -> None:
-        self.columns = {name: array("d") for name in COLUMNS}
+        self.columns: dict[str, array[Any]] = {name: array(kind) for name, kind in COLUMNS.items()}
         self.whos: dict[str, int] = {}
         self.ranks: set[int] = set()
         self.resolution = 1.0
@@ -63,6 +70,14 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.columns["step"])
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, nan where a line did not say; in use, no record can be added."""
+        column = self.columns[name]
+        missing = len(self) - len(column)
+        if missing:
+            column.frombytes(np.full(missing, np.nan, column.typecode).tobytes())
+        return np.frombuffer(column, dtype=column.typecode)
 
     def place(self, step: float, epoch: float | None, per_epoch: float | None, bar: bool) -> float:
         """Return the number of a step over all epochs; a smaller one than before: a restart."""
@@ -112,9 +127,13 @@ class Records:
         line = self._open.pop(step)
         self.columns["step"].append(step)
         values = line.values
-        for name in COLUMNS[1:-2]:
-            self.columns[name].append(values.get(name, math.nan))
-        self.columns["copies"].append(line.copies)
+        for name in NUMBERS:
+            if name in values:
+                column = self.columns[name]
+                while len(column) < len(self) - 1:  # lines before did not say it
+                    column.append(math.nan)
+                column.append(values[name])
+        self.columns["copies"].append(min(line.copies, 65535))
         self.columns["end"].append(line.end)
         loss = values.get("loss")
         if loss is not None and math.isfinite(loss):
@@ -296,7 +315,8 @@ class Reader:
         step = _int(groups["step"])
         assert step is not None
         step = 0 if form.final else step
-        prefix = prefix_of(line[: found.start()][-300:])
+        start = found.start()
+        prefix = prefix_of(line[max(0, start - 300) : start])
         total = _int(groups.get("last")) or 0
         records = self.bars.setdefault(total, Records()) if form.bar else self.bars[0]
         at = records.place(step, _int(groups.get("epoch")), _int(groups.get("per_epoch")), form.bar)
@@ -304,7 +324,7 @@ class Reader:
         if prefix.clock is not None and "clock" not in values:
             values["clock"] = prefix.clock
             records.resolution = min(records.resolution, prefix.resolution)
-        if step == 0 and groups.get("per_epoch") and records.columns["step"]:
+        if step == 0 and groups.get("per_epoch") and len(records):
             values["skipped"] = 1.0  # the loader starts: of sampled lines it would count too much
         if records.goes_back(at):
             if records.is_copy(at, values, form.bar):

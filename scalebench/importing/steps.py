@@ -73,7 +73,7 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
         batch: Samples of a step of the job; None: not known.
         work: What a step does in the unit of the printed rate; None: not known.
     """
-    form, columns = log.format, {n: np.frombuffer(c) for n, c in log.records.columns.items()}
+    form, columns = log.format, {n: log.records.column(n) for n in log.records.columns}
     if form.final:
         return Steps(why_none="the log has no steps, only a final line of each rank")
     if "train_runtime" in log.totals and not _tells_steps(columns):

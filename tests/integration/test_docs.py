@@ -266,7 +266,14 @@ def test_the_readme_names_commands_that_the_documents_run() -> None:
     assert len(named) >= 4
     executed = [
         shlex.join(call)
-        for document in ("getting-started", "gate", "self-test", "workloads", "your-script")
+        for document in (
+            "getting-started",
+            "gate",
+            "import",
+            "self-test",
+            "workloads",
+            "your-script",
+        )
         for call in commands(f"docs/{document}.md")
     ]
     for command in named:
