@@ -1,5 +1,6 @@
 """A log that still grows: what its newest lines say, without reading it again."""
 
+import copy
 from pathlib import Path
 
 from scalebench.importing.formats import Format
@@ -28,7 +29,11 @@ class Follower:
         if text:
             self.reader.feed(text)
         log = self.reader.log()
-        if log is None or not log.records.columns["step"]:
+        if log is None:
+            return "no step yet"
+        log.records = copy.deepcopy(log.records)  # ranks may still print of the newest steps
+        log.records.close()
+        if not len(log.records):
             return "no step yet"
         job = job_of(log, self.told, any_size=True)
         parts = [f"step {log.records.columns['step'][-1]:.0f}"]

@@ -181,6 +181,7 @@ class Format(_Table):
         without: Words that no line of a step has, where evaluation looks alike.
         block: The lines after it, up to the next step, belong to it.
         bar: A progress bar: others may run at the same time, and the longest one is the training.
+        general: Other lines may look like it by chance: two are needed.
         each_rank: Every rank prints with its number in front.
         final: There are no steps, only a line at the end.
         evaluation: Its lines are no training.
@@ -201,6 +202,7 @@ class Format(_Table):
     without: list[str] = []
     block: bool = False
     bar: bool = False
+    general: bool = False
     each_rank: bool = False
     final: bool = False
     evaluation: bool = False

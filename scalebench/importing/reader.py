@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
-from scalebench.importing.formats import Format, Template
-from scalebench.importing.lines import Prefix, chunks, opened, prefix_of
+from scalebench.importing.formats import Format, Template, Value
+from scalebench.importing.lines import chunks, opened, prefix_of
 
 COLUMNS = {
     **dict.fromkeys(("step", "clock", "time"), "d"),
@@ -45,14 +45,12 @@ class Records:
 
     Attributes:
         columns: Name → a number for each record, nan: the line does not say.
-        whos: Who printed: rank or host → how many lines.
         ranks: Numbers of ranks in front of lines.
         resolution: Of the clock, seconds.
     """
 
     def __init__(self) -> None:
         self.columns: dict[str, array[Any]] = {name: array(kind) for name, kind in COLUMNS.items()}
-        self.whos: dict[str, int] = {}
         self.ranks: set[int] = set()
         self.resolution = 1.0
         self.last_total = 0
@@ -242,6 +240,7 @@ class Reader:
         """
         for piece in pieces:
             self.feed(piece)
+        self.format = self.format or choose(self.before, self.known, 1)
         if self.format is not None and self.before:
             self._scan(self.format, self.before, False)
         for records in self.bars.values():
@@ -249,7 +248,7 @@ class Reader:
         log = self.log()
         if log is None or self.format is None:
             raise _unknown(self.path, self.head, self.known)
-        if not len(log.records):
+        if not len(log.records) and "train_runtime" not in log.totals:
             raise UsageError(
                 f"{self.path} has no line of a step as {self.format.name} prints them: "
                 f"{self.format.step[0]}"
@@ -265,7 +264,7 @@ class Reader:
         text = self.before + piece
         self.before = ""
         if self.format is None:
-            self.format = choose(text, self.known)
+            self.format = choose(text, self.known, 2)
             self.before = text[-FACTS_CHARS:] if self.format is None else ""
         if self.format is not None:
             self._scan(self.format, self._whole(self.format, text), unended)
@@ -332,7 +331,8 @@ class Reader:
                 return
             between = text[max(self.last_end, begin - FACTS_CHARS) : begin]
             records = self._restart(form, records, at, between)
-        self._note_who(records, prefix)
+        if prefix.rank is not None:
+            records.ranks.add(prefix.rank)
         ended = not form.end or any(word in line for word in form.end)
         self.taken += 1
         self.last_end = begin + len(line)
@@ -350,27 +350,27 @@ class Reader:
         return None
 
     def _values(self, form: Format, line: str, records: Records) -> dict[str, float]:
-        values = {}
+        values: dict[str, float] = {}
         for name, value in form.values.items():
             sticky = self._sticky.get(name)
-            number = sticky.find(line) if sticky is not None else None
+            number = None if sticky is None else sticky.find(line)
             if number is None:
-                for one in value.templates:
-                    number = one.find(line)
-                    if number is not None:
-                        self._sticky[name] = one
-                        records.units[name] = one.unit
-                        break
+                number = self._search(name, value, line, records)
             if number is not None:
                 values[name] = number
         if "clock" in values:
             records.resolution = min(records.resolution, 1e-3)
         return values
 
-    def _note_who(self, records: Records, prefix: Prefix) -> None:
-        records.whos[prefix.who] = records.whos.get(prefix.who, 0) + 1
-        if prefix.rank is not None and len(records.ranks) < 1 << 16:
-            records.ranks.add(prefix.rank)
+    def _search(self, name: str, value: Value, line: str, records: Records) -> float | None:
+        """Return a value by the first template that fits, which is tried first from now on."""
+        for one in value.templates:
+            number = one.find(line)
+            if number is not None:
+                self._sticky[name] = one
+                records.units[name] = one.unit
+                return number
+        return None
 
     def _restart(self, form: Format, old: Records, step: float, before: str) -> Records:
         """Begin again where a step number goes back; refuse what is another job's.
@@ -439,18 +439,26 @@ def _lines_of(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         begin += len(line) + 1
 
 
-def choose(text: str, known: Sequence[Format]) -> Format | None:
-    """Return the first format of which a text has a line of a step with a time or a clock."""
+def choose(text: str, known: Sequence[Format], lines: int) -> Format | None:
+    """Return the first format of which a text has a line of a step with a time or a clock.
+
+    Args:
+        text: Lines.
+        known: The formats.
+        lines: So many lines a general format has to have.
+    """
     for form in known:
         if not any(word in text for word in form.words):
             continue
-        seen = 0
+        seen, left = 0, lines if form.general else 1
         for begin, end in candidates(text, form):
             line = text[begin:end]
             if any(word in line for word in form.without) or form.evaluation:
                 continue
             found = next((m for a in form.anchors if (m := a.search(line))), None)
             if found is not None and _tells_time(form, line, found.start()):
+                left -= 1
+            if not left:
                 return form
             seen += 1
             if seen > ENOUGH_LINES * 50:

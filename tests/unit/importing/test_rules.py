@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.importing.follow import Follower
 from scalebench.importing.formats import formats
+from scalebench.importing.job import Told
 from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import Log, read_log
 from scalebench.importing.steps import Steps, steps_of
@@ -178,3 +180,30 @@ def test_a_line_that_is_cut_off_is_left_out(tmp_path: Path) -> None:
     path.write_text("\n".join(lines)[:-4])
     log = read_log(path, formats())
     assert len(log.records) == 8 and "has no end" in log.notices[0]
+
+
+def test_a_total_at_the_end_is_all_that_a_log_of_transformers_may_have(tmp_path: Path) -> None:
+    end = "{'train_runtime': 400.0, 'train_steps_per_second': 0.5, 'train_loss': 2.1, 'epoch': 3.0}"
+    found = read(tmp_path, ["{'loss': 2.5, 'epoch': 1.0}", "{'loss': 2.1, 'epoch': 3.0}", end])
+    assert (found.mean_s, found.source) == (2.0, "total")
+
+
+def test_one_line_that_looks_like_a_step_decides_nothing(tmp_path: Path) -> None:
+    lines = [f"completed step: {i}, seconds: 2.0, loss: 1" for i in range(9)]
+    known = formats({"mine": {"step": "warmup step {step}", "time": "time {s}", "general": True}})
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(["warmup step 1 time 3", *lines, ""]))
+    assert read_log(path, known).format.name == "maxtext"
+
+
+def test_a_log_that_grows_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    follower = Follower(path, Told(gpus=8, batch_per_gpu=4), list(formats()))
+    assert follower.look() == "no step yet"
+    with path.open("a") as log:
+        log.writelines(f"iter {i}: loss 4.0, time 500.00ms\n" for i in range(10))
+        log.write("iter 10: lo")
+        log.flush()
+        assert follower.look() == "step 9 · 0.5 s a step · last 0.5 s · 64 samples/s · loss 4"
+        log.write("ss 3.5, time 250.00ms\n")
+    assert follower.look().startswith("step 10 · ") and follower.look().endswith("loss 3.5")
