@@ -34,6 +34,9 @@ OPEN_STEPS = 16
 FACTS_CHARS = 2 << 20
 """So much of a log, and of what stands before a restart, is searched for facts."""
 TAIL_CHARS = 1 << 16
+MANY_LINES, ONE_IN = 100_000, 10
+"""Of a log of more lines, loss, memory and the like are read in one line of ten."""
+TIMES = ("clock", "time", "speed", "rate")
 ENOUGH_LINES = 20
 SAME_BAR_S = 3.0
 """Bars of two ranks show the same step within this."""
@@ -351,7 +354,10 @@ class Reader:
 
     def _values(self, form: Format, line: str, records: Records) -> dict[str, float]:
         values: dict[str, float] = {}
+        brief = self.taken > MANY_LINES and self.taken % ONE_IN
         for name, value in form.values.items():
+            if brief and name not in TIMES:
+                continue
             sticky = self._sticky.get(name)
             number = None if sticky is None else sticky.find(line)
             if number is None:
