@@ -247,7 +247,10 @@ def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     assert all(option in known for option in options)
 
 
-def test_commands_of_getting_started(scalebench: Scalebench, short: None) -> None:
+def test_commands_of_getting_started(
+    scalebench: Scalebench, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALEBENCH_BATCH_SIZE", "8")  # a cnn takes long
     calls = commands("docs/getting-started.md")
     assert len(calls) >= 13
     elsewhere = ["selftest", "--quick"]  # run by tests/lab/test_selftest.py
