@@ -7,7 +7,7 @@ heavy-tailed (Student's t, 3); episodes (for a second or two all rows are 30 % s
 (resampled from the steps of a stored run). Rows also differ from round to round by an effect of
 launching afresh. Intervals are looked at after a fixed number of rounds, and after every round
 until all are narrow enough (`scalebench.analysis.rows.efficiency`). Beside them stand launches one
-after the other of the same total time, as `scalebench.analysis.round_noise` judges them.
+after the other of the same total time, as `scalebench.analysis.timing.round_noise` judges them.
 
 ``python -m benchmarks.block_coverage --runs 400``: some minutes for each kind of noise.
 """
@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.analysis.mean_step import mean_of_means
-from scalebench.analysis.paired_blocks import Block, levels_of_round
-from scalebench.analysis.round_noise import RoundNoise
 from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.run import load_run
-from scalebench.analysis.steps import clean_pace
+from scalebench.analysis.timing.mean_step import mean_of_means
+from scalebench.analysis.timing.paired_blocks import Block, levels_of_round
+from scalebench.analysis.timing.round_noise import RoundNoise
+from scalebench.analysis.timing.steps import clean_pace
 from scalebench.records.summary import RowKey
 from scalebench.stats import CONFIDENCE, Estimate, trimmed_mean
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench import units
-from scalebench.analysis.mean_step import period_of
 from scalebench.analysis.pipeline_trace import PipelineTrace, pipelines_of
-from scalebench.analysis.steps import (
+from scalebench.analysis.timing.mean_step import period_of
+from scalebench.analysis.timing.steps import (
     clean_pace,
     launch_step_s,
     middle_half,

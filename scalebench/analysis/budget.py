@@ -16,8 +16,8 @@ has. What is missing, ``T_N − T_ideal``, is split into::
 
 The parts come from traced steps, the two step times from clean ones. What a traced step takes
 beyond the clean steps next to it is taken off where tracing added it, which depends on the device:
-see `scalebench.analysis.step_parts`. All parts are then scaled from the rank's own step to the
-headline's: the machine may have become faster or slower in between, launches differ, and the
+see `scalebench.analysis.timing.step_parts`. All parts are then scaled from the rank's own step to
+the headline's: the machine may have become faster or slower in between, launches differ, and the
 headline is the job's pace. The residual closes the sum exactly. It is small only if the parts,
 which are the profiler's, add up to the step as the loop's own clock has it.
 
@@ -34,8 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.step_parts import StepParts, clean_parts
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.timing.step_parts import StepParts, clean_parts
+from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.stats import Estimate, estimate_signed

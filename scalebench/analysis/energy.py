@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.analysis.windows import Window, clean_windows, used_devices
+from scalebench.analysis.timing.windows import Window, clean_windows, used_devices
 from scalebench.records.run import CellResult
 from scalebench.records.telemetry import DeviceTrack
 from scalebench.spec.suites import ENERGY_WINDOW_S

@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from scalebench.analysis.mean_step import MOST_BLOCKS, MeanStep, mean_of_means, mean_of_steps
 from scalebench.analysis.run import StoredRun
+from scalebench.analysis.timing.mean_step import MOST_BLOCKS, MeanStep, mean_of_means, mean_of_steps
 from scalebench.records.imported import ImportedLog, ImportedRun, Work
 from scalebench.records.summary import Row, RowKey, StepSamples, Summary
 from scalebench.stats import (

@@ -4,18 +4,17 @@ A stamp is a name, or a name and details behind a colon. Where something could n
 there is no stamp: the record says what was not watched, and a stamp says only what was seen.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import Fields, known
+from scalebench.analysis.rows.fields import Context, Fields, known
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.windows import Window, clean_windows, used_devices
+from scalebench.analysis.timing.windows import Window, clean_windows, used_devices
 from scalebench.records.run import CellResult
-from scalebench.records.summary import Correctness
+from scalebench.records.summary import Correctness, Row
 from scalebench.records.telemetry import DeviceTrack, HostLoad, throttle_reasons
-from scalebench.spec import Script
+from scalebench.spec import STRATEGIES, Cell, FromFramework, Script
 from scalebench.spec.presets import PacedShape
 from scalebench.units import bytes_, percent
 
@@ -213,3 +212,36 @@ def _in_windows(
         for at, value in zip(time_ns, values, strict=False)
         if value is not None and any(w.start_ns <= at <= w.end_ns for w in windows)
     ]
+
+
+NOT_REACHED = "not run: the run is "
+"""Begins the reason of a row that an interruption or ``--budget`` left: ``--resume`` runs it."""
+
+
+def failed_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that failed or ran out of memory."""
+    return [row for row in rows if row.status in ("failed", "oom")]
+
+
+def unmeasured_cases(rows: Iterable[Row | Cell]) -> list[str]:
+    """Return the cases whose rows are all skipped, as ``suite: case``.
+
+    Other frameworks count as one case of their suite: few people have all of them installed.
+
+    Args:
+        rows: Of a summary, or of a plan.
+    """
+    skipped: dict[str, list[bool]] = {}
+    for row in rows:
+        kind = row.strategy.kind if isinstance(row, Cell) else row.strategy
+        strategy = STRATEGIES.get(kind)
+        of_others = strategy is not None and issubclass(strategy, FromFramework)
+        name = f"{row.suite}: {'other frameworks' if of_others else row.case}"
+        skipped.setdefault(name, []).append(_is_skipped(row))
+    return [name for name, of_case in skipped.items() if all(of_case)]
+
+
+def _is_skipped(row: Row | Cell) -> bool:
+    if isinstance(row, Cell):
+        return row.skip_reason is not None
+    return row.status == "skipped" and not (row.reason or "").startswith(NOT_REACHED)

@@ -249,7 +249,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
             "--resume continues a run as it was planned: leave out the suite, strategies or "
             "script, and --out."
         )
-    from scalebench.analysis.unmeasured import unmeasured_cases
+    from scalebench.analysis.validity import unmeasured_cases
     from scalebench.session.storing.finish import ResultsNotSaved
 
     if flags["changed_script"] and flags["resume"] is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalebench.analysis.unmeasured import unmeasured_cases
+from scalebench.analysis.validity import unmeasured_cases
 from scalebench.session.machine.diagnosis import Finding
 from scalebench.session.plan import Plan
 from scalebench.session.plan.forecast import Forecast

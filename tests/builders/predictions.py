@@ -1,7 +1,7 @@
 """Launches whose steps are predicted."""
 
 from scalebench.analysis.attribution import attribute
-from scalebench.analysis.step_shape import shape_of
+from scalebench.analysis.shapes import shape_of
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.records.rank import Block

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scalebench.analysis.budget import LARGEST_DRIFT
 from scalebench.analysis.run import load_run
-from scalebench.analysis.steps import steps_of
+from scalebench.analysis.timing.steps import steps_of
 from scalebench.records.run import CellResult
 from scalebench.trace.breakdown import covered_by
 from scalebench.trace.intervals import intersect, intervals, length_s, subtract

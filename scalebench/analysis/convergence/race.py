@@ -14,8 +14,7 @@ from scalebench.analysis.convergence.projected import (
     loss_after,
     loss_at_time,
 )
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, null
+from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, null
 from scalebench.analysis.rows.launches import Launches, Table
 from scalebench.records.race import GradientNorms, RacePoint
 from scalebench.records.rows.race import RaceFigures

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.analysis.page_data.rank_steps import extremes
-from scalebench.analysis.windows import clean_windows, used_devices
+from scalebench.analysis.timing.windows import clean_windows, used_devices
 from scalebench.records.run import CellResult
 from scalebench.records.telemetry import DeviceTrack, throttle_reasons
 

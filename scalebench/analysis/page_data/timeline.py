@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.steps import steps_of
+from scalebench.analysis.timing.steps import steps_of
 from scalebench.records.trace import Trace
 from scalebench.trace.breakdown import PRECEDENCE, closed, partition
 from scalebench.trace.intervals import Intervals, intersect

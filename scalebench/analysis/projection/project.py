@@ -26,8 +26,7 @@ from scalebench.analysis.prediction_scores import compared_rows
 from scalebench.analysis.projection.rows import MeasuredShard, ProjectedRow, Projection
 from scalebench.analysis.projection.starts import cases_at_one, start_of
 from scalebench.analysis.rows.at_one_rank import AtOneRank, PipelineAtOneRank, step_at_one_rank
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import Fields, Unavailable
+from scalebench.analysis.rows.fields import Context, Fields, Unavailable
 from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise

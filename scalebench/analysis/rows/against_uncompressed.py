@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scalebench.analysis.rows.at_one_rank import StepAtOneRank, step_at_one_rank
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import Fields, Unavailable
+from scalebench.analysis.rows.fields import Context, Fields, Unavailable
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.steps import launch_step_s, mean_losses
+from scalebench.analysis.timing.steps import launch_step_s, mean_losses
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.records.baseline import key_of
 from scalebench.records.rows.compression import CompressionFigures, LossComparison

@@ -17,13 +17,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.pipeline_shape import pipeline_shape_of
 from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, Table
-from scalebench.analysis.shape_among_ranks import shape_among_ranks
-from scalebench.analysis.step_shape import shape_of
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.shapes import pipeline_shape_of, shape_among_ranks, shape_of
+from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.costmodel.context_layers import AttendingModel
 from scalebench.costmodel.frameworks import shards_with_fsdp2
 from scalebench.costmodel.group_steps import (

@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scalebench.analysis.attribution import WIRE_FACTORS, LaunchAttribution
+from scalebench.analysis.pipeline_trace import PipelineTrace
+from scalebench.analysis.rows.fields import Context, Fields, null
+from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.group_steps import group_operations, model_of_facts
+from scalebench.costmodel.links.nccl_log import merged
+from scalebench.costmodel.links.wire_rules import wire_findings
+from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
+from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.costmodel.tensor_layers import NoLaw, Operation
 from scalebench.records.rows.communication import AxisFigures
+from scalebench.records.rows.pipeline import PipelineFigures, StageTimes, TimedPass
 from scalebench.records.run import CellResult
 from scalebench.records.trace import Trace, TracedOperation
 from scalebench.spec import Grouped
@@ -130,3 +138,103 @@ def _mean(found: Sequence[AxisFigures]) -> dict[str, float | None]:
     fields = ("count", "num_bytes", "wire_bytes", "total_s", "exposed_s", "wait_s")
     values = {field: [getattr(one, field) for one in found] for field in fields}
     return {n: None if None in each else float(np.mean(each)) for n, each in values.items()}
+
+
+SLOW = "slow wires"
+BY_HAND = (
+    "run it with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=nccl.%h.%p, then scalebench doctor --nccl-log"
+)
+
+
+def wires_of_row(row: Launches, _: Context) -> Fields:
+    """Return the wires of a row, and a mark for each that is slower than what the machine has."""
+    ranks = row.inspection.ranks if row.inspection is not None else []
+    logs = [rank.wires for rank in ranks if rank.wires is not None]
+    if logs:
+        wires = merged(logs)
+        found = wire_findings(wires)
+        return {
+            "wires": wires.model_copy(update={"findings": found}),
+            "stamps": [f"{SLOW}: {one.text}" for one in found],
+        }
+    if row.cell.world_size == 1:
+        why = "one rank sends to no other"
+    elif row.cell.device == "cpu":
+        why = "NCCL joins GPUs; these ranks are on CPU"
+    elif row.inspection is None:
+        why = f"no inspection launch had NCCL write its log: {BY_HAND}"
+    else:
+        told = (rank.wires_unavailable for rank in ranks if rank.wires_unavailable)
+        why = next(told, "the inspection launch recorded no log of NCCL")
+    return null(["wires"], why)
+
+
+MOST_ACTIONS = 2000
+"""Passes of a step that a row lists; the launches' own files have all."""
+
+
+def pipeline_figures(pipelines: Sequence[PipelineTrace]) -> PipelineFigures:
+    """Return the field ``pipeline`` of a row; its passes are left out where they are too many.
+
+    Args:
+        pipelines: Of all launches and side by side; at least one, all of them traced whole.
+    """
+    first = pipelines[0]
+    strategy, schedule = first.strategy, first.schedule
+    assert schedule is not None, "pipelines whose trace is incomplete are left out"
+    p, m, v = len(first.ranks), strategy.microbatches, strategy.chunks
+    home = schedule.rank_of_stage
+    equal = dry_run(schedule, equal_times(schedule.num_stages))
+    ratios = [one.timeline.bubble_ratio for one in pipelines if one.timeline is not None]
+    return PipelineFigures(
+        schedule=strategy.schedule,
+        num_ranks=p,
+        num_microbatches=m,
+        chunks=v,
+        num_pipelines=len(first.traces) // p,
+        bubble_law=bubble_law(strategy.schedule, p, m, v),
+        bubble_equal_stages=equal.bubble_ratio,
+        bubble_measured_times=float(np.mean(ratios)),
+        idle_ratio=float(np.mean([one.idle_ratio for one in pipelines])),
+        in_flight=schedule.in_flight(),
+        stages=[
+            StageTimes(stage=stage, rank=home[stage], **_times(pipelines, stage))
+            for stage in sorted(home)
+        ],
+        actions=_actions(first) if sum(map(len, schedule.ranks)) <= MOST_ACTIONS else None,
+    )
+
+
+def _actions(pipeline: PipelineTrace) -> list[TimedPass] | None:
+    """Return the passes of one typical step, seconds after the first of them began."""
+    if pipeline.schedule is None or pipeline.timeline is None:
+        return None
+    planned = pipeline.timeline
+    step = pipeline.chosen[len(pipeline.chosen) // 2]
+    done = {rank: pipeline.spans(rank, step) for rank in pipeline.ranks}
+    begin_ns = min(start for spans in done.values() for start, _ in spans.values())
+    return [
+        TimedPass(
+            rank=rank,
+            **action._asdict(),
+            start_s=(done[rank][action][0] - begin_ns) / 1e9,
+            end_s=(done[rank][action][1] - begin_ns) / 1e9,
+            planned_start_s=planned.start_s[place][number],
+            planned_end_s=planned.end_s[place][number],
+        )
+        for place, rank in enumerate(pipeline.ranks)
+        for number, action in enumerate(pipeline.schedule.ranks[place])
+        if action in done[rank]
+    ]
+
+
+_NAMES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
+
+
+def _times(pipelines: Sequence[PipelineTrace], stage: int) -> dict[str, float]:
+    """Return a stage's time for one microbatch by kind of action: means over the pipelines."""
+    found = {
+        name: [one.seconds[kind, stage] for one in pipelines if (kind, stage) in one.seconds]
+        for kind, name in _NAMES.items()
+    }
+    return {name: float(np.mean(times)) for name, times in found.items() if times}

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, null
+from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, null
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.step_parts import clean_parts
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.timing.step_parts import clean_parts
+from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.costmodel.what_if import break_even_byte_per_s, saved_bytes, sent_bytes
 from scalebench.records.rank import CompressionTraffic
 from scalebench.records.rows.compression import CompressionFigures

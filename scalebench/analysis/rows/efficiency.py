@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from scalebench.analysis.paired_blocks import variances_in_turns
-from scalebench.analysis.round_noise import RoundNoise
 from scalebench.analysis.rows.launches import (
     Launches,
     Table,
@@ -13,6 +11,8 @@ from scalebench.analysis.rows.launches import (
     independent_case,
 )
 from scalebench.analysis.run import StoredRun
+from scalebench.analysis.timing.paired_blocks import variances_in_turns
+from scalebench.analysis.timing.round_noise import RoundNoise
 from scalebench.records.summary import RowKey
 from scalebench.spec import Script
 from scalebench.stats import CONFIDENCE, Estimate

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import Fields, known, null
+from scalebench.analysis.rows.fields import Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.rank import RankRecord
 from scalebench.records.rows.experts import BusiestExpert, ExpertFigures, ExpertRank

@@ -16,9 +16,9 @@ from scalebench.analysis.counted_batch import (
     with_counted_batch,
     work_of_step,
 )
-from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.steps import (
+from scalebench.analysis.timing.paired_blocks import Block
+from scalebench.analysis.timing.steps import (
     launch_step_s,
     launch_throughput,
     mean_step,

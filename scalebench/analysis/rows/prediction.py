@@ -19,8 +19,7 @@ from scalebench.analysis.rows.at_one_rank import (
     prediction_base,
     step_at_one_rank,
 )
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import Fields, Unavailable, known, null
+from scalebench.analysis.rows.fields import Context, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from scipy.special import bdtrc
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import Fields, known, null
+from scalebench.analysis.rows.fields import Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.records.rank import RankRecord
 from scalebench.records.rows.rank_excess import RankExcess, RankPart
 from scalebench.records.run import CellResult

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import Fields, known
+from scalebench.analysis.rows.fields import Context, Fields, known
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.recovery import (
     ElasticRun,

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from scalebench.analysis.energy import energy_per_sample
-from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.rows.at_one_rank import NO_SHARD
 from scalebench.analysis.rows.axes import predicted_wire_bytes
-from scalebench.analysis.rows.context import Context
-from scalebench.analysis.rows.fields import NO_LAUNCH, Fields, Unavailable, found_by, known
+from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, Unavailable, found_by, known
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.memory_axes import memory_by_axis
+from scalebench.analysis.shapes import layers_of
 from scalebench.costmodel.device_peaks import (
     Dtype,
     compute_dtype,

@@ -19,7 +19,7 @@ from scalebench.analysis.rows.at_one_rank import PipelineAtOneRank, step_at_one_
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, grouped
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.steps import busy_part
+from scalebench.analysis.timing.steps import busy_part
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.pipelines.orders import FROM_TORCH, SPLITS_BACKWARD
 from scalebench.costmodel.pipelines.step import rehearsal_of

@@ -12,7 +12,7 @@ from scalebench import machine
 from scalebench.analysis.projection.rows import MeasuredShard
 from scalebench.analysis.projection.starts import cases_at_one, cell_at
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.records.outcome import launched_result

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scalebench.analysis.steps import launch_step_s, steps_of
+from scalebench.analysis.timing.steps import launch_step_s, steps_of
 from scalebench.records.certificate import Line
 from scalebench.session.selftest.bench import Bench
 from scalebench.spec import StepPlan

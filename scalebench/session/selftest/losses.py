@@ -6,7 +6,7 @@ import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.budget import loss_budget, waits_most
-from scalebench.analysis.steps import clean_steps, launch_step_s, paired_over_bare, steps_of
+from scalebench.analysis.timing.steps import clean_steps, launch_step_s, paired_over_bare, steps_of
 from scalebench.records.certificate import Line
 from scalebench.records.rows.budget import Budget
 from scalebench.session.selftest.bench import Bench, written_down

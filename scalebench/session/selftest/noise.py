@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.records.certificate import Line
 from scalebench.session.selftest.bench import Bench
 from scalebench.spec import StepPlan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.records.certificate import Form, Line
 from scalebench.session.selftest.bench import Bench

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
-from scalebench.analysis.unmeasured import failed_rows, unmeasured_cases
+from scalebench.analysis.validity import failed_rows, unmeasured_cases
 from scalebench.errors import EnvironmentUnfit, ExitCode
 from scalebench.records.base import Record
 from scalebench.records.files import write_atomic, write_checked, write_model

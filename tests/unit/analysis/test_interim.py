@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.block_coverage import FEWEST_ROUNDS, MOST_ROUNDS, is_enough
-from scalebench.analysis.round_noise import RoundNoise
 from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
+from scalebench.analysis.timing.round_noise import RoundNoise
 from scalebench.stats import Estimate
 
 BASE, ROW = ("ddp", "plain", 1), ("ddp", "ddp", 2)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalebench.analysis.mean_step import mean_of_blocks, mean_of_steps, period_of
-from scalebench.analysis.rows.step_kinds import kinds_of
-from scalebench.analysis.steps import clean_pace, launch_step_s, launch_throughput
+from scalebench.analysis.rows.script import kinds_of
+from scalebench.analysis.timing.mean_step import mean_of_blocks, mean_of_steps, period_of
+from scalebench.analysis.timing.steps import clean_pace, launch_step_s, launch_throughput
 from scalebench.records.rank import Block, StepGap
 from scalebench.report.words.script_remarks import kinds
 from scalebench.spec import Script

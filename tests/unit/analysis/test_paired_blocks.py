@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.block_coverage import Kind, draw_round, look, truth
-from scalebench.analysis.paired_blocks import (
+from scalebench.analysis.timing.paired_blocks import (
     Block,
     levels_of_round,
     trimmed_mean,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coverage import Kind, simulate
-from scalebench.analysis.round_noise import RoundNoise, launch_variances
+from scalebench.analysis.timing.round_noise import RoundNoise, launch_variances
 
 pytestmark = pytest.mark.slow
 

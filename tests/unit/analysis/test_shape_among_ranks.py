@@ -11,8 +11,7 @@ from scalebench.analysis.projection.project import project
 from scalebench.analysis.rows.at_one_rank import prediction_base
 from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.shape_among_ranks import shape_among_ranks
-from scalebench.analysis.step_shape import NoShape
+from scalebench.analysis.shapes import NoShape, shape_among_ranks
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.profile import CalibratedPoint, profile_of
 from scalebench.records.paths import RunPaths

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import attribute
-from scalebench.analysis.step_parts import clean_parts
+from scalebench.analysis.timing.step_parts import clean_parts
 from tests.builders.traced import (
     flat,
     make_operation,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.summarise import summarise
-from scalebench.analysis.unmeasured import failed_rows
+from scalebench.analysis.validity import failed_rows
 from scalebench.records.outcome import skipped_result
 from scalebench.records.rank import Memory, Verification
 from scalebench.records.summary import Row, Summary

@@ -5,8 +5,7 @@ import os
 import pynvml
 import pytest
 
-from scalebench.analysis.unmeasured import unmeasured_cases
-from scalebench.analysis.validity import validity_stamps
+from scalebench.analysis.validity import unmeasured_cases, validity_stamps
 from scalebench.records.rank import Memory
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Tensor
 from tests.builders.runs import make_cell

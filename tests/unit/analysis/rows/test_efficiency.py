@@ -2,9 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.rows.against_uncompressed import (
-    replayed_break_even,
-)
+from scalebench.analysis.rows.against_uncompressed import replayed_break_even
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.links.profile import profile_of

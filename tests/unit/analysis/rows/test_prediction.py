@@ -7,7 +7,7 @@ from scalebench.analysis.rows.at_one_rank import step_at_one_rank
 from scalebench.analysis.rows.fields import Unavailable, with_fields
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import FIELDS, predict_row, what_ifs
-from scalebench.analysis.step_shape import NoShape
+from scalebench.analysis.shapes import NoShape
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.step import PredictedStep
 from scalebench.spec import Ddp, Fsdp, Fsdp1, Pipeline

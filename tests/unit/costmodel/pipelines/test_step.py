@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.pipeline_shape import layers_of
-from scalebench.analysis.step_shape import NoShape
+from scalebench.analysis.shapes import NoShape, layers_of
 from scalebench.costmodel.links.times import LinkTime, NoFit
 from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter
 from scalebench.costmodel.pipelines.step import (

@@ -20,7 +20,7 @@ to the typical step, and what long steps take is left to the residual.
 from collections.abc import Mapping
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.steps import launch_step_s
+from scalebench.analysis.timing.steps import launch_step_s
 
 MOST_OF_WORK = 0.5
 """Tracing never makes up more than this of the host's time, or of a GPU's kernels: if traced steps

@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.analysis.counted_batch import work_of_step
-from scalebench.analysis.mean_step import MeanStep, mean_of_blocks, mean_of_means, mean_of_steps
+from scalebench.analysis.timing.mean_step import (
+    MeanStep,
+    mean_of_blocks,
+    mean_of_means,
+    mean_of_steps,
+)
 from scalebench.records.rank import Block, Phase, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.spec import WithoutLockstep
