@@ -36,6 +36,15 @@ MOST_GPUS = 2**17
     "--mfu", type=FRACTION, help="Part of its published peak that a rank reaches, e.g. 0.45."
 )
 @click.option(
+    "--measured",
+    metavar="FILE|RUN",
+    type=click.Path(path_type=Path),
+    help="With --gpu-type: rows of your cluster to fit to, a CSV file or a run.",
+)
+@click.option(
+    "--options", metavar="NAME=VALUE,…", help="Of your framework: launch=compiled,attention=flash."
+)
+@click.option(
     "--link",
     metavar="NAME[+NAME]|RATE",
     help="Nominal links inside and between nodes: nvlink4+infiniband-ndr; or, with --launcher "
@@ -138,6 +147,8 @@ def _request(flags: dict[str, Any]) -> "tuple[VirtualHosts | None, SearchRequest
         margin=flags["margin"],
         hosts=hosts,
         run=flags["run_folder"],
+        measured=flags["measured"],
+        options=flags["options"],
     )
 
 

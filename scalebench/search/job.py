@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
+from scalebench.records.base import Record
 from scalebench.search.links import SearchLinks
 from scalebench.search.model import SearchModel
 from scalebench.spec import Device
+
+if TYPE_CHECKING:
+    from scalebench.search.devices.operators import DeviceModel
 
 PRECISIONS = ("float32", "bfloat16")
 CHECKPOINTING = ("none", "selective", "full")
@@ -46,6 +53,7 @@ class ComputeSpeed:
         split_s: What a zero-bubble schedule's backward pass in two calls takes longer than one, for
             each microbatch of the whole model, seconds; 0: not known.
         recomputing: Checkpointing → what was measured of it; missing: `ASSUMED_RECOMPUTING`.
+        device: Its operators one by one; None: the figures above say it all.
     """
 
     flop_s: Mapping[str, float]
@@ -56,11 +64,35 @@ class ComputeSpeed:
     axis_s: Mapping[str, float] = field(default_factory=dict)
     split_s: float = 0.0
     recomputing: Mapping[str, Recomputing] = field(default_factory=dict)
+    device: "DeviceModel | None" = None
 
     @property
     def precisions(self) -> tuple[str, ...]:
         """Precisions whose speed is known."""
         return tuple(name for name in PRECISIONS if name in self.flop_s)
+
+
+class Framework(Record):
+    """What frameworks do differently.
+
+    Attributes:
+        launch: How operators start: ``eager``, ``compiled``, or ``graphs`` that were captured.
+        attention: ``flash``, or ``stored``: its scores are written to memory.
+        matrices: Format of the blocks' matrix products: ``bfloat16`` or ``fp8``.
+        stages: Of a pipeline: ``balanced`` by their work, or ``equal`` numbers of layers.
+        overlap: Whether ZeRO-1's gathers, and gradients of meshes, hide behind passes.
+        gradient_bytes: Of a gradient on the wire.
+    """
+
+    launch: Literal["eager", "compiled", "graphs"] = "eager"
+    attention: Literal["flash", "stored"] = "flash"
+    matrices: Literal["bfloat16", "fp8"] = "bfloat16"
+    stages: Literal["balanced", "equal"] = "balanced"
+    overlap: bool = False
+    gradient_bytes: int = Field(4, ge=1, le=4)
+
+
+USUAL = Framework()
 
 
 @dataclass(frozen=True)
@@ -90,6 +122,7 @@ class Job:
         axes: Of the mesh, that may have several ranks.
         zero_stages: That shards may have.
         checkpointing: That is tried.
+        framework: Options of the framework.
     """
 
     model: SearchModel
@@ -111,8 +144,14 @@ class Job:
     axes: tuple[str, ...] = ("tensor", "context", "expert", "shard", "data", "pipeline")
     zero_stages: tuple[int, ...] = (1, 2, 3)
     checkpointing: tuple[str, ...] = CHECKPOINTING
+    framework: Framework = USUAL
 
     @property
     def overlaps(self) -> bool:
         """Whether gathers run ahead of the computation."""
         return self.device == "cuda"
+
+    @property
+    def hides(self) -> float:
+        """The part of a pass behind which messages of other operations hide."""
+        return 1.0 if self.speed.device is None else self.speed.device.values.overlap

@@ -6,7 +6,7 @@ A group is known by its ranks and by how many of them share a node. Nominal link
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,32 @@ class SearchLinks(Protocol):
         """
 
 
+class LinkValues(NamedTuple):
+    """What is left of nominal links.
+
+    Attributes:
+        inside: Of the bandwidth in a node, a ratio.
+        across: Of the network's between two nodes.
+        decline: Power of the number of nodes, in pairs, by which the network's bandwidth falls.
+        network_s: Of a message between nodes, seconds; 0: the nominal latency.
+        collective_s: To start an operation, seconds.
+    """
+
+    inside: float = 1.0
+    across: float = 1.0
+    decline: float = 0.0
+    network_s: float = 0.0
+    collective_s: float = 0.0
+
+    @classmethod
+    def of(cls, found: Any) -> "LinkValues":
+        """Return those of a device's parameters, which have the same names."""
+        return cls(*(getattr(found, name) for name in cls._fields))
+
+
+NOMINAL = LinkValues()
+
+
 @dataclass(frozen=True)
 class NominalLinks:
     """Links by their data sheets, on nodes of equal ranks.
@@ -66,26 +92,38 @@ class NominalLinks:
 
     topology: Topology
     told: str
+    values: LinkValues = NOMINAL
 
     @property
     def ranks_per_node(self) -> int:
         """G."""
         return self.topology.ranks_per_node
 
+    @property
+    def _network_s(self) -> float:
+        return self.values.network_s or self.topology.across.latency_s
+
+    def _across(self, nodes: Floats) -> Floats:
+        """Return what is left of the network's bandwidth between so many nodes."""
+        return self.values.across * np.maximum(nodes / 2, 1.0) ** -self.values.decline
+
     def time(self, op: str, ranks: Ints, near: Ints, size_bytes: Floats) -> Floats:
         """Return seconds of an operation for each group."""
-        top = self.topology
+        top, values = self.topology, self.values
         spread = near < ranks
         network = top.node_byte_per_s * np.minimum(near, self.ranks_per_node) / self.ranks_per_node
-        network = np.minimum(network, top.inside.bandwidth_byte_per_s)
-        bandwidth = np.where(spread, network, top.inside.bandwidth_byte_per_s)
-        latency = np.where(spread, top.across.latency_s, top.inside.latency_s)
+        inside = values.inside * top.inside.bandwidth_byte_per_s
+        network = np.minimum(network * self._across(ranks / near), inside)
+        bandwidth = np.where(spread, network, inside)
+        some = 1 / near if values.network_s else 1.0  # of a ring's messages; all: nothing is known
+        crossing = np.where(spread, some, 0.0)
+        latency = crossing * self._network_s + (1 - crossing) * top.inside.latency_s
         messages, factor = _terms_of(op, ranks)
         flat = messages * latency + factor * size_bytes / bandwidth
         if op in ("all_reduce", "all_gather", "reduce_scatter"):
             flat = np.where(spread & (near > 1), np.minimum(flat, self._levels(
                 op, ranks, near, size_bytes)), flat)  # fmt: skip
-        return np.where(ranks > 1, flat, 0.0)
+        return np.where(ranks > 1, flat + values.collective_s, 0.0)
 
     def _levels(self, op: str, ranks: Ints, near: Ints, size_bytes: Floats) -> Floats:
         """Return the time by levels: g inside each of M nodes, then across on a part of D."""
@@ -94,11 +132,13 @@ class NominalLinks:
         terms = by_number(ranks * base + near, lambda key: _two_levels(op, *divmod(key, base)))
         inside_steps, inside_bytes, across_steps, across_bytes = terms.T
         # Each rank of a node has its own share of the network: B_e of one rank.
-        share = min(top.node_byte_per_s / self.ranks_per_node, top.inside.bandwidth_byte_per_s)
+        own = self.values.inside * top.inside.bandwidth_byte_per_s
+        share = top.node_byte_per_s / self.ranks_per_node * self._across(ranks / near)
+        share = np.minimum(share, own)
         inside = inside_steps * top.inside.latency_s
-        inside = inside + inside_bytes * size_bytes / top.inside.bandwidth_byte_per_s
-        across = across_steps * top.across.latency_s + across_bytes * size_bytes / share
-        return np.asarray(inside + across)
+        inside = inside + inside_bytes * size_bytes / own
+        across = across_steps * self._network_s
+        return np.asarray(inside + across + across_bytes * size_bytes / share)
 
 
 def _two_levels(op: str, ranks: int, near: int) -> tuple[float, float, float, float]:

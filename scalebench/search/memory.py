@@ -10,6 +10,7 @@ as much.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,7 @@ import numpy.typing as npt
 from scalebench.costmodel.memory import FP32_ADAM, zero_state
 from scalebench.errors import UsageError
 from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
-from scalebench.search.links import by_number
-from scalebench.search.model import SearchModel
+from scalebench.search.model import Models, SearchModel
 from scalebench.search.space import Candidates, Floats, candidates, meshes
 
 BYTES = np.array([4.0, 2.0])
@@ -30,7 +30,10 @@ MASTER_BYTES = 4
 
 def stage_table(job: Job, of: Candidates) -> tuple[Floats, Floats]:
     """Return layers and forward FLOPs (one sample) of the fullest rank of each candidate."""
-    found = by_number(of.pipeline * of.chunks, job.model.fullest_stage) * of.chunks[:, None]
+    found = job.model.stages(of.pipeline * of.chunks) * of.chunks[:, None]
+    if job.framework.stages == "equal":
+        found[:, 0] = np.ceil(job.model.layers / (of.pipeline * of.chunks)) * of.chunks
+        found[:, 1] = found[:, 0] * job.model.block_flops + job.model.head_flops
     found[:, 0] = np.minimum(found[:, 0], job.model.layers)
     return found[:, 0], found[:, 1]
 
@@ -72,7 +75,7 @@ def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     model, t = job.model, of.tensor
     unit = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision] / 2
     tokens_divided = t if job.sequence else 1
-    whole = 8.0 / tokens_divided + _divided_numbers(model) / t
+    whole = 8.0 / tokens_divided + divided_numbers(model) / t
     kept_input = 2.0 / tokens_divided
     selective = _products(model) / t + kept_input
     per_layer = np.select(
@@ -88,7 +91,7 @@ def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     return np.asarray(job.activation_ratio * (waiting + logits))
 
 
-def _divided_numbers(model: SearchModel) -> float:
+def divided_numbers(model: SearchModel | Models) -> Any:
     """Return what a block keeps of heads and of its MLP, bytes for each of h in 16 bits.
 
     2 for queries and for what attention returns, 4 for keys and values of all heads; inside the
@@ -96,15 +99,15 @@ def _divided_numbers(model: SearchModel) -> float:
     other 8 are the inputs of norms and first matrix products.
     """
     shared = model.kv_heads / model.heads
-    inside = (6.0 if model.gated else 4.0) * model.inner / model.width
-    return 4.0 + 4.0 * shared + inside * (model.top_k if model.experts > 1 else 1)
+    inside = (4.0 + 2.0 * model.gated) * model.inner / model.width
+    return 4.0 + 4.0 * shared + inside * model.top_k
 
 
-def _products(model: SearchModel) -> float:
+def _products(model: SearchModel | Models) -> Any:
     """Return the same of the results of matrix products and of attention: 20 in GPT."""
     shared = model.kv_heads / model.heads
-    inside = (4.0 if model.gated else 2.0) * model.inner / model.width
-    return 8.0 + 4.0 * shared + inside * (model.top_k if model.experts > 1 else 1)
+    inside = (2.0 + 2.0 * model.gated) * model.inner / model.width
+    return 8.0 + 4.0 * shared + inside * model.top_k
 
 
 def state_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:

@@ -4,10 +4,18 @@ Of any other workload only what one rank has measured is known: ranks can divide
 state, not its matrices, tokens or layers.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from scalebench.search.links import Floats, Ints, by_number
 from scalebench.spec.presets import GptShape, MoeShape
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,38 @@ class SearchModel:
             best = min(best or (work, max(others, last)), (work, max(others, last)))
         assert best is not None
         return best[1], best[0]
+
+    def stages(self, numbers: Ints) -> Floats:
+        """Return `fullest_stage` for each number of stages, one row each."""
+        return by_number(numbers, self.fullest_stage)
+
+    def alike(self, num_rows: int) -> Iterator[tuple["SearchModel", Mask]]:
+        """Yield the model, and which of so many rows have it: all."""
+        yield self, np.ones(num_rows, dtype=bool)
+
+
+class Models:
+    """Models of several rows as columns: each attribute of `SearchModel` is an array here."""
+
+    def __init__(self, models: Sequence[SearchModel]) -> None:
+        self.each = tuple(models)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        column = np.array([getattr(model, name) for model in self.each])
+        self.__dict__[name] = column
+        return column
+
+    def stages(self, numbers: Ints) -> Floats:
+        """Return `fullest_stage` of each row's model, one row each."""
+        pairs = zip(self.each, numbers, strict=True)
+        return np.array([model.fullest_stage(int(number)) for model, number in pairs], dtype=float)
+
+    def alike(self, num_rows: int) -> Iterator[tuple[SearchModel, Mask]]:
+        """Yield each distinct model, and which rows have it."""
+        for model in dict.fromkeys(self.each):
+            yield model, np.array([one == model for one in self.each])
 
 
 AXES_OF_WHOLE = ("shard", "data")

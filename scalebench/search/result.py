@@ -1,14 +1,16 @@
 """What a search came to, as a table, a page and JSON have it, with its reasons in sentences."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from scalebench import units
 from scalebench.records.base import Record
 from scalebench.search.choice import Choice, choices
+from scalebench.search.devices.fit import ENOUGH, SHIPPED
 from scalebench.search.job import Job
 from scalebench.search.ranking import Ranking
-from scalebench.search.scores import Scores, interval, probability_fastest
+from scalebench.search.scores import Z90, Scores, probability_fastest
 from scalebench.search.space import refused_meshes
 from scalebench.search.step import PARTS
 from scalebench.search.strategies import strategy_of
@@ -124,11 +126,6 @@ class SearchResult(Record):
     measured: Experiment | None = None
 
 
-PUBLISHED_ERROR = 0.147
-"""Worst of the errors that the papers of such models state end to end (Bang et al. 2024, vTrain:
-8.4 to 14.7 %); it stands in where nothing here could be compared with a measurement."""
-
-
 def result_of(
     job: Job,
     ranking: Ranking,
@@ -136,6 +133,8 @@ def result_of(
     margin_told: str,
     assumptions: tuple[str, ...],
     took_s: float,
+    spread: tuple[float, float] = SHIPPED[0],
+    num_rows: int = 0,
 ) -> SearchResult:
     """Return a ranking as a result.
 
@@ -146,17 +145,24 @@ def result_of(
         margin_told: Where the margin of memory is from.
         assumptions: What else is taken for granted.
         took_s: The search, seconds.
+        spread: Ends of the 90 % interval of ln(measured/predicted) where nothing here was compared.
+        num_rows: Measured rows that it is from; 0: published ones.
     """
-    error = scores.error if scores.error is not None else PUBLISHED_ERROR
-    best = [_ranked(job, one, error) for one in choices(job, ranking.best)]
+    error = scores.error
+    if error is None:
+        error = (spread[1] - spread[0]) / 2 / Z90
+    else:
+        spread = (-Z90 * error, Z90 * error)
+    best = [_ranked(job, one, spread) for one in choices(job, ranking.best)]
     steps = _of_meshes(choices(job, ranking.ways))
-    told = (
-        f"of {scores.num_steps} measured rows of several ranks on this machine"
-        if scores.error is not None
-        else "nothing here was compared with a measurement: the worst that the paper of a similar "
-        "model states (vTrain, 2024)"
-    )
-    rejected = [_ranked(job, one, error) for one in choices(job, ranking.rejected)]
+    told = "nothing here was compared with a measurement: as far as on published rows, unseen"
+    if scores.error is not None:
+        told = f"of {scores.num_steps} measured rows of several ranks on this machine"
+    elif num_rows >= ENOUGH:
+        told = f"of {num_rows} measured rows, each predicted from the others"
+    elif num_rows:
+        told = f"of published rows, as {num_rows} measured ones are too few"
+    rejected = [_ranked(job, one, spread) for one in choices(job, ranking.rejected)]
     return SearchResult(
         workload=job.model.name,
         num_parameters=job.model.num_parameters,
@@ -177,8 +183,8 @@ def result_of(
         probability=probability_fastest(steps, error),
         why=why_faster(best[0], best[1]) if len(best) > 1 else "There is no other that fits.",
         best=tuple(best),
-        trained=tuple(_ranked(job, one, error) for one in choices(job, ranking.trained)),
-        front=tuple(_ranked(job, one, error) for one in choices(job, ranking.front)),
+        trained=tuple(_ranked(job, one, spread) for one in choices(job, ranking.trained)),
+        front=tuple(_ranked(job, one, spread) for one in choices(job, ranking.front)),
         rejected=next((one for one in rejected if one.strategy is not None), None)
         or next(iter(rejected), None),
         scores=scores,
@@ -194,15 +200,15 @@ def _of_meshes(ways: list[Choice]) -> list[float]:
     return list(found.values())
 
 
-def _ranked(job: Job, one: Choice, error: float) -> RankedChoice:
-    reach = interval(one.step_s, error)
+def _ranked(job: Job, one: Choice, spread: tuple[float, float]) -> RankedChoice:
+    low_s, high_s = (one.step_s * math.exp(end) for end in spread)
     strategy = strategy_of(one, job.device, job.world_size, job.batch, job.model.experts)
     runs = None if isinstance(strategy, str) else _settings(strategy)
     return RankedChoice(
         **one.model_dump(),
         case=one.name,
-        low_s=reach[0] if reach else None,
-        high_s=reach[1] if reach else None,
+        low_s=low_s,
+        high_s=high_s,
         strategy=runs,
         cannot_run=strategy if isinstance(strategy, str) else None,
     )

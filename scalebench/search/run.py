@@ -7,25 +7,49 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.links.topology import TOPOLOGIES, load_topology
-from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 from scalebench.records.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.choice import choice_at, choices
-from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, ComputeSpeed, Job
-from scalebench.search.links import LATER, CalibratedLinks, NominalLinks, SearchLinks, links_by_name
+from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, fit_told
+from scalebench.search.devices.measured import measured_rows
+from scalebench.search.devices.parameters import Parameters
+from scalebench.search.job import (
+    CHECKPOINTING,
+    PRECISIONS,
+    SCHEDULES,
+    ComputeSpeed,
+    Framework,
+    Job,
+)
+from scalebench.search.links import (
+    LATER,
+    CalibratedLinks,
+    LinkValues,
+    NominalLinks,
+    SearchLinks,
+    links_by_name,
+)
 from scalebench.search.memory import ranks_that_fit
 from scalebench.search.model import SearchModel, WholeModel
 from scalebench.search.ranking import Ranking, search
 from scalebench.search.result import SearchResult, result_of, what_would_fit
 from scalebench.search.scores import Scores, model_of, peaks_of, scored_rows, scores_of
 from scalebench.search.space import AXES, Candidates, Ints
-from scalebench.search.speed import DeviceType, NoPlainRow, assumed_speed, device_type
+from scalebench.search.speed import (
+    DeviceType,
+    NoPlainRow,
+    assumed_speed,
+    device_type,
+    modelled_speed,
+)
 from scalebench.search.strategies import strategy_of
 from scalebench.spec import Device
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape, resolve_workload
@@ -49,6 +73,9 @@ class SearchRequest:
         margin: Of memory, a ratio.
         hosts: Virtual hosts whose measurement is the start; None: ranks on this machine.
         run: The run to start from; None: the newest that fits, or a short one.
+        measured: Rows of the user's own cluster, to which the model of ``gpu_type`` is fitted: a
+            CSV file, or a run folder.
+        options: Of the framework, `Framework` as ``launch=compiled,attention=flash``.
     """
 
     world_size: int
@@ -64,6 +91,8 @@ class SearchRequest:
     hosts: VirtualHosts | None = None
     run: Path | None = None
     best: int = 10
+    measured: Path | None = None
+    options: str | None = None
 
 
 class NothingFits(EnvironmentUnfit):
@@ -102,8 +131,10 @@ def carry_out(
         model = WholeModel.of(shape.name)
     batch = request.batch_size or shape.batch_size
     start = Job(model, request.world_size, batch, NO_SPEED, NO_LINKS)
+    fit = UNFITTED
     if on_gpu:
-        job, scores = _assumed(request, start), Scores()
+        job, fit = _assumed(request, start)
+        scores = Scores()
     else:
         job, scores = _measured(request, start, calibrate, device, on_progress)
     job, margin_told, scores = _with_margin(job, request.margin, scores)
@@ -118,7 +149,9 @@ def carry_out(
     took_s = time.perf_counter() - began
     if not ranking.num_fitting:
         raise NothingFits(_what_fits(job, ranking))
-    return result_of(job, ranking, scores, margin_told, _assumptions(job), took_s)
+    spread = fit.interval(request.gpu_type or "", request.world_size)
+    told = _assumptions(job)
+    return result_of(job, ranking, scores, margin_told, told, took_s, spread, fit.num_rows)
 
 
 def _what_fits(job: Job, ranking: Ranking) -> str:
@@ -127,23 +160,54 @@ def _what_fits(job: Job, ranking: Ranking) -> str:
     return what_would_fit(job, ranking.smallest_bytes, least[0] if least else None, ranks)
 
 
-def _assumed(request: SearchRequest, start: Job) -> Job:
-    """Return the job on devices that are not here."""
+def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
+    """Return the job on devices that are not here, and how far off its model is."""
     assert request.gpu_type is not None, "asked for by the caller"
     device = device_type(request.gpu_type)
-    if request.mfu is None:
-        raise UsageError(
-            f"--gpu-type {request.gpu_type} needs --mfu: the part of its published peak that a "
-            "rank reaches while it computes, for example --mfu 0.45."
-        )
-    return replace(
+    links = _links(request) or _usual_links(request, device)
+    known = replace(
         start,
         device="cuda",
-        speed=assumed_speed(device, request.mfu),
-        links=_links(request) or _usual_links(request, device),
+        links=links,
+        framework=_framework(request.options),
         memory_limit_bytes=request.memory_limit_bytes or device.memory_bytes,
         buckets_mb=(25.0, 100.0),
     )
+    if request.mfu is not None:
+        if request.measured is not None:
+            raise UsageError("--measured and --mfu both say how fast a rank is. Give one of them.")
+        return replace(known, speed=assumed_speed(device, request.mfu)), UNFITTED
+    known = replace(known, gathered_bytes_each=2)
+
+    def job_of(gpu: str, values: Parameters) -> Job:
+        own = links if gpu == request.gpu_type else _links(request) or _usual_links(
+            replace(request, gpu_type=gpu), device_type(gpu))  # fmt: skip
+        if isinstance(own, NominalLinks):
+            own = replace(own, values=LinkValues.of(values))
+        return replace(known, speed=modelled_speed(device_type(gpu), values, ""), links=own)
+
+    fit, told = UNFITTED, "the model of a device with its defaults; --measured fits it to rows"
+    if request.measured is not None:
+        rows = measured_rows(request.measured, request.gpu_type)
+        fit = fit_rows(rows, job_of, request.gpu_type)
+        told = fit_told(fit, rows, request.measured, request.gpu_type)
+    job = job_of(request.gpu_type, fit.of(request.gpu_type))
+    return replace(job, speed=replace(job.speed, told=told)), fit
+
+
+def _framework(options: str | None) -> Framework:
+    """Return the options of a framework as they were given."""
+    parts = [part.strip() for part in (options or "").split(",") if part.strip()]
+    given = dict(part.partition("=")[::2] for part in parts)
+    for name in given:
+        if name not in Framework.model_fields:
+            raise unknown_name("option", name, Framework.model_fields)
+    try:
+        return Framework.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        raise UsageError(f"--options {name}={given[name]}: {first['msg']}.") from error
 
 
 def _usual_links(request: SearchRequest, device: DeviceType) -> SearchLinks:
@@ -186,8 +250,9 @@ def _measured(
     """Return the job on ranks as they are here, and how far the step model is off there."""
     from scalebench.analysis.summarise import summarise
 
-    if request.mfu is not None:
-        raise UsageError("--mfu is for a device that is not here: add --gpu-type.")
+    for name in ("mfu", "measured", "options"):
+        if getattr(request, name) is not None:
+            raise UsageError(f"--{name} is for a device that is not here: add --gpu-type.")
     found: tuple[StoredRun, Summary] | None
     if request.run is not None:
         run = load_run(request.run)
@@ -251,15 +316,25 @@ def _assumptions(job: Job) -> tuple[str, ...]:
             "no waiting and no stalls",
             "parameters, gradients and what is sent of them have 32 bits",
         )
+    modelled = job.speed.device is not None
+    bits = "parameters, gradients and what is sent of them have 32 bits"
+    if modelled:
+        bits = "parameters and gradients have 32 bits, and parameters are gathered in 16"
     told: Sequence[str] = (
         job.speed.told,
         job.links.told,
         "no waiting and no stalls",
-        *_not_measured(job.speed),
-        "parameters, gradients and what is sent of them have 32 bits",
+        *(() if modelled else _not_measured(job.speed)),
+        bits,
         "tensor groups divide the sequence, too",
+        *([f"framework: {_options_told(job.framework)}"] if modelled else []),
     )
     return tuple(told)
+
+
+def _options_told(options: Framework) -> str:
+    told = ", ".join(f"{name}={value}" for name, value in options)
+    return f"{told}; --options changes them"
 
 
 class Trainable:

@@ -26,7 +26,7 @@ from scalebench.search.strategies import choice_of
 from scalebench.spec import Execution, Strategy
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
 
-NODES = 401
+NODES, Z90 = 401, 1.6449
 REACH = 8.0
 """Standard deviations on either side over which the probability is summed."""
 
@@ -66,7 +66,7 @@ def interval(step_s: float, error: float | None) -> tuple[float, float] | None:
     """Return the 90 % interval of a predicted step, seconds; None: no error is known."""
     if error is None:
         return None
-    reach = 1.6449 * error
+    reach = Z90 * error
     return step_s * math.exp(-reach), step_s * math.exp(reach)
 
 

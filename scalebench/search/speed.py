@@ -11,9 +11,11 @@ from scalebench.analysis.rows.at_one_rank import StepAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.run import StoredRun
-from scalebench.costmodel.device_peaks import peak_flops
+from scalebench.costmodel.device_peaks import Dtype, peak_flops
 from scalebench.errors import unknown_name
 from scalebench.records.summary import Row, Summary
+from scalebench.search.devices.operators import DeviceModel
+from scalebench.search.devices.parameters import Parameters
 from scalebench.search.job import PRECISIONS, ComputeSpeed, Recomputing
 from scalebench.search.model import SearchModel, WholeModel
 from scalebench.search.strategies import CHECKPOINTING
@@ -234,26 +236,30 @@ class DeviceType(NamedTuple):
 
     Attributes:
         name: As `device_peaks` knows it.
-        memory_bytes: By its data sheet.
+        memory_bytes: By its data sheet, as the next two.
+        memory_byte_per_s: Bandwidth of its memory.
+        units: Streaming multiprocessors; compute units.
         topology: The machine that it is usually sold in; None: there is no usual one.
     """
 
     name: str
     memory_bytes: int
+    memory_byte_per_s: float
+    units: int
     topology: str | None = None
 
 
 GB = 10**9
 DEVICE_TYPES: Mapping[str, DeviceType] = {
-    "v100": DeviceType("V100-SXM2-32GB", 32 * GB),
-    "a100": DeviceType("A100-SXM4-80GB", 80 * GB, "dgx-a100"),
-    "a100-40gb": DeviceType("A100-SXM4-40GB", 40 * GB, "dgx-a100"),
-    "h100": DeviceType("H100 80GB HBM3", 80 * GB, "dgx-h100"),
-    "h200": DeviceType("H200", 141 * GB, "dgx-h100"),
-    "b200": DeviceType("B200", 180 * GB, "dgx-b200"),
-    "l40s": DeviceType("L40S", 48 * GB, "pcie4-8x-ethernet-100g"),
-    "a10": DeviceType("A10", 24 * GB, "pcie4-4x-ethernet-25g"),
-    "mi300x": DeviceType("Instinct MI300X", 192 * GB),
+    "v100": DeviceType("V100-SXM2-32GB", 32 * GB, 900e9, 80),
+    "a100": DeviceType("A100-SXM4-80GB", 80 * GB, 2039e9, 108, "dgx-a100"),
+    "a100-40gb": DeviceType("A100-SXM4-40GB", 40 * GB, 1555e9, 108, "dgx-a100"),
+    "h100": DeviceType("H100 80GB HBM3", 80 * GB, 3350e9, 132, "dgx-h100"),
+    "h200": DeviceType("H200", 141 * GB, 4800e9, 132, "dgx-h100"),
+    "b200": DeviceType("B200", 180 * GB, 8000e9, 148, "dgx-b200"),
+    "l40s": DeviceType("L40S", 48 * GB, 864e9, 142, "pcie4-8x-ethernet-100g"),
+    "a10": DeviceType("A10", 24 * GB, 600e9, 72, "pcie4-4x-ethernet-25g"),
+    "mi300x": DeviceType("Instinct MI300X", 192 * GB, 5300e9, 304),
 }
 """``--gpu-type`` → the device."""
 
@@ -283,4 +289,30 @@ def assumed_speed(device: DeviceType, efficiency: float) -> ComputeSpeed:
         told=f"assumed, not measured: {device.name} computes at {100 * efficiency:g} % of its "
         f"published peak ({shown}); starting operators and the optimizer are in that",
         peak_flops=peaks,
+    )
+
+
+FORMATS: tuple[Dtype, ...] = ("bfloat16", "float16", "fp8")
+
+
+def modelled_speed(device: DeviceType, values: Parameters, told: str) -> ComputeSpeed:
+    """Return the speed of a device operator by operator.
+
+    Args:
+        device: Which.
+        values: What its data sheet does not say.
+        told: Where these are from.
+    """
+    peaks = {name: peak for name in FORMATS if (peak := peak_flops(device.name, name))}
+    half = peaks.get("bfloat16") or peaks["float16"]
+    formats = {"bfloat16": half, "fp8": peaks.get("fp8", half)}
+    model = DeviceModel(formats, device.memory_byte_per_s, device.units, values)
+    usual = 1 / (values.matrix_efficiency * half)
+    return ComputeSpeed(
+        flop_s={"bfloat16": usual},
+        pass_s=0.0,
+        update_s=0.0,
+        told=told,
+        peak_flops={"bfloat16": half},
+        device=model,
     )

@@ -22,6 +22,7 @@ from scalebench.costmodel.tensor_layers import (
     model_of_preset,
     operations_of_step,
 )
+from scalebench.search.devices.operators import device_passes
 from scalebench.search.job import (
     ASSUMED_RECOMPUTING,
     CHECKPOINTING,
@@ -94,13 +95,13 @@ def step_parts(job: Job, of: Candidates) -> StepParts:
         NoFit: Nothing tells what an operation takes.
     """
     layers, flops = stage_table(job, of)
-    passes = passes_of(job, of, layers, flops)
     share = layers / job.model.layers
     scale = samples_of(job, of) * BYTES[of.precision] / FP32_BYTES
     tensor = share * per_microbatch_s(job, of, "tensor", scale / of.context)
     context = share * per_microbatch_s(job, of, "context", scale / of.tensor)
     context = np.maximum(context - ring_hides_s(job, of, flops, layers), 0.0)
     expert = share * per_microbatch_s(job, of, "expert", scale / of.tensor)
+    passes = passes_of(job, of, layers, flops, tensor + context + expert)
     m = of.microbatches
     return StepParts(
         compute_s=m * (passes.forward_s + passes.backward_s),
@@ -128,6 +129,9 @@ def bound_s(job: Job, of: Candidates) -> Floats:
 
 def _update(job: Job, of: Candidates, layers: Floats) -> Floats:
     experts, dense = local_parameters(job, of, layers)
+    if job.speed.device is not None:
+        own = (experts + dense) / np.where(of.zero >= 1, of.shard, 1)
+        return np.asarray(job.speed.device.update_s(own))
     part = (experts + dense) / job.model.num_parameters
     return np.asarray(job.speed.update_s * part / np.where(of.zero >= 1, of.shard, 1))
 
@@ -153,19 +157,26 @@ class Passes:
 
     Attributes:
         weights_s: The part of backward that makes the gradients of weights.
+        others_s: Both passes of a mean rank; None: as the fullest's.
     """
 
     forward_s: Floats
     backward_s: Floats
     weights_s: Floats
+    others_s: Floats | None = None
 
 
-def passes_of(job: Job, of: Candidates, layers: Floats, flops: Floats) -> Passes:
+def passes_of(
+    job: Job, of: Candidates, layers: Floats, flops: Floats, sent_s: Floats | float = 0.0
+) -> Passes:
     """Return what a rank computes for one microbatch.
 
     Backward is twice forward, and what checkpointing computes again, `times_again`. What a backward
-    pass in two calls takes longer is shared by both.
+    pass in two calls takes longer is shared by both. Where the operators of a device are known,
+    they are added up, and the host starts them while groups send (``sent_s``).
     """
+    if job.speed.device is not None:
+        return Passes(*device_passes(job, of, layers, flops, sent_s))
     per_flop = np.array([job.speed.flop_s.get(name, np.nan) for name in PRECISIONS])
     forward = flops * samples_of(job, of) / (of.tensor * of.context) * per_flop[of.precision]
     start = job.speed.pass_s * layers / job.model.layers  # starting operators: a third in forward
@@ -235,7 +246,8 @@ def bubble_s(of: Candidates, passes: Passes, sent_s: Floats) -> Floats:
 
     Zero-bubble: ``(p−1)·max(F + I − W, F, I)``, the dry run of torch's order (a test compares).
     """
-    filled = filling_passes(of) * (passes.forward_s + passes.backward_s + sent_s)
+    others = passes.forward_s + passes.backward_s if passes.others_s is None else passes.others_s
+    filled = filling_passes(of) * (others + sent_s)
     zero = of.schedule == SCHEDULES.index("zero-bubble")
     forward, inputs = passes.forward_s, passes.backward_s - passes.weights_s
     idle = np.maximum.reduce([forward + inputs - passes.weights_s, forward, inputs])
@@ -317,18 +329,23 @@ def per_microbatch_s(job: Job, of: Candidates, axis: str, scale: Floats) -> Floa
     """Return what a group's ranks send for one microbatch of the whole model, by its axis."""
     sizes = getattr(of, axis)
     total = np.zeros(len(of))
-    for size in np.unique(sizes[sizes > 1]):
-        for ring in (0, 1) if axis == "context" else (None,):
-            mine = (sizes == size) & ((of.ring == ring) if ring is not None else True)
-            if not mine.any():
-                continue
-            if axis == "tensor":
-                messages = tensor_messages(job.model, int(size), job.sequence)
-            elif axis == "context":
-                messages = context_messages(job.model, int(size), bool(ring))
-            else:
-                messages = expert_messages(job.model, int(size))
-            total[mine] = _sent_s(job, of.take(mine), axis, messages, scale[mine])
+    for model, has in job.model.alike(len(of)):
+        for size in np.unique(sizes[has & (sizes > 1)]):
+            for ring in (0, 1) if axis == "context" else (None,):
+                mine = has & (sizes == size) & ((of.ring == ring) if ring is not None else True)
+                if not mine.any():
+                    continue
+                if axis == "tensor":
+                    messages = tensor_messages(model, int(size), job.sequence)
+                elif axis == "context":
+                    messages = context_messages(model, int(size), bool(ring))
+                    if job.speed.device is not None:  # keys and values of fewer heads
+                        shared = model.kv_heads / model.heads
+                        fewer = shared if ring else (1 + shared) / 2
+                        scale = np.where(mine, scale * fewer, scale)
+                else:
+                    messages = expert_messages(model, int(size))
+                total[mine] = _sent_s(job, of.take(mine), axis, messages, scale[mine])
     return total
 
 
@@ -392,7 +409,11 @@ def hops_s(job: Job, of: Candidates, passes: Passes) -> Floats:
     near = np.where(crosses, 1, near)
     # As many messages of a node cross at once as it has ranks that do not share the stage.
     if not job.scatters_messages or job.sequence:
-        return exposed_hops_s(of, job.links.time("send_recv", pair, near, size), passes)
+        found = exposed_hops_s(of, job.links.time("send_recv", pair, near, size), passes)
+        if job.speed.device is not None:  # the host hands over every microbatch
+            started = job.speed.device.values.hop_s * 2 * of.microbatches * of.chunks
+            found = found + np.where(of.pipeline > 1, started, 0.0)
+        return np.asarray(found)
     gathered = job.links.time("all_gather", of.tensor, of.near_tensor, size)
     each = job.links.time("send_recv", pair, near, size / of.tensor) + gathered
     return exposed_hops_s(of, each, passes)
@@ -414,26 +435,31 @@ def shards_s(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Floats
     """
     experts, dense = local_parameters(job, of, layers)
     size = MASTER_BYTES * (experts + dense)
+    reduced = job.framework.gradient_bytes * (experts + dense)
     blocks = np.maximum(layers, 1) + 1
     ranks, near = of.shard, of.near_shard
     if not (ranks > 1).any():
         return np.zeros(len(of))
-    once = job.links.time("all_gather", ranks, near, size)
     gathered = size * job.gathered_bytes_each / MASTER_BYTES
+    known = job.speed.device is not None
+    once = job.links.time("all_gather", ranks, near, gathered if known else size)
     gather = job.links.time("all_gather", ranks, near, gathered / blocks)
-    scatter = job.links.time("reduce_scatter", ranks, near, size / blocks)
+    scatter = job.links.time("reduce_scatter", ranks, near, reduced / blocks)
     m = of.microbatches
+    hides = job.hides
     if job.overlaps:
         number = np.asarray(blocks, dtype=np.int64)
-        forward = hidden_behind(number, gather, passes.forward_s)
-        both = hidden_behind(number, gather + scatter, passes.backward_s)
-        only = hidden_behind(number, scatter, passes.backward_s)
+        forward = hidden_behind(number, gather, hides * passes.forward_s)
+        both = hidden_behind(number, gather + scatter, hides * passes.backward_s)
+        only = hidden_behind(number, scatter, hides * passes.backward_s)
     else:
         forward, only, both = blocks * gather, blocks * scatter, blocks * (gather + scatter)
     times = np.where(of.pipeline > 1, 1, m)
     if job.overlaps:
         staged = _behind_first_chunks(of, number, gather, passes.forward_s)
         forward = np.where((of.zero == 2) & (of.pipeline > 1), staged, forward)
+    if job.framework.overlap:
+        once = hidden_behind(number, once / number, hides * passes.forward_s)
     exposed = np.select(
         [of.zero == 1, of.zero == 2, of.zero == 3],
         [once, forward + times * only, m * (forward + both)],
@@ -470,15 +496,22 @@ def gradients_s(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Flo
     all_ranks, all_near = _group(of, *axes, "shard")
     ranks = np.where(of.zero == 1, all_ranks, ranks)
     near = np.where(of.zero == 1, all_near, near)
-    size = MASTER_BYTES * dense / own
+    size = job.framework.gradient_bytes * dense / own
     alone = (of.tensor == 1) & (of.context == 1) & (of.pipeline == 1) & (of.zero <= 1)
-    number = np.where(alone, np.ceil(size / (of.bucket_mb * 2**20)), 1).astype(np.int64)
+    buckets = np.ceil(size / (of.bucket_mb * 2**20))
+    buckets = np.where(alone, buckets, layers + 1 if job.framework.overlap else 1)
+    number = buckets.astype(np.int64)
     number = np.maximum(number, 1)
     each = job.links.time("all_reduce", ranks, near, size / number)
-    exposed = np.where(alone, hidden_behind(number, each, passes.backward_s), each)
+    if job.speed.device is not None:  # frameworks scatter what ZeRO-1 does not keep
+        scatter = job.links.time("reduce_scatter", ranks, near, size / number)
+        each = np.where(of.zero == 1, scatter, each)
+    alone = alone | job.framework.overlap
+    exposed = np.where(alone, hidden_behind(number, each, job.hides * passes.backward_s), each)
     copies, near_copies = _group(of, "data", "context")
     copies = np.where(of.zero == 1, copies * of.shard, copies)
     near_copies = np.where(of.zero == 1, near_copies * of.near_shard, near_copies)
-    of_experts = job.links.time("all_reduce", copies, near_copies, MASTER_BYTES * experts / own)
+    reduced = job.framework.gradient_bytes * experts / own
+    of_experts = job.links.time("all_reduce", copies, near_copies, reduced)
     has_experts = (experts > 0) & (copies > 1)
     return np.asarray(np.where(ranks > 1, exposed, 0.0) + np.where(has_experts, of_experts, 0.0))

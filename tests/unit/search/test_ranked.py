@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from scalebench.search.choice import Choice, choices
+from scalebench.search.devices.fit import SHIPPED
 from scalebench.search.ranking import search
-from scalebench.search.result import PUBLISHED_ERROR, result_of, why_faster
+from scalebench.search.result import result_of, why_faster
 from scalebench.search.scores import (
     ScoredRow,
     Scores,
@@ -35,7 +36,9 @@ def test_the_first_is_compared_with_the_second() -> None:
 def test_the_error_is_the_measured_one_or_else_the_published() -> None:
     _, assumed = result(Scores())
     _, measured = result(Scores(error=0.05, num_steps=3))
-    assert assumed.error == PUBLISHED_ERROR and "nothing here" in assumed.error_told
+    low, high = (np.log(getattr(assumed.best[0], end) / assumed.best[0].step_s)
+                 for end in ("low_s", "high_s"))  # fmt: skip
+    assert (low, high) == pytest.approx(SHIPPED[0]) and "nothing here" in assumed.error_told
     assert measured.error == 0.05 and measured.error_told.startswith("of 3 measured rows")
     assert measured.probability > assumed.probability
 

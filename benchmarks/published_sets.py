@@ -1,0 +1,138 @@
+"""Tables of other people's measurements, read as rows of ``search --measured``."""
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from scalebench.search.devices.measured import MeasuredRow, row_of
+
+Line = Mapping[str, str]
+Rows = list[MeasuredRow]
+
+MPT = {
+    "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16),
+    "3b": (32, 2560, 20), "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56),
+    "70b": (80, 8192, 64),
+}  # fmt: skip
+"""Layers, width and heads: llm-foundry's configurations."""
+
+GPUS = {"a100_40gb": "a100-40gb", "a100_80gb": "a100", "h100_80gb": "h100"}
+LLAMA_405B = {
+    "layers": 126, "width": 16384, "heads": 128, "kv_heads": 8, "inner": 53248, "gated": True,
+    "tied": False, "vocabulary": 128256,
+}  # fmt: skip
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    with path.open(encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def _made(given: Mapping[str, Any]) -> Rows:
+    row = row_of(given)
+    try:
+        assert row.choice
+    except ValueError:
+        return []  # its ranks do not divide: it cannot have been trained as the table says
+    return [row]
+
+
+def vtrain(path: Path) -> Rows:
+    """Megatron-DeepSpeed: everything is computed again, scores are stored."""
+    rows: Rows = []
+    for line in _lines(path):
+        rows += _made({
+            "gpu": "a100", "gpus": line["# GPUs"], "layers": line["# layers"],
+            "width": line["hidden size"], "heads": line["attention heads"],
+            "sequence": line["sequence length"], "batch": line["global batch"],
+            "microbatch": line["micro batch"], "tensor": line["tensor parallelism"],
+            "pipeline": line["pipeline parallelism"], "checkpointing": "full",
+            "attention": "stored",
+            "gradient_bytes": 2, "stages": "equal",
+            "step_s": float(line["iteration time (ms)"]) / 1e3,
+        })  # fmt: skip
+    return rows
+
+
+def llm_foundry(path: Path) -> Rows:
+    """FSDP with flash attention; ``PURE`` reduces gradients in 16 bits."""
+    rows: Rows = []
+    for line in _lines(path):
+        layers, width, heads = MPT[line["Model"]]
+        zero = 2 if line["Sharding Strategy"] == "SHARD_GRAD_OP" else 3
+        rows += _made({
+            "gpu": GPUS[line["GPU"]], "gpus": line["# GPUs"], "layers": layers, "width": width,
+            "heads": heads, "sequence": line["SeqLen (T)"], "vocabulary": 50368,
+            "batch": line["GlobalBatchSize"], "microbatch": line["MicroBatchSize"], "zero": zero,
+            "checkpointing": "full" if line["Activation Checkpointing"] == "True" else "none",
+            "matrices": "fp8" if line["Precision"] == "amp_fp8" else "bfloat16",
+            "gradient_bytes": 2 if line["MP Mode"] == "PURE" else 4,
+            "tokens_per_s": line["Throughput (T/s)"],
+        })  # fmt: skip
+    return rows
+
+
+def playbook(path: Path) -> Rows:
+    """nanotron: gradients in 32 bits; what failed has no speed and is left out."""
+    rows: Rows = []
+    for line in _lines(path):
+        if not line["tok_s"] or float(line["tok_s"]) <= 0:
+            continue
+        rows += _made({
+            "gpu": "h100", "gpus": line["gpus"], "layers": line["layers"], "width": line["hidden"],
+            "heads": line["heads"], "inner": line["ffn"], "gated": True,
+            "tied": int(line["layers"]) < 32, "vocabulary": line["vocab"], "sequence": line["seq"],
+            "batch": line["gbs_samples"], "microbatch": line["mbs"], "tensor": line["tp"],
+            "pipeline": line["pp"], "zero": line["zero"], "tokens_per_s": line["tok_s"],
+            "memory_gb": line["gpu_memory_gb"] or 0,
+        })  # fmt: skip
+    return rows
+
+
+def mlperf(path: Path) -> Rows:
+    """Llama 3.1 405B on H100, FP8, interleaved stages."""
+    rows: Rows = []
+    for line in _lines(path):
+        if line["benchmark"] != "llama31_405b" or "H100" not in line["config_file"]:
+            continue
+        rows += _made({
+            **LLAMA_405B, "gpu": "h100", "gpus": int(line["nodes"]) * int(line["gpus_per_node"]),
+            "sequence": line["max_sequence_length"], "batch": line["global_batch_size"],
+            "microbatch": 1, "tensor": line["tp"], "pipeline": line["pp"], "context": line["cp"],
+            "zero": 1, "matrices": "fp8", "gradient_bytes": 2, "launch": "compiled",
+            "overlap": True,
+            "schedule": "interleaved-1f1b", "chunks": 8,
+            "step_s": line["train_step_time_median_s"],
+        })  # fmt: skip
+    return rows
+
+
+def fms(path: Path) -> Rows:
+    """Llama 2 with HSDP, compiled."""
+    sizes = {"7b": (32, 4096, 32, 11008), "13b": (40, 5120, 40, 13824)}
+    rows: Rows = []
+    for line in _lines(path):
+        layers, width, heads, inner = sizes[line["model"]]
+        rows += _made({
+            "gpu": "a100", "gpus": line["gpus"], "layers": layers, "width": width, "heads": heads,
+            "inner": inner, "gated": True, "tied": False, "vocabulary": 32000,
+            "sequence": line["seq"], "batch": int(line["batch_per_gpu"]) * int(line["gpus"]),
+            "zero": 3, "shard": 8, "launch": "compiled",
+            "tokens_per_s_per_gpu": line["tokens_s_gpu"],
+        })  # fmt: skip
+    return rows
+
+
+SETS: Mapping[str, tuple[str, Callable[[Path], Rows], Callable[[MeasuredRow], bool]]] = {
+    "vTrain, one node": ("vtrain_ground_truth_single_a100.csv", vtrain, lambda row: True),
+    "vTrain, several": ("vtrain_ground_truth_multi_a100.csv", vtrain, lambda row: True),
+    "llm-foundry": ("llm_foundry_mpt.csv", llm_foundry, lambda row: True),
+    "playbook, ≤ 8 nodes": (
+        "ultrascale_playbook_h100.csv", playbook, lambda row: row.gpus <= 64,
+    ),
+    "playbook, > 8 nodes": ("ultrascale_playbook_h100.csv", playbook, lambda row: row.gpus > 64),
+    "MLPerf 405B, H100": ("mlperf_training_v5.0_llm.csv", mlperf, lambda row: True),
+    "fms-fsdp": ("fms_fsdp_llama2_a100.csv", fms, lambda row: True),
+}  # fmt: skip
+"""Name → file, how it is read, and which of its rows."""

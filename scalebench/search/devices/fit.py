@@ -1,0 +1,259 @@
+"""Fit the model of a device to rows that were measured, and learn from them how far it is off.
+
+The logarithms of the parameters are fitted within their bounds, each held to its default by the
+spread that it has from one system to the next; a row far off counts little (Student's t, as shared
+clusters have outliers). A parameter that no row depends on stays as it is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from scalebench.search.devices.measured import (
+    Group,
+    MeasuredRow,
+    configuration,
+    contradictions,
+    grouped,
+    measured_s,
+)
+from scalebench.search.devices.parameters import OF_DEVICE, PARAMETERS, Parameters, defaults
+from scalebench.search.job import Job
+from scalebench.search.space import Floats
+from scalebench.search.step import step_parts
+
+JobOf = Callable[[str, Parameters], Job]
+"""Name of a device and its parameters → a job whose speed and links have them."""
+
+NOISE = 0.04
+"""Least standard deviation of a measured step's logarithm that is taken for granted."""
+
+FOLDS = 5
+ENOUGH = 8
+"""Rows from which on their own held-out errors make the interval."""
+
+SHIPPED = {0: (-0.3, 1.0), 1: (-0.2, 0.9)}
+"""Rows that were fitted → about 5 % and 95 % of ln(measured/predicted) over five published sets,
+each set alike (vTrain on one node and several, llm-foundry, nanotron's playbook, MLPerf)."""
+
+
+def chip(gpu: str) -> str:
+    """Return a device's short name without the size of its memory."""
+    return gpu.split("-")[0]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was found.
+
+    Attributes:
+        values: Device → its parameters.
+        num_rows: That were fitted.
+        low: 5 % of ln(measured/predicted) on rows that were held out.
+        high: 95 % of it.
+        changed: Parameters that the rows decided on.
+        most_gpus: Of a row; 0: there is none.
+    """
+
+    values: Mapping[str, Parameters]
+    num_rows: int
+    low: float
+    high: float
+    changed: tuple[str, ...] = ()
+    most_gpus: int = 0
+
+    def of(self, gpu: str) -> Parameters:
+        """Return a device's parameters; one that no row has shares those of its system."""
+        name = chip(gpu)
+        if name in self.values or not self.values:
+            return self.values.get(name, defaults(name))
+        known = next(iter(self.values.values()))
+        own = {each: getattr(defaults(name), each) for each in OF_DEVICE}
+        return known._replace(**own)
+
+    def interval(self, gpu: str, gpus: int) -> tuple[float, float]:
+        """Return the ends of ln(measured/predicted), wider with the distance from the rows.
+
+        Once more for every factor of four in ranks beyond the largest row, and as wide as without
+        rows on a device that none of them has.
+        """
+        if self.num_rows and chip(gpu) not in self.values:
+            return min(self.low, SHIPPED[0][0]), max(self.high, SHIPPED[0][1])
+        far = max(0.0, np.log(gpus / self.most_gpus) / np.log(4)) if self.most_gpus else 0.0
+        return self.low * np.sqrt(1 + far), self.high * np.sqrt(1 + far)
+
+
+UNFITTED = Fit({}, 0, *SHIPPED[0])
+
+
+def predicted_s(rows: Sequence[MeasuredRow], fit: Fit, job_of: JobOf, gpu: str = "") -> Floats:
+    """Return the predicted steps of rows, seconds."""
+    return _predicted(_groups(rows, gpu, job_of), len(rows), fit.of, job_of)
+
+
+def _groups(rows: Sequence[MeasuredRow], gpu: str, job_of: JobOf) -> list[Group]:
+    def ranks_per_node(name: str) -> int:
+        return job_of(name, defaults(chip(name))).links.ranks_per_node
+
+    return grouped(rows, gpu, ranks_per_node)
+
+
+def _predicted(
+    groups: Sequence[Group], num_rows: int, values: Callable[[str], Parameters], job_of: JobOf
+) -> Floats:
+    found = np.zeros(num_rows)
+    for group in groups:
+        job = group.job(job_of(group.gpu, values(group.gpu)))
+        found[group.places] = step_parts(job, group.of).step_s
+    return found
+
+
+class _Problem:
+    """The parameters of some rows as a vector of logarithms."""
+
+    def __init__(self, rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str) -> None:
+        self.rows, self.job_of = rows, job_of
+        self.groups = _groups(rows, gpu, job_of)
+        self.measured = np.log(measured_s(rows))
+        self.chips = list(dict.fromkeys(chip(group.gpu) for group in self.groups))
+        own = [(name, one) for one in self.chips for name in OF_DEVICE]
+        shared = [(name, "") for name in PARAMETERS if name not in OF_DEVICE]
+        start = {**{key: getattr(defaults(key[1]), key[0]) for key in own}}
+        start |= {key: PARAMETERS[key[0]].default for key in shared}
+        self.keys = [*own, *shared]
+        self.start = np.log([start[key] for key in self.keys])
+        self.low = np.log([PARAMETERS[name].low for name, _ in self.keys])
+        self.high = np.log([PARAMETERS[name].high for name, _ in self.keys])
+        self.spread = np.array([PARAMETERS[name].spread for name, _ in self.keys])
+
+    def values(self, at: Floats) -> dict[str, Parameters]:
+        """Return the parameters of each device."""
+        found = dict(zip(self.keys, np.exp(at), strict=True))
+        return {
+            one: Parameters(**{n: float(found[(n, one if n in OF_DEVICE else "")])
+                               for n in PARAMETERS})
+            for one in self.chips
+        }  # fmt: skip
+
+    def errors(self, at: Floats) -> Floats:
+        """Return ln(predicted/measured)."""
+        values = self.values(at)
+        steps = _predicted(self.groups, len(self.rows), lambda g: values[chip(g)], self.job_of)
+        return np.asarray(np.log(steps) - self.measured)
+
+    def active(self) -> npt.NDArray[np.bool_]:
+        """Return which parameters any row depends on."""
+        here, step = self.errors(self.start), 0.5
+        moved = []
+        for i in range(len(self.keys)):
+            at = self.start.copy()
+            at[i] += step if at[i] + step < self.high[i] else -step
+            moved.append(np.abs(self.errors(at) - here).max() > 1e-3)
+        return np.array(moved)
+
+    def solve(
+        self, begin: Floats, active: npt.NDArray[np.bool_], scale: float, most: int
+    ) -> Floats:
+        """Return the best parameters at a scale of the errors."""
+
+        def residuals(some: Floats) -> Floats:
+            at = begin.copy()
+            at[active] = some
+            errors = self.errors(at) / scale
+            robust = np.sign(errors) * np.sqrt(3 * np.log1p(errors**2 / 3))
+            held = (at - self.start)[active] / self.spread[active]
+            return np.concatenate([robust, held])
+
+        low, high = self.low[active] + 1e-9, self.high[active] - 1e-9
+        first = np.clip(begin[active], low + 1e-6, high - 1e-6)
+        found = least_squares(residuals, first, bounds=(low, high), max_nfev=most, xtol=1e-3,
+                              ftol=1e-3)  # fmt: skip
+        best = begin.copy()
+        best[active] = found.x
+        return best
+
+
+def _solved(
+    rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats | None = None
+) -> tuple[_Problem, Floats, npt.NDArray[np.bool_]]:
+    problem = _Problem(rows, job_of, gpu)
+    active = problem.active()
+    if not active.any():
+        return problem, problem.start, active
+    at, scale = problem.start if begin is None or len(begin) != len(problem.start) else begin, 0.4
+    if len(rows) < 4:
+        return problem, problem.solve(at, active, NOISE, 15), active
+    for most in (12, 10, 10) if begin is None else (8,):
+        if begin is not None:
+            scale = _scale(problem.errors(at))
+        at = problem.solve(at, active, scale, most)
+        scale = _scale(problem.errors(at))
+    return problem, at, active
+
+
+def _scale(errors: Floats) -> float:
+    return max(NOISE, 1.4826 * float(np.median(np.abs(errors))))
+
+
+def fit_rows(
+    rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str = "", interval: bool = True
+) -> Fit:
+    """Fit the parameters, and learn the interval from rows that were left out in turn.
+
+    Args:
+        rows: That were measured.
+        job_of: Makes a job of a device and its parameters.
+        gpu: Device of rows that name none.
+        interval: Whether to fit again without each fold; otherwise as for too few rows.
+    """
+    if not rows:
+        return UNFITTED
+    problem, at, active = _solved(rows, job_of, gpu)
+    named = [n + (f" ({one})" if one else "") for n, one in problem.keys]
+    fit = Fit(
+        values=problem.values(at),
+        num_rows=len(rows),
+        low=SHIPPED[1][0],
+        high=SHIPPED[1][1],
+        changed=tuple(name for name, on in zip(named, active, strict=True) if on),
+        most_gpus=max(row.gpus for row in rows),
+    )
+    if len(rows) < ENOUGH or not interval:
+        return fit
+    errors = held_out(rows, job_of, gpu, at)
+    wider = np.sqrt(20 / min(len(errors), 20))  # few rows have not seen the ends
+    low, high = np.quantile(errors, [0.05, 0.95], method="weibull") * wider
+    return replace(fit, low=min(low, -NOISE), high=max(high, NOISE))
+
+
+def held_out(rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats) -> Floats:
+    """Return ln(measured/predicted) of each row, fitted without its configuration's fold."""
+    alike = [configuration(row) for row in rows]
+    order = np.random.default_rng(0).permutation(len(set(alike)))
+    fold_of = {each: order[i] % FOLDS for i, each in enumerate(dict.fromkeys(alike))}
+    folds = np.array([fold_of[each] for each in alike])
+    found = np.zeros(len(rows))
+    for fold in np.unique(folds):
+        kept = [row for row, other in zip(rows, folds, strict=True) if other != fold]
+        left = [row for row, other in zip(rows, folds, strict=True) if other == fold]
+        if not kept:
+            kept = left
+        problem, at, _ = _solved(kept, job_of, gpu, begin)
+        fit = Fit(problem.values(at), len(kept), 0.0, 0.0)
+        found[folds == fold] = np.log(measured_s(left) / predicted_s(left, fit, job_of, gpu))
+    return found
+
+
+def fit_told(fit: Fit, rows: Sequence[MeasuredRow], name: object, gpu: str) -> str:
+    """Return what was fitted, from how many rows, and what they contradict one another in."""
+    found, usual = fit.of(gpu), defaults(chip(gpu))
+    told = [
+        f"{each} {getattr(found, each):.3g} (default {getattr(usual, each):.3g})"
+        for each in Parameters._fields
+        if any(one.split(" ")[0] == each for one in fit.changed)
+    ]
+    count = f"{len(rows)} row" + "s" * (len(rows) != 1)
+    return "; ".join([f"fitted to {count} of {name}: {', '.join(told)}", *contradictions(rows)])

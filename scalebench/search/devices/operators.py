@@ -1,0 +1,158 @@
+"""What a rank computes on a device that is not here: operator by operator, from facts.
+
+A matrix product takes its arithmetic at a part of the published peak, longer by half a wave of
+tiles that keeps only some units busy, or the time to move its matrices, whichever is longer.
+Everything between the products moves what a block stores through memory. The host starts operators
+one after another; a pass cannot take less than that. Times are of one block, or of the logits, for
+one microbatch.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalebench.search.devices.parameters import Parameters
+from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
+from scalebench.search.memory import divided_numbers, samples_of
+from scalebench.search.space import Candidates, Floats
+
+TILE = 128
+"""Rows and columns of a tile that one unit of the device works on (CUTLASS's usual)."""
+
+OPERATORS = {"eager": 30, "compiled": 12, "graphs": 0}
+"""Of a block's forward pass that the host starts one by one; a backward pass has twice as many."""
+
+FLASH_BACKWARD = 2.5
+"""FLOPs of flash attention backward over forward (Dao 2023, FlashAttention-2, §4.1)."""
+
+LOGIT_BYTES = (8.0, 10.0)
+"""Moved for each logit, forward and backward: 16 bits, 32 bits, their softmax and gradients."""
+
+UPDATE_BYTES = 30.0
+"""Moved for each parameter by AdamW: 32-bit weights, gradients and moments, and 16-bit weights."""
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A device.
+
+    Attributes:
+        peaks: Format → published dense FLOP/s.
+        memory_byte_per_s: Published bandwidth of its memory.
+        units: Multiprocessors.
+        values: What the published figures are multiplied with, and costs in seconds.
+    """
+
+    peaks: dict[str, float]
+    memory_byte_per_s: float
+    units: int
+    values: Parameters
+
+    def update_s(self, parameters: Floats) -> Floats:
+        """Return the optimizer's step on so many parameters, and what every step costs, s."""
+        moved = UPDATE_BYTES * parameters / self.memory_byte_per_s
+        return moved / self.values.memory_efficiency + self.values.step_s
+
+
+def device_passes(
+    job: Job, of: Candidates, layers: Floats, flops: Floats, sent_s: Floats | float
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return forward and backward of the fullest rank, the gradients of weights, and a mean rank.
+
+    All for one microbatch, seconds; what is computed again is in backward.
+
+    Args:
+        job: Its speed has a device.
+        of: Candidates.
+        layers: Of the fullest rank.
+        flops: Its forward FLOPs, one sample.
+        sent_s: What groups send in one microbatch: the host starts operators meanwhile.
+    """
+    device: DeviceModel = job.speed.device  # type: ignore[assignment]
+    rate = _Rate(device, job.framework.matrices)
+    forward, inputs, weights, again = _block(job, of, rate)
+    top_forward, top_backward = _top(job, of, rate)
+    model = job.model
+    heads = flops > layers * model.block_flops * (1 + 1e-9)
+    launches = OPERATORS[job.framework.launch] * device.values.launch_s
+    full = of.checkpointing == CHECKPOINTING.index("full")
+    crosses = (of.pipeline > 1) & (of.near_pipeline < of.pipeline)
+    late = 1 + np.where(crosses, device.values.skew * (of.tensor - 1), 0.0)
+    host = launches * (3.0 + full) * late
+    device_s = forward + inputs + weights + again
+    slower = np.maximum(1.0, (host - sent_s / np.maximum(layers, 1)) / device_s)
+    forward, inputs, weights, again = (x * slower for x in (forward, inputs, weights, again))
+    zero = of.schedule == SCHEDULES.index("zero-bubble")
+    again = np.where(zero, 7.0, 1.0) * again
+    backward = inputs + weights + again
+    whole = model.layers * (forward + backward) + top_forward + top_backward
+    return (
+        layers * forward + heads * top_forward,
+        layers * backward + heads * top_backward,
+        layers * weights + heads * top_backward / 2,
+        whole / of.pipeline,
+    )
+
+
+class _Rate:
+    """How long a device takes for a product, and to move bytes."""
+
+    def __init__(self, device: DeviceModel, matrices: str) -> None:
+        v = device.values
+        self.device, self.values = device, v
+        self.flop_s = 1 / (v.matrix_efficiency * device.peaks[matrices])
+        self.attention_s = 1 / (
+            v.attention_efficiency * v.matrix_efficiency * device.peaks["bfloat16"]
+        )
+        self.byte_s = 1 / (v.memory_efficiency * device.memory_byte_per_s)
+
+    def product(self, m: Any, n: Any, k: Any) -> Any:
+        """Return seconds of an m × k by k × n product."""
+        tail = 1 + 0.5 * self.device.units * TILE**2 / (m * n)
+        arithmetic = 2.0 * m * n * k * self.flop_s * tail
+        moved = 2.0 * (m * k + k * n + m * n) * self.byte_s
+        return np.maximum(arithmetic, moved) + self.values.kernel_s
+
+
+def _block(job: Job, of: Candidates, rate: _Rate) -> tuple[Any, Any, Any, Any]:
+    """Return forward, gradients of inputs, of weights, and what is computed again, of one block."""
+    model, t = job.model, of.tensor
+    tokens = samples_of(job, of) * model.context / of.context
+    h = model.width
+    products = [
+        (tokens, h * (1 + 2 * model.kv_heads / model.heads) / t, h, 1),
+        (tokens, h, h / t, 1),
+        (tokens * model.top_k / of.expert, (1 + model.gated) * model.inner / t, h, of.expert),
+        (tokens * model.top_k / of.expert, h, model.inner / t, of.expert),
+    ]
+    forward = sum(c * rate.product(m, n, k) for m, n, k, c in products)
+    inputs = sum(c * rate.product(m, k, n) for m, n, k, c in products)
+    weights = sum(c * rate.product(n, k, m) for m, n, k, c in products)
+    mixing = model.mixing_flops * samples_of(job, of) / (t * of.context)
+    stored = job.framework.attention == "stored"
+    attention = mixing * rate.attention_s * (1.0 if stored else 0.5)  # flash leaves out the mask
+    unit = tokens * h
+    moved = unit * (8.0 / (t if job.sequence else 1) + divided_numbers(model) / t)
+    if stored:
+        moved = moved + 5.0 * model.heads * model.context * tokens / (t * of.context)
+    between = 2.0 * moved * rate.byte_s + 20 * rate.values.kernel_s
+    again = np.select(
+        [of.checkpointing == CHECKPOINTING.index("full"),
+         of.checkpointing == CHECKPOINTING.index("selective")],
+        [forward + attention + between, attention + between / 2],
+        default=0.0,
+    )  # fmt: skip
+    back = 2.0 if stored else FLASH_BACKWARD
+    return forward + attention + between, inputs + back * attention + 1.5 * between, weights, again
+
+
+def _top(job: Job, of: Candidates, rate: _Rate) -> tuple[Any, Any]:
+    """Return forward and backward of the logits."""
+    model, t = job.model, of.tensor
+    tokens = samples_of(job, of) * model.context / of.context
+    rows = model.vocabulary / t
+    forward = rate.product(tokens, rows, model.width)
+    logits = tokens * rows * rate.byte_s
+    back = rate.product(tokens, model.width, rows) + rate.product(rows, model.width, tokens)
+    return forward + LOGIT_BYTES[0] * logits, back + LOGIT_BYTES[1] * logits

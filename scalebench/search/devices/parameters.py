@@ -1,0 +1,112 @@
+"""What the model of a device does not find in a data sheet: defaults, bounds and their sources."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Parameters(NamedTuple):
+    """By what a device and its links differ from their data sheets; meanings in `PARAMETERS`."""
+
+    matrix_efficiency: float
+    attention_efficiency: float
+    memory_efficiency: float
+    kernel_s: float
+    launch_s: float
+    inside: float
+    across: float
+    decline: float
+    network_s: float
+    collective_s: float
+    hop_s: float
+    skew: float
+    overlap: float
+    step_s: float
+
+
+class Parameter(NamedTuple):
+    """One number.
+
+    Attributes:
+        default: Where nothing was measured.
+        low: Least that a fit may find.
+        high: Most.
+        spread: Standard deviation of its logarithm from one system to the next.
+        meaning: In words.
+        source: Of the default.
+    """
+
+    default: float
+    low: float
+    high: float
+    spread: float
+    meaning: str
+    source: str
+
+
+FIELD = "published rows of one set (docs/predictions.md), others unseen"
+BANDWIDTHS = "bus bandwidths on 1 to 64 nodes of 8 H100 (Ultra-Scale Playbook, 2025)"
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "matrix_efficiency": Parameter(
+        0.65, 0.2, 1.0, 0.2, "part of its peak in the largest matrix products", "see DEVICES"
+    ),
+    "attention_efficiency": Parameter(
+        0.5, 0.1, 1.2, 0.4, "the same in attention, over that of products", "see DEVICES"
+    ),
+    "memory_efficiency": Parameter(
+        0.8, 0.15, 1.0, 0.3, "part of its memory's bandwidth", "STREAM on NVIDIA devices"
+    ),
+    "kernel_s": Parameter(
+        5e-6, 5e-7, 3e-5, 0.8, "device time that an operator takes besides", "CUDA's launch gaps"
+    ),
+    "launch_s": Parameter(
+        3e-5, 2e-6, 1.5e-4, 0.6, "host time to start an operator", f"vTrain: {FIELD}"
+    ),
+    "inside": Parameter(
+        0.6, 0.1, 1.0, 0.3, "part of the nominal bandwidth in a node", BANDWIDTHS
+    ),
+    "across": Parameter(
+        0.8, 0.05, 1.2, 0.5, "part of the nominal bandwidth between two nodes", BANDWIDTHS
+    ),
+    "decline": Parameter(
+        0.15, 0.01, 1.0, 0.7, "power of nodes by which that bandwidth falls", BANDWIDTHS
+    ),
+    "network_s": Parameter(
+        2e-5, 3e-6, 2e-3, 1.5, "latency of a message between nodes", "NCCL's tuning table"
+    ),
+    "collective_s": Parameter(
+        2e-5, 2e-6, 2e-4, 0.7, "to start a collective", "NCCL's tuning table"
+    ),
+    "hop_s": Parameter(
+        2e-4, 1e-5, 0.1, 1.2, "host time to hand a microbatch on between stages", f"vTrain: {FIELD}"
+    ),
+    "skew": Parameter(
+        0.03, 1e-3, 1.0, 2.0,
+        "how much later operators start for each further rank of a tensor group whose stages are "
+        "on other nodes", "none: 0 in Megatron, 0.5 in nanotron",
+    ),
+    "overlap": Parameter(
+        0.8, 0.1, 1.0, 0.3, "part of a pass behind which gathers and gradients hide", FIELD
+    ),
+    "step_s": Parameter(
+        5e-3, 1e-4, 0.5, 1.0, "what every step costs besides", f"vTrain: {FIELD}"
+    ),
+}  # fmt: skip
+"""Of which systems differ; each has a meaning, bounds and a source."""
+
+OF_DEVICE = ("matrix_efficiency", "attention_efficiency")
+"""What differs from one kind of device to the next in one table; all else is its system's."""
+
+DEVICES: Mapping[str, Mapping[str, float]] = {
+    "a100": {"matrix_efficiency": 0.8, "attention_efficiency": 0.6},
+    "h100": {"matrix_efficiency": 0.65, "attention_efficiency": 0.5},
+    "h200": {"matrix_efficiency": 0.65, "attention_efficiency": 0.5},
+}
+"""Device → its defaults: cuBLAS reaches 250 of 312 and 640 to 700 of 989.5 TFLOP/s; Dao 2023
+(FlashAttention-2, §4.1) 180 to 225 on A100, 300 to 350 on H100."""
+
+
+def defaults(device: str) -> Parameters:
+    """Return the defaults of a device, by its short name without the size of its memory."""
+    own = DEVICES.get(device, {})
+    return Parameters(**{n: own.get(n, p.default) for n, p in PARAMETERS.items()})

@@ -1,0 +1,146 @@
+"""The model of a device: its laws, its fit to measured rows, its interval, and bad tables."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalebench.costmodel.links.topology import TOPOLOGIES
+from scalebench.errors import UsageError
+from scalebench.search.choice import Choice, columns_of
+from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, predicted_s
+from scalebench.search.devices.measured import contradictions, measured_rows, row_of
+from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
+from scalebench.search.job import Job
+from scalebench.search.links import LinkValues, NominalLinks
+from scalebench.search.ranking import search
+from scalebench.search.speed import assumed_speed, device_type, modelled_speed
+from scalebench.search.step import step_parts
+from tests.unit.search.jobs import SMALL, job
+
+A100 = defaults("a100")
+
+
+def job_of(gpu: str, values: Parameters) -> Job:
+    links = NominalLinks(TOPOLOGIES["dgx-a100"], "", LinkValues.of(values))
+    speed = modelled_speed(device_type(gpu), values, "")
+    return Job(SMALL, 1, 1, speed, links, device="cuda", receives_ahead=False)
+
+
+def rows(number: int = 24, seed: int = 0):
+    """Return rows of different shapes on 8 to 32 GPUs whose step is not known yet."""
+    random, made = np.random.default_rng(seed), []
+    while len(made) < number:
+        given = {
+            "gpu": "a100", "gpus": int(random.choice([8, 16, 32])), "heads": 16, "batch": 128,
+            "layers": int(random.choice([16, 24])), "width": int(random.choice([1024, 2048, 4096])),
+            "sequence": 1024, "microbatch": int(random.choice([1, 2, 4])),
+            "tensor": int(random.choice([1, 2, 8])), "pipeline": int(random.choice([1, 2, 4])),
+            "zero": int(random.choice([0, 1])), "step_s": 1.0,
+        }  # fmt: skip
+        row = row_of(given)
+        try:
+            assert row.choice
+        except ValueError:
+            continue
+        made.append(row)
+    return made
+
+
+def measured(values: Parameters, noise: float = 0.0, number: int = 24, seed: int = 0):
+    """Return rows as a system with such parameters would have measured them."""
+    some, random = rows(number, seed), np.random.default_rng(seed + 1)
+    steps = predicted_s(some, Fit({"a100": values}, 1, 0, 0), job_of)
+    steps = steps * np.exp(random.normal(0, noise, len(steps)))
+    return [row.model_copy(update={"step_s": float(s)}) for row, s in zip(some, steps, strict=True)]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_better_device_or_link_is_never_slower(name: str) -> None:
+    better = name in ("matrix_efficiency", "attention_efficiency", "memory_efficiency", "inside",
+                      "across", "overlap")  # fmt: skip
+    factor = 1.1 if better else 0.9
+    other = A100._replace(**{name: getattr(A100, name) * factor})
+    usual, faster = (predicted_s(rows(), Fit({"a100": v}, 1, 0, 0), job_of) for v in (A100, other))
+    assert (faster <= usual * 1.001).all()  # shorter passes hide less
+
+
+def test_large_products_on_a_fast_memory_take_what_one_efficiency_says() -> None:
+    """Without launches and with a memory that takes no time, only FLOPs at the peak are left."""
+    model = replace(SMALL, width=16384, heads=16, inner=65536, context=4096, vocabulary=65536)
+    values = A100._replace(kernel_s=1e-12, launch_s=1e-12, step_s=1e-12, attention_efficiency=0.5)
+    of = columns_of([Choice(data=1, precision="bfloat16", microbatches=1)])
+    device = device_type("a100")._replace(memory_byte_per_s=1e18, units=1)
+    here = Job(model, 1, 8, modelled_speed(device, values, ""), job_of("a100", values).links)
+    plain = replace(here, speed=assumed_speed(device, values.matrix_efficiency))
+    ratio = step_parts(here, of).step_s / step_parts(plain, of).step_s
+    assert float(ratio[0]) == pytest.approx(1.0, rel=0.02)
+
+
+def test_the_bound_still_excludes_nothing_that_is_fast() -> None:
+    known = job(8, 16, speed=modelled_speed(device_type("a100"), A100, ""), device="cuda")
+    pruned, whole = (search(known, 5, prune=prune).best.step_s for prune in (True, False))
+    assert pruned == pytest.approx(whole)
+
+
+def test_a_fit_finds_what_was_planted() -> None:
+    planted = A100._replace(matrix_efficiency=0.6, launch_s=6e-5, inside=0.4)
+    found = fit_rows(measured(planted), job_of, interval=False).of("a100")
+    assert found.launch_s == pytest.approx(planted.launch_s, rel=0.1)
+    unseen = rows(30, seed=9)
+    truth = predicted_s(unseen, Fit({"a100": planted}, 1, 0, 0), job_of)
+    usual, fitted = (
+        predicted_s(unseen, fit, job_of) for fit in (UNFITTED, Fit({"a100": found}, 1, 0, 0))
+    )
+    assert np.abs(fitted / truth - 1).mean() < min(0.05, np.abs(usual / truth - 1).mean() / 3)
+
+
+def test_the_interval_holds_and_widens_with_the_distance() -> None:
+    planted = A100._replace(matrix_efficiency=0.6, launch_s=6e-5)
+    inside = []
+    for seed in (1, 2, 3):
+        fit = fit_rows(measured(planted, noise=0.1, number=20, seed=seed), job_of)
+        unseen = measured(planted, noise=0.1, number=60, seed=seed + 10)
+        errors = np.log([row.step_s for row in unseen] / predicted_s(unseen, fit, job_of))
+        low, high = fit.interval("a100", 32)
+        inside.append(np.mean((errors >= low) & (errors <= high)))
+    assert 0.8 <= np.mean(inside) <= 0.99
+    far, other = fit.interval("a100", 2048), fit.interval("h100", 32)
+    assert far[0] < low and far[1] > high and other[0] < low and other[1] > high
+
+
+GOOD = "gpus,layers,width,heads,sequence,batch,step_s\n8,24,2048,16,1024,64,1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("heads,", "").replace(",16", ""), "lacks heads"),
+        (GOOD.replace("step_s", "speed"), "lacks a speed"),
+        (GOOD.replace("batch", "batch,colour").replace(",64", ",64,red"), "columns: colour"),
+        (GOOD.replace("step_s", "step_s,samples_per_s").replace("1.0", "1.0,64"), "give one of"),
+        (GOOD.replace(",1.0", ",1000.0"), "another unit"),
+        (GOOD.replace(",1.0", ",0.001"), "another unit"),
+        (GOOD.replace(",64,", ",63,"), "do not divide"),
+        (GOOD.replace(",1.0", ",-1"), "greater than 0"),
+        (GOOD.replace("batch", "batch,gpu").replace(",64", ",64,z80"), "z80"),
+        (GOOD.splitlines()[0] + "\n", "lacks"),
+    ],
+)  # fmt: skip
+def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        measured_rows(file, "a100")
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_units_of_speed_are_the_same_step_and_contradictions_are_named(tmp_path: Path) -> None:
+    given = {"gpus": 8, "layers": 24, "width": 2048, "heads": 16, "sequence": 1024, "batch": 64}
+    speeds = {"step_s": 2.0, "tokens_per_s": 32768, "tokens_per_s_per_gpu": 4096,
+              "samples_per_s": 32}  # fmt: skip
+    made = [row_of({**given, name: value}) for name, value in speeds.items()]
+    assert [row.step_s for row in made] == pytest.approx([2.0] * 4)
+    assert contradictions(made) == []
+    assert "3.0-fold" in contradictions([*made, row_of({**given, "step_s": 6.0})])[0]
