@@ -26,7 +26,7 @@ class Format:
 
     Attributes:
         export: Makes the file's content.
-        only_good: It holds only rows that went well; the others cannot be told in it.
+        only_good: It holds only rows that succeeded; it has no place for the others.
     """
 
     export: Export

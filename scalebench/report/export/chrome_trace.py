@@ -36,7 +36,7 @@ FIRST_LANE = 100
 
 
 def export_chrome_trace(run: StoredRun, summary: Summary) -> str:
-    """Return the traces of all launches that went well.
+    """Return the traces of all launches that succeeded.
 
     Raises:
         UsageError: The run holds none.

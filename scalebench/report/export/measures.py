@@ -1,7 +1,7 @@
 """What of a row goes to other tools: its numbers with unit and direction, its name, its caveats.
 
 Tools that follow a number over many runs know nothing of scalebench. They get a name that says
-under which conditions the number holds, and only numbers of rows that went well.
+under which conditions the number holds, and only numbers of rows that succeeded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -134,7 +134,7 @@ def row_name(row: Row) -> str:
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the rows that went well and have a step time or one of recovery, and the others."""
+    """Return the rows that succeeded and have a step time or one of recovery, and the others."""
     good = [row for row in rows if row.status == "ok" and (row.step_s or times_of(row.recovery))]
     return good, [row for row in rows if row not in good]
 

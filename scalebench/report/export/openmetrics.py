@@ -4,7 +4,7 @@ Everything is a gauge. Prometheus' format does not know OpenMetrics' own types (
 node_exporter's textfile collector refuses a file that has one of them.
 
 A measured number is a gauge; the ends of its 95 % interval are gauges of their own, named
-``…_lower_…`` and ``…_upper_…``, so that no sum mixes them. Only rows that went well have numbers;
+``…_lower_…`` and ``…_upper_…``, so that no sum mixes them. Only rows that succeeded have numbers;
 ``scalebench_row_status`` has every row, ``scalebench_unavailable_info`` the reason for every null.
 Source: https://prometheus.io/docs/specs/om/open_metrics_spec/ and
 https://prometheus.io/docs/instrumenting/exposition_formats/
@@ -50,7 +50,7 @@ _BOUNDS = {"": "value", "_lower": "low", "_upper": "high"}
 
 
 def export_openmetrics(run: StoredRun, summary: Summary) -> str:
-    """Return every row's status, the numbers of those that went well, and the reasons for nulls."""
+    """Return every row's status, the numbers of those that succeeded, and the reasons for nulls."""
     lines = [*_about_run(summary), *_statuses(summary), *_launches(summary)]
     for name in dict.fromkeys([*(m.name for m in MEASURES), *ABOUT]):
         lines += _family(name, summary)

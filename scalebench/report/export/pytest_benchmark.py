@@ -20,7 +20,7 @@ VERSION = "5.3.1"
 
 
 def export_pytest_benchmark(run: StoredRun, summary: Summary) -> str:
-    """Return the rows that went well as benchmarks; the others stand below ``scalebench``.
+    """Return the rows that succeeded as benchmarks; the others stand below ``scalebench``.
 
     Raises:
         ScalebenchError: There is neither.

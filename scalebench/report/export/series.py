@@ -31,7 +31,7 @@ MAX_NAME = 1024
 
 
 def export_bencher(run: StoredRun, summary: Summary) -> str:
-    """Return the rows that went well, and collectives.
+    """Return the rows that succeeded, and collectives.
 
     Raises:
         ScalebenchError: There is neither.

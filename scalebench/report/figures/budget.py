@@ -85,7 +85,7 @@ def drawn_parts(rows: Sequence[Row]) -> list[Part]:
 
 
 def _bars(part: Part, lanes: BudgetLanes) -> go.Bar:
-    """One part in every lane; hatched where it cannot be told from zero."""
+    """One part in every lane; hatched where it may be zero."""
     sure = [part is RESIDUAL or causes.certain(row, budget, part) for _, row, budget in lanes]
     visible = [abs(budget.share(part)) >= NEGLIGIBLE for _, _, budget in lanes]
     return bars(
@@ -284,7 +284,7 @@ def _hanging(row: Row, budget: Budget, parts: Sequence[Part]) -> go.Bar:
 
 
 def _doubtful(row: Row, budget: Budget, part: Part) -> bool:
-    """Whether a part that can be seen cannot be told from zero."""
+    """Whether a part that can be seen may be zero."""
     if part is RESIDUAL or not budget.knows(part) or abs(budget.share(part)) < NEGLIGIBLE:
         return False
     return not causes.certain(row, budget, part)

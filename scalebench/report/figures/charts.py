@@ -227,7 +227,7 @@ def views(
     names: Sequence[str],
     layouts: Sequence[dict[str, Any]] | None = None,
 ) -> Choices | None:
-    """Return a view for each name, of the traces that bear its mark; None without a name.
+    """Return a view for each name, of the traces that have its mark; None without a name.
 
     Of a single one there is nothing to choose; its name says what the figure is about.
 

@@ -15,7 +15,7 @@ from scalebench.report.words import wording
 from scalebench.report.words.wording import place
 
 SCALE = [[0.0, "#0072B2"], [0.5, "#F2F2F2"], [1.0, "#D55E00"]]
-"""Blue: faster, orange: slower; told apart by every sight."""
+"""Blue: faster, orange: slower; distinguished by every sight."""
 
 ROW_PX = 26
 LEAST_REACH = 0.02

@@ -39,7 +39,7 @@ class Sweep:
     """The points of one operation at one N, with their fit.
 
     Attributes:
-        among: All fits beside it: what tells it from them is in its name.
+        among: All fits next to it: what tells it from them is in its name.
     """
 
     fit: LinkFit
@@ -97,7 +97,7 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
 
     Args:
         profile: With at least one fitted sweep.
-        rate_bit_per_s: What the link was set to; None: nobody set it.
+        rate_bit_per_s: What the link was set to; None: it was not set.
     """
     found = sweeps(profile)
     rate = None if rate_bit_per_s is None else rate_bit_per_s / 8

@@ -25,7 +25,7 @@ ROOM = 0.22
 
 
 def memory_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
-    """Draw the categories of every peak that was told apart; None without any."""
+    """Draw the categories of every peak that was separated; None without any."""
     drawn = apart(rows)
     if not drawn:
         return None
@@ -224,7 +224,7 @@ MEMORY_AXES = ChartKind(
 
 
 NEAR = 0.1
-"""Of the capacity: a peak above this is drawn beside it; below, the bars would be too short."""
+"""Of the capacity: a peak above this is drawn next to it; below, the bars would be too short."""
 
 
 def device_bytes(environment: Mapping[str, Any]) -> int | None:

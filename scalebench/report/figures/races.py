@@ -181,7 +181,7 @@ def _staleness_figure(rows: Sequence[Row], looks: Looks) -> go.Figure:
 
 
 def conclude_staleness(rows: Sequence[Row]) -> str | None:
-    """Say whose gradients are the stalest; None: nobody's were counted."""
+    """Say whose gradients are the stalest; None: none were counted."""
     found = [(row, row.lockstep.mean_staleness) for row, _ in _counted(rows) if row.lockstep]
     known = [(row, mean) for row, mean in found if mean is not None]
     if not known:
@@ -213,7 +213,7 @@ WIDEST = 3.0
 
 AS_FAST, SLOWER, UNKNOWN = "not significantly slower", "slower", "not known"
 VERDICT_COLORS = {AS_FAST: COLORS[0], SLOWER: COLORS[1], UNKNOWN: NEUTRAL}
-"""What is said of a case beside the fastest → its colour."""
+"""What is said of a case next to the fastest → its colour."""
 
 
 def framework_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:

@@ -147,7 +147,7 @@ def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
 
 
 def _dodged(keys: Collection[CaseKey], largest: int) -> dict[CaseKey, float]:
-    """Set the cases beside each other, so that their intervals do not hide one another.
+    """Set the cases next to each other, so that their intervals do not hide one another.
 
     Args:
         keys: The cases in their order.

@@ -39,7 +39,7 @@ def advise(row: Row, of_suite: Sequence[Row] = ()) -> Advice | None:
 def first_loss(row: Row, of_suite: Sequence[Row] = ()) -> Loss | None:
     """Return the loss to act on first; None: something else is to be done first.
 
-    One of less than 1 % of the step is none beside a larger part that nothing is known of.
+    One of less than 1 % of the step is none next to a larger part that nothing is known of.
     """
     found = losses(row, of_suite)
     if not found or not row.step_s:

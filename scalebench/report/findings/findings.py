@@ -1,6 +1,6 @@
 """The verdict in plain words, made from the rows and from nothing else.
 
-No cause is named that was not measured; what cannot be told is said to be inconclusive.
+No cause is named that was not measured; what is not known is called inconclusive.
 """
 
 from collections.abc import Sequence
@@ -144,7 +144,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
 
     Args:
         rows: Its rows, by world size.
-        of_suite: All rows of the suite, where the case is to be held against its neighbours.
+        of_suite: All rows of the suite, where the case is to be compared with its neighbours.
     """
     headline = headline_row(rows)
     kind, sentence = _answer(rows, headline)

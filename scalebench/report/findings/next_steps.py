@@ -57,7 +57,7 @@ def next_steps(
 ) -> tuple[NextStep, ...]:
     """Return what to try first in a run, that which could win most seconds of a step first.
 
-    Only the best case of each suite is looked at: whoever reads the run trains with that one. Only
+    Only the best case of each suite is looked at: the reader trains with that one. Only
     losses that are significant count, and only with an advice that has a number behind it.
 
     Args:

@@ -111,7 +111,7 @@ LEAST_SAVING = 0.05
 
 
 def least_memory(ranking: Ranking | None) -> str:
-    """Say which case needs the least memory, beside the one of the highest efficiency.
+    """Say which case needs the least memory, next to the one of the highest efficiency.
 
     Returns:
         Empty: there are not several cases, a peak was not counted, or none stands out.

@@ -272,7 +272,7 @@ class CaseLine:
     """A case of a suite's card: its result with the interval.
 
     Attributes:
-        doubt: Marks under which the result itself may be wrong; empty: it bears none.
+        doubt: Marks under which the result itself may be wrong; empty: it has none.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 The verdicts are the gate's. The launches of two runs were not interleaved: whatever changed on the
 machine in between is part of the difference. Other machines, software and settings, which the gate
-refuses, are what one may want to see here, and stand in a table beside it.
+refuses, are what one may want to see here, and stand in a table next to it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ class RunComparison:
 
     Attributes:
         id: Of the element on the page.
-        base: Name of the run that the other is held against.
+        base: Name of the run that the other is compared with.
         new: Name of the other.
         suites: Name of each suite, and the figure of what changed.
         pairs: The rows in both.
@@ -96,7 +96,7 @@ def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> Ru
 
     Args:
         comparison_id: Of the element on the page.
-        base: What it is held against.
+        base: What it is compared with.
         new: The run.
         looks: Of the cases of both.
     """

@@ -159,7 +159,7 @@ def _mark(look: Look, axes: _Axes, x: float, row: Row, one: Estimate, link: str)
 
 
 def swatch(look: Look, hollow: bool = False) -> Markup:
-    """Return a case's marker, for a name beside it."""
+    """Return a case's marker, for a name next to it."""
     color = look.color or NEUTRAL
     fill = "none" if hollow else color
     return Markup(

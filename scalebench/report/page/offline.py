@@ -31,7 +31,7 @@ def render_offline(
     Args:
         template: Name of the file below ``templates/``.
         with_charts: Whether plotly's script is needed.
-        plotly: Where plotly's script lies beside the page, as a relative path, for a folder of
+        plotly: Where plotly's script lies next to the page, as a relative path, for a folder of
             pages that share it; None: inside the page.
         context: What the template shows.
     """
@@ -147,7 +147,7 @@ def plotly_script() -> str:
 def _policy(scripts: Sequence[str], beside: str | None) -> str:
     """Return a policy under which only ``scripts`` run, and nothing is fetched.
 
-    Where plotly's script lies beside the page, scripts of the same place run, too.
+    Where plotly's script lies next to the page, scripts of the same place run, too.
     """
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

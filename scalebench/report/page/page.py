@@ -133,7 +133,7 @@ def render_page(
     Args:
         summaries: Of the runs.
         page_data: What each run's folder holds beyond its summary; None: nothing is known of it.
-        plotly: Where plotly's script lies beside the page; None: inside it.
+        plotly: Where plotly's script lies next to the page; None: inside it.
     """
     looks = assign(row for summary in summaries for row in summary.rows)
     beside = [None] * len(summaries) if page_data is None else page_data
@@ -260,7 +260,7 @@ def title(summary: Summary) -> str:
 
 
 def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, tuple[str, ...]], ...]:
-    """Return each mark that occurs, explained, with the rows that bear it."""
+    """Return each mark that occurs, explained, with the rows that have it."""
     names = dict.fromkeys(name for row in rows for name in marks(row))
     return tuple((explain(name), bearers(rows, name)) for name in names)
 

@@ -146,7 +146,7 @@ def _parts(job: JobFigures) -> Sequence[_Part]:
 
 
 def _label(rank: RankFigures, job: JobFigures) -> str:
-    """Name a bar; files of the same rank are told apart by their place."""
+    """Name a bar; files of the same rank are distinguished by their place."""
     same = [other for other in job.ranks if other.trace.rank == rank.trace.rank]
     number = f" ({same.index(rank) + 1})" if len(same) > 1 else ""
     return f"rank {rank.trace.rank}{number}"

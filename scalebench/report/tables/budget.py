@@ -73,7 +73,7 @@ def _part_column(header: str, parts: tuple[Part, ...]) -> PartColumn:
 def doubtful(row: Row, budget: Budget, parts: Sequence[Part]) -> bool:
     """Whether one of the parts is written as a number that is no cause.
 
-    It cannot be told from zero, or the parts do not add up: then none is certain. What is
+    It may be zero, or the parts do not add up: then none is certain. What is
     unexplained is what it is.
     """
     return any(

@@ -199,7 +199,7 @@ ARRIVALS: tuple[Column[tuple[Row, Straggler]], ...] = (
 
 
 def _ratio(estimate: Estimate) -> str:
-    """Write a ratio in percent; one that cannot be told from zero is marked."""
+    """Write a ratio in percent; one that may be zero is marked."""
     text = wording.signed(100 * estimate.value)
     doubt = "" if estimate.excludes_zero or estimate.low == estimate.high else "?"
     return f"{text} %{doubt}"

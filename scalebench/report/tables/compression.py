@@ -110,7 +110,7 @@ def break_even_of(row: Row) -> Estimate | None:
 
 
 def link_of(row: Row, rows: Sequence[Row]) -> float | None:
-    """Return the bandwidth of a rank's link that a row's break-even is held against, bit/s."""
+    """Return the bandwidth of a rank's link that a row's break-even is compared with, bit/s."""
     calibrated = told(row).link_byte_per_s
     return link_bit_per_s(rows, row.world_size) if calibrated is None else BITS * calibrated
 

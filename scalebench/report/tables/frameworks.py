@@ -202,7 +202,7 @@ def versions(row: Row) -> str:
 
 
 def _with_tested(facts: FrameworkFacts, name: str) -> str:
-    """Write a version beside the one that is tested: ``"deepspeed 9.0 (tested: 0.19.8)"``."""
+    """Write a version next to the one that is tested: ``"deepspeed 9.0 (tested: 0.19.8)"``."""
     tested = facts.tested.get(name)
     said = f"tested: {tested}" if tested else "not tested"
     return f"{name} {facts.versions.get(name) or 'unknown'} ({said})"

@@ -116,7 +116,7 @@ CASE: Column[Placed] = Column(
     "case", lambda row: wording.plain(row.case, 64), numeric=False, once=True, fold=CASE_WIDTHS[0]
 )
 SHRINKING_CASE = replace(CASE, wraps=True)
-"""Gives way before the numbers beside it do."""
+"""Gives way before the numbers next to it do."""
 
 RANKS: Column[Placed] = Column("N", lambda row: str(row.world_size))
 
@@ -262,7 +262,7 @@ class Screen:
             self.line(text, style, indent)
 
     def title(self, title: str, remark: str = "") -> None:
-        """Add a title with a remark beside it; an empty one is none."""
+        """Add a title with a remark next to it; an empty one is none."""
         beside = [line(f"  {remark}", self.ascii_only, "dim")] if remark else []
         self.add(Text.assemble(line(title, self.ascii_only, "bold"), *beside))
 
@@ -325,7 +325,7 @@ class Table(Generic[S]):
         columns: Or how they follow from the lines.
         lines: What of a suite's rows stands in a line each.
         heading: The title on the page, where it is another one.
-        remark: Beside the title on a terminal.
+        remark: Next to the title on a terminal.
         lead: Lines between title and table on a terminal.
         about: What the page says above the table before the notes, as a sentence.
         notes: What has to be known to read it: above the table on the page, below elsewhere.

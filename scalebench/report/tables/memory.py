@@ -73,7 +73,7 @@ class Peak:
     """The peak of a row's fullest rank, bytes.
 
     Attributes:
-        parts: By `CATEGORIES`; empty: not told apart.
+        parts: By `CATEGORIES`; empty: not separated.
         total: Their sum, or the row's peak.
         predicted: None: could not be predicted.
     """

@@ -1,4 +1,4 @@
-"""What the cost model says beside what was measured, as tables: for terminal, Markdown and page."""
+"""What the cost model says next to what was measured: for terminal, Markdown and page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ NOTHING = wording.DASH
 
 
 def sentence(row: Row) -> str | None:
-    """Say what the cost model makes of a measured row, beside the measurement; None: nothing."""
+    """Say what the cost model makes of a measured row, next to the measurement; None: nothing."""
     told, error = row.prediction, row.prediction_error
     if error is None or row.step_s is None:
         return None

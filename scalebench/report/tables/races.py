@@ -270,7 +270,7 @@ def _percent(share: float) -> str:
 def lockstep_sentence(rows: Sequence[Row]) -> str | None:
     """Say whether lockstep loses at the largest size, or what replaces waiting costs more.
 
-    None: there is nothing to compare: no DDP, or nobody else reached the target.
+    None: there is nothing to compare: no DDP, or no other case reached the target.
     """
     arrived = [(row, row.race) for row in rows if row.race and row.race.time_to_target_s]
     together = [pair for pair in arrived if pair[0].strategy == IN_LOCKSTEP]

@@ -39,7 +39,7 @@ def headline(rows: Sequence[Row]) -> str | None:
 
 
 def without_costs(rows: Sequence[Row]) -> str | None:
-    """Say what was restored, and how long a kill takes, where costs stand beside it.
+    """Say what was restored, and how long a kill takes, where costs stand next to it.
 
     None: nothing was saved.
     """

@@ -36,7 +36,7 @@ VERY_LATE = 0.1
 """Of the step: so late, a few operations are enough if the rank comes last to all of them."""
 
 FEW = 4
-"""Operations below which nobody is named."""
+"""Operations below which no rank is named."""
 
 
 def budgeted(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
@@ -52,7 +52,7 @@ def arrivals(row: Row) -> list[Straggler]:
 
 
 def straggler(row: Row) -> Straggler | None:
-    """Return the rank that holds the others up; None where nobody does so steadily.
+    """Return the rank that holds the others up; None where no rank does so steadily.
 
     It comes last in more than 60 % of the operations and half as often again as chance would have
     it, by more than 1 % of a step. No test of significance: arrivals of one step depend on one
@@ -213,10 +213,10 @@ LIKELY = 0.5
 """Of an interval's half width: noise alone is so much in one of six cases at most."""
 
 MISMATCHED = ("exposed_transfer", "wait")
-"""Parts that cannot be told apart where the ranks' operations could not be matched."""
+"""Parts that cannot be separated where the ranks' operations could not be matched."""
 
 TOGETHER = "transfer including waiting"
-"""What takes the time where the two cannot be told apart."""
+"""What takes the time where the two cannot be separated."""
 
 ESTIMATE_NAMES = {
     "trace": "trace",

@@ -261,7 +261,7 @@ def details(row: Row, name: str) -> str:
 
 
 def bearers(rows: Sequence[Row], name: str) -> tuple[str, ...]:
-    """Say which rows bear a mark: one text for each of its details."""
+    """Say which rows have a mark: one text for each of its details."""
     told: dict[str, list[str]] = {}
     several = len({row.suite for row in rows}) > 1
     for row in rows:
