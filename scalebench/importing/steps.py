@@ -30,6 +30,8 @@ LONGER, SHORTER = 1.1, 0.5
 MOST_WARMUP = 10
 SPANS = 100
 """A span has to be so many times what its clock tells."""
+MOST_COMPARED = 200_000
+"""Records whose clock is compared with what they print."""
 DIFFER = 0.03
 """Clock and printed time that differ by more are told."""
 
@@ -81,8 +83,9 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     at = columns["step"] / (batch or 1.0) if form.step_in == "samples" else columns["step"]
     if form.step_in == "samples" and batch is None:
         at = np.arange(len(at), dtype=float)
-    by_clock = _by_clock(columns["clock"], at, log.records.resolution)
     printed = _printed(form, columns, at, log)
+    enough = None if printed is None or _doubted(form) else MOST_COMPARED
+    by_clock = _by_clock(columns["clock"][:enough], at[:enough], log.records.resolution)
     if printed is None or (_doubted(form) and len(by_clock.seconds)):
         other = by_clock if len(by_clock.seconds) else _by_rate(columns, work)
         chosen = other if len(other.seconds) else printed or other
