@@ -23,9 +23,11 @@ block again, as Megatron-LM did for SC21.
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks import published_sets
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.search.choice import choices
 from scalebench.search.job import ComputeSpeed, Job
@@ -282,7 +284,12 @@ def main() -> None:
         "--one-efficiency", action="store_true",
         help="the first row's efficiency for all of Megatron-LM, whatever memory they move",
     )  # fmt: skip
+    parser.add_argument("--data", type=Path, help="a folder of other people's tables instead")
     asked = parser.parse_args()
+    if asked.data is not None:
+        for line in published_sets.table(asked.data):
+            print(line, flush=True)
+        return
     print(table(not asked.whole_messages, asked.one_efficiency))
 
 

@@ -5,7 +5,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalebench.search.devices.measured import MeasuredRow, row_of
+import numpy as np
+from scipy.stats import spearmanr
+
+from scalebench.costmodel.links.topology import TOPOLOGIES
+from scalebench.search.devices.fit import fit_rows, predicted_s
+from scalebench.search.devices.measured import MeasuredRow, measured_s, row_of
+from scalebench.search.devices.parameters import Parameters
+from scalebench.search.job import Job
+from scalebench.search.links import LinkValues, NominalLinks
+from scalebench.search.model import SearchModel
+from scalebench.search.space import Floats
+from scalebench.search.speed import device_type, modelled_speed
 
 Line = Mapping[str, str]
 Rows = list[MeasuredRow]
@@ -136,3 +147,55 @@ SETS: Mapping[str, tuple[str, Callable[[Path], Rows], Callable[[MeasuredRow], bo
     "fms-fsdp": ("fms_fsdp_llama2_a100.csv", fms, lambda row: True),
 }  # fmt: skip
 """Name → file, how it is read, and which of its rows."""
+
+
+def _job_of(gpu: str, values: Parameters) -> Job:
+    device = device_type(gpu)
+    assert device.topology is not None, "the published devices have one"
+    links = NominalLinks(TOPOLOGIES[device.topology], "", LinkValues.of(values))
+    model = SearchModel("", 1, 1, 1, 1, 1, 1, 1)
+    speed = modelled_speed(device, values, "")
+    return Job(model, 1, 1, speed, links, device="cuda", receives_ahead=False)
+
+
+def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
+    """Return one row of the table: means over draws of the rows that are fitted."""
+    found = []
+    for seed in range(seeds if num_fitted else 1):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        fit = fit_rows([rows[i] for i in order[:num_fitted]], _job_of)
+        rest = [rows[i] for i in order[num_fitted:]]
+        step, truth = predicted_s(rest, fit, _job_of), measured_s(rest)
+        off, errors = np.abs(step / truth - 1), np.log(truth / step)
+        ends = np.array([fit.interval(row.gpu, row.gpus) for row in rest])
+        inside = (errors >= ends[:, 0]) & (errors <= ends[:, 1])
+        ranks = spearmanr(step, truth).statistic if len(rest) > 2 else np.nan
+        worse = _regrets(rest, step, truth) or [np.nan]
+        found.append([100 * off.mean(), 100 * np.median(off), 100 * inside.mean(), ranks,
+                      np.median(worse), max(worse)])  # fmt: skip
+    mean, median, share, ranks, regret, worst = np.mean(found, axis=0)
+    return (f"| {name} | {num_fitted} | {mean:.1f} % | {median:.1f} % | {share:.0f} % "
+            f"| {ranks:.2f} | {regret:.2f}, {worst:.2f} |")  # fmt: skip
+
+
+def _regrets(rows: Rows, step: Floats, truth: Floats) -> list[float]:
+    """Return measured step of the first choice over the fastest, of each model and nodes."""
+    alike: dict[tuple[Any, int], list[int]] = {}
+    for i, row in enumerate(rows):
+        alike.setdefault((row.model, row.gpus), []).append(i)
+    several = [each for each in alike.values() if len(each) > 2]
+    return [float(truth[e[int(np.argmin(step[e]))]] / truth[e].min()) for e in several]
+
+
+def table(folder: Path, seeds: int = 3) -> Iterator[str]:
+    """Yield the table of docs/predictions.md: every set, fitted to 0, 1 and 20 of its rows."""
+    yield (
+        "| measured by others | rows fitted | mean error | median | inside 90 % | rank correlation "
+        "| regret: median, worst |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for name, (file, read, keep) in SETS.items():
+        rows = [row for row in read(folder / file) if keep(row)]
+        for num_fitted in (0, 1, 20):
+            if len(rows) > num_fitted + 1:
+                yield _line(name, rows, num_fitted, seeds)
