@@ -47,6 +47,9 @@ Finding = Literal[
 OPEN: tuple[Finding, ...] = ("probably regressed", "no change seen", "inconclusive")
 """What more launches may decide."""
 
+TRIMMED = 0.15
+"""Share of the rounds of two versions that is cut at either end."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -101,10 +104,12 @@ class Judgement:
 def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
     """Return two sides whose launches stood next to each other in time, by turns.
 
-    What both launches of a round share, drift, cancels in their difference: the variance of the
-    change is that of the differences over the rounds, with one degree of freedom less than rounds
-    (Student's paired t). Half of each goes to either side, so that Welch's formula gives it back.
-    The rank test of two independent sides does not apply.
+    What both launches of a round share, drift, cancels in their difference. A round in which
+    something else ran on the machine tells nothing: the change is the mean of the differences
+    without the outermost, `TRIMMED`, its variance that of the differences with these drawn in
+    to the next ones, with one degree of freedom less than are left (Tukey & McLaughlin 1963; Yuen
+    1974). Half of it goes to either side, so that Welch's formula gives it back. The rank test of
+    two independent sides does not apply.
 
     Args:
         base: One value per round.
@@ -112,9 +117,16 @@ def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
     """
     if len(base.values) != len(new.values) or len(base.values) < 2:
         return base, new
-    differences = np.subtract(new.values, base.values)
-    half = Variance(float(differences.var(ddof=1)) / 2, (len(differences) - 1) / 2)
-    return replace(base, variance=half, values=()), replace(new, variance=half, values=())
+    differences = np.sort(np.subtract(new.values, base.values))
+    num_cut = int(TRIMMED * len(differences))
+    kept = differences[num_cut : len(differences) - num_cut]
+    drawn_in = np.clip(differences, kept[0], kept[-1])
+    inflation = (len(differences) - 1) * len(differences) / (len(kept) - 1) / len(kept)
+    half = Variance(float(drawn_in.var(ddof=1)) * inflation / 2, (len(kept) - 1) / 2)
+    return (
+        replace(base, variance=half, values=()),
+        replace(new, center=base.center + float(kept.mean()), variance=half, values=()),
+    )
 
 
 def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:

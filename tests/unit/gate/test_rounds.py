@@ -2,9 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from scalebench.gate.change import change_between
+from scalebench.gate.family import TRIMMED, paired
 from scalebench.gate.merging import merged
+from scalebench.gate.observation import measured
 from tests.builders.gated import gated, gated_run, verdict_of
 
 
@@ -18,6 +23,30 @@ def drifting(seed: int, factor: float, drift: list[float]):
         )
         for number, level in enumerate(drift)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("num_rounds", [2, 6, 7, 14, 30])
+def test_the_interval_is_that_of_yuen_s_test_of_the_differences(num_rounds):
+    generator = np.random.default_rng(0)
+    drift = generator.normal(0, 1, num_rounds)
+    base, new = (drift + generator.normal(level, 0.1, num_rounds) for level in (0.0, 0.2))
+    change = change_between(*paired(measured(base), measured(new)))
+    expected = stats.ttest_ind(new - base, np.zeros(num_rounds), equal_var=False, trim=TRIMMED)
+    assert change.p_value(1) == pytest.approx(expected.pvalue / 2, rel=1e-9)
+    kept = stats.trim_mean(new - base, TRIMMED)
+    assert change.value == pytest.approx(kept)
+
+
+def test_rounds_in_which_something_else_ran_neither_hide_a_change_nor_make_one():
+    """Two rounds of fourteen, once for either version, in which a step takes half as long again."""
+    generator = np.random.default_rng(0)
+    base, same = generator.normal(0, 0.02, (2, 14))
+    base[3], same[9] = 0.4, 0.5
+    found = change_between(*paired(measured(base), measured(same + 0.05)), confidence=0.992)
+    low, high = found.interval
+    assert 0 < low < 0.05 < high < 0.1
+    low, high = change_between(*paired(measured(base), measured(same)), confidence=0.992).interval
+    assert -0.05 < low < 0 < high < 0.05
 
 
 def test_drift_hides_a_change_between_runs_and_not_between_rounds():
