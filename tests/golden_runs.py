@@ -80,14 +80,17 @@ def digest(value: Any) -> str:
 
 
 def printed(*arguments: str) -> str:
-    """What a command prints, 100 columns wide and without colour, and its exit code."""
+    """What a command prints, 100 columns wide and without colour, and its exit code.
+
+    Not what it logs on the way, every ten seconds.
+    """
     runner = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"})
     done = runner.invoke(cli, arguments, standalone_mode=False)
     if isinstance(done.exception, ScalebenchError | click.ClickException):
         return f"{done.exception}\nexit {int(done.exception.exit_code)}\n"
     if done.exception is not None:
         raise done.exception
-    return f"{done.output}exit {int(done.return_value or 0)}\n"
+    return f"{done.stdout}exit {int(done.return_value or 0)}\n"
 
 
 def slowed(summary: Mapping[str, Any]) -> dict[str, Any]:

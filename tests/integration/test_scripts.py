@@ -412,6 +412,40 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
     assert shown.returncode == 0 and "my-loop" in shown.stdout
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("nothing", ["checks: replicas are in sync · ranks see different data"]),
+        (
+            "data+outside",
+            [
+                "CHECK: the ranks' models differ, in weight of Linear, outside of DDP and bias of"
+                " Linear, outside of DDP; DDP must wrap all of it",
+                "CHECK: all ranks train on the same batches: 2 ranks do the work of one; give the"
+                " DataLoader a DistributedSampler",
+            ],
+        ),
+        (
+            "order+norm+noise",
+            [
+                "CHECK: the ranks' models differ, in 1.weight; DDP must wrap all of it",
+                "CHECK: every epoch has the same order; call sampler.set_epoch(epoch) in each",
+                "CHECK: BatchNorm sees 8 samples, those of one rank; SyncBatchNorm takes those of"
+                " all",
+                "checks: ranks see different data",
+            ],
+        ),
+    ],
+)
+def test_a_script_that_trains_wrongly_is_told_so(
+    run: Run, project: Path, wrong: str, told: list[str]
+) -> None:
+    run("checked.py", wrong, options=("--gpus", "2", "--no-report"))
+    said = " ".join((project / "table").read_text().split())
+    assert [f"script, N=2: {one}" for one in told if one not in said] == []
+    assert said.count("CHECK") == sum("CHECK" in one for one in told)
+
+
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
 """Variable that names an interpreter of another environment: with transformers, accelerate,
 lightning, deepspeed, trl and torch_geometric, or some of them."""

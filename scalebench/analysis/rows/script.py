@@ -11,6 +11,7 @@ from scalebench.analysis.attribution import LARGEST_DIFFERENCE
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.rank_excess import stalls_of
+from scalebench.analysis.rows.script_checks import checks_of
 from scalebench.analysis.timing.mean_step import period_of
 from scalebench.analysis.timing.steps import clean_pace, launch_step_s
 from scalebench.records.rank import RankRecord, StepGap
@@ -87,6 +88,7 @@ def _facts(launches: Sequence[CellResult]) -> ScriptFacts | None:
             calls_per_step=stored.get("calls_per_step"),
             backwards_per_step=stored.get("backwards_per_step"),
             batch_wait_s=_batch_wait(launches),
+            checks=checks_of(launches[0].ranks),
         )
     except (ValidationError, KeyError, TypeError):  # of a version that knows others
         return None

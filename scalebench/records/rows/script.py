@@ -140,6 +140,29 @@ class ProcessGroups(BaseModel):
     count: int
 
 
+class ScriptChecks(BaseModel):
+    """Whether the ranks of a script train one model on different samples, in the first launch.
+
+    Attributes:
+        in_sync: Whether the ranks' parameters are equal after the measurement, but for rounding;
+            null: the script has no DDP, or divides them, or averages now and then.
+        differing: Names of some parameters that are not.
+        num_differing: How many.
+        same_batches: Whether all ranks trained on the same batches, one after the other; null: no
+            DataLoader feeds them, or the ranks do not all divide the data.
+        same_order: Whether an epoch had the order of the one before, because nothing called
+            ``set_epoch``; null: no two epochs began.
+        batch_norms: Modules that normalise by the batch of one rank.
+    """
+
+    in_sync: bool | None = None
+    differing: list[str] = []
+    num_differing: int = 0
+    same_batches: bool | None = None
+    same_order: bool | None = None
+    batch_norms: int = 0
+
+
 class ScriptFacts(BaseModel):
     """What was seen of a script's own code besides its steps, in rank 0 of the first launch.
 
@@ -154,6 +177,7 @@ class ScriptFacts(BaseModel):
         backwards_per_step: Backward passes, mean over the steps; null: likewise.
         batch_wait_s: Waiting for the next batch, per clean step, of the rank that waits least; mean
             over the launches, seconds; null: likewise.
+        checks: Whether the script trains rightly; null: on one rank, or not recorded.
     """
 
     host_waits: HostWaits | None = None
@@ -164,3 +188,4 @@ class ScriptFacts(BaseModel):
     calls_per_step: int | None = None
     backwards_per_step: FiniteFloat | None = None
     batch_wait_s: FiniteFloat | None = None
+    checks: ScriptChecks | None = None

@@ -23,6 +23,7 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
+from scalebench.worker.attach.checks import MOST_BATCHES, Order, print_of
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
@@ -61,6 +62,7 @@ class _Feed:
         asked: Samples of each batch that its sampler has asked for and that has not come yet.
         drawn: Batches since the last backward pass.
         learns: Whether the last one was read with gradients on.
+        print: Of the last one; None: it has been used, or is not wanted.
     """
 
     def __init__(self, dataset: int) -> None:
@@ -71,6 +73,7 @@ class _Feed:
         self.sampler: Any = None
         self.drawn = 0
         self.learns = True
+        self.print: int | None = None
         self._begins_with_samples: bool | None = None
         self.clear()
 
@@ -107,6 +110,8 @@ class Batches:
         tracing: Whether waiting is marked in the profiler's trace.
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
+        prints: Of the first batches that were trained on, see `checks.print_of`.
+        order: Of the epochs.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -114,6 +119,8 @@ class Batches:
         self.tracing = False
         self.off = False
         self.loader: dict[str, Any] | None = None
+        self.prints: list[int] = []
+        self.order = Order()
         self._active: list[_Feed] = []
         self._drawn: list[_Feed] = []
         self._fed_without: int | None = None
@@ -124,6 +131,7 @@ class Batches:
         if feed.sampler is not iterator._sampler_iter:  # a new epoch: nothing is on its way
             feed.sampler = iterator._sampler_iter
             feed.asked.clear()
+            self.order.begins(iterator)
         feed.asked.append(len(index) if hasattr(index, "__len__") else None)
 
     def next_of(self, iterator: Any, original: Any) -> Any:
@@ -153,6 +161,8 @@ class Batches:
         samples = feed.samples_of(batch, iterator)
         feed.samples = None if samples is None or feed.samples is None else feed.samples + samples
         feed.tokens += tokens_of(batch)
+        if len(self.prints) < MOST_BATCHES:
+            feed.print = print_of(batch)
         self._drawn = [one for one in self._drawn if one is not feed] + [feed]
         return batch
 
@@ -169,6 +179,9 @@ class Batches:
                 last = learning[-1] if learning else None
         if last is not None:
             last.trains = True
+            if last.print is not None:
+                self.prints.append(last.print)
+                last.print = None
             self.loader = last.settings
             for feed in learning:
                 feed.trains = feed.trains or feed.drawn <= last.drawn

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.attach import facts, schedule
+from scalebench.worker.attach import checks, facts, schedule
 from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, FeedCounts, Inputs
 from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, OptimizerCalls
@@ -399,6 +399,7 @@ class Watch:
                 "looked_at": self._looks(),
                 "exchange_every": self.exchange_every,
                 "loaded": self.loaded,
+                "checks": self._checks([one for one in known if one is not None]),
                 **facts.of_training(
                     [one for one in known if one is not None], self.request["device"]
                 ),
@@ -420,6 +421,14 @@ class Watch:
             "unused_search_s": self.search.found(self._looked_at),
             "loader": self.batches.loader,
         }
+
+    def _checks(self, optimizers: list[Any]) -> dict[str, Any] | None:
+        """Return what tells whether the ranks train alike; None: this torch does not allow it."""
+        fed = {"batches": self.batches.prints, "repeated_orders": self.batches.order.repeats}
+        try:
+            return {**checks.of_rank(optimizers), **fed}
+        except Exception:  # a check never costs a measurement
+            return None
 
     def _period_so_far(self) -> int:
         if self.schedule is not None:

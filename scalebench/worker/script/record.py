@@ -222,6 +222,7 @@ def rank_fields(
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,
             "loaded": list(raw.get("loaded", ())),
+            "checks": raw.get("checks"),
         },
     }
     try:
