@@ -90,7 +90,8 @@ def printed(*arguments: str) -> str:
         return f"{done.exception}\nexit {int(done.exception.exit_code)}\n"
     if done.exception is not None:
         raise done.exception
-    return f"{done.stdout}exit {int(done.return_value or 0)}\n"
+    told = re.sub(r"^scalebench: \d+ s: .*\n", "", done.output, flags=re.MULTILINE)
+    return f"{told}exit {int(done.return_value or 0)}\n"
 
 
 def slowed(summary: Mapping[str, Any]) -> dict[str, Any]:
