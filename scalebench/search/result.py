@@ -155,7 +155,7 @@ def result_of(
         spread = (-Z90 * error, Z90 * error)
     best = [_ranked(job, one, spread) for one in choices(job, ranking.best)]
     steps = _of_meshes(choices(job, ranking.ways))
-    told = "nothing here was compared with a measurement: as far as on published rows, unseen"
+    told = "nothing here was compared with a measurement: as far as on published ones"
     if scores.error is not None:
         told = f"of {scores.num_steps} measured rows of several ranks on this machine"
     elif num_rows >= ENOUGH:

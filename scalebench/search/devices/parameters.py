@@ -43,7 +43,7 @@ class Parameter(NamedTuple):
     source: str
 
 
-FIELD = "published rows of one set (docs/predictions.md), others unseen"
+FIELD = "chosen on published rows (docs/predictions.md)"
 BANDWIDTHS = "bus bandwidths on 1 to 64 nodes of 8 H100 (Ultra-Scale Playbook, 2025)"
 
 PARAMETERS: Mapping[str, Parameter] = {
