@@ -62,11 +62,12 @@ def test_a_busy_rank_gets_its_share_of_a_core(measure: Measure) -> None:
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=share)
     for of_rank in measure("spins", 2, hosts, 20):
         # One step spans two or three periods of the quota, and may begin with what was left over
-        # of one: only many of them together come to the share. On a busy machine others take a
-        # few steps' time away, never the middle one's, and nobody gets more.
+        # of one: only many of them together come to the share. On a busy machine others take time
+        # away from most steps, never from all, and nobody gets more.
         wall_s, used_s, pause_s = of_rank.T
         assert used_s.sum() < 1.06 * share * wall_s.sum(), f"asked for {share}: {of_rank}"
-        assert np.median(used_s / wall_s) == pytest.approx(share, rel=0.1), f"{share}: {of_rank}"
+        best = np.quantile(used_s / wall_s, 0.9)
+        assert best == pytest.approx(share, rel=0.1), f"{share}: {of_rank}"
         # At the kernel's own tick, 4 ms at 250 Hz, a rank with 1 ms in 5 would stand still for 16.
         period_s = quota_us(share)[1] / 1e6
         assert 0 < np.median(pause_s) < 2 * period_s, f"{share}: {of_rank}"
