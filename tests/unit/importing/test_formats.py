@@ -103,6 +103,27 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path
     assert steps_of(log, 64).mean_s == pytest.approx(2.0, rel=0.001)
 
 
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [
+        ("timm", "rate", 731.43),
+        ("torchtitan", "rate", 8192),
+        ("llm-c", "rate", 1588010),
+        ("llm-c", "mfu", 0.551),
+        ("olmo", "rate", 26676),
+        ("maxtext", "rate", 8671.9),
+        ("dllogger", "rate", 32),
+        ("deepspeed", "rate", 315.5),
+        ("nanotron", "tflops", 400),
+    ],
+)
+def test_what_a_framework_prints_beside_its_times_is_read(
+    name: str, column: str, value: float, tmp_path: Path
+) -> None:
+    log = read_log(a_log(tmp_path, LINES[name]), formats())
+    assert log.records.column(column) == pytest.approx([value] * 12, rel=1e-4)
+
+
 def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:
     assert len(built_in()) >= 30
     assert all(form.about and form.words for form in built_in())
