@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.timing.mean_step import MOST_BLOCKS, MeanStep, mean_of_means, mean_of_steps
@@ -28,6 +29,8 @@ from scalebench.stats import (
 SUITE = "imported"
 SAME = 0.005
 """Batches and rates that differ by less are the same."""
+LEAST_CHANGE = 0.0025
+"""Of a step, below which the gate calls jobs alike: five runs a side on 8 × H100 tell 0.2 %."""
 A_LOG_DOES_NOT_SAY = "a log does not say"
 ONE_LOG, NO_BATCH = "one log", "batch not known"
 UNSAID = (
@@ -47,7 +50,29 @@ class _Size:
 
     @cached_property
     def means(self) -> list[MeanStep | None]:
-        return [_mean_of(log) for log in self.logs]
+        found = [_mean_of(log) for log in self.logs]
+        own = self._variances()
+        if own is None:
+            return found
+        return [
+            mean and mean._replace(variance=min(mean.variance, variance))
+            for mean, variance in zip(found, own, strict=True)
+        ]
+
+    def _variances(self) -> list[float] | None:
+        """Return the variance of each log's mean without the course that all logs have in common.
+
+        Sequences that grow in the course of a training, for example, are no noise. None: there is
+        one log, or they have not as many steps.
+        """
+        num_logs, counts = len(self.logs), [sum(log.counts) for log in self.logs]
+        if num_logs == 1 or not all(counts) or not _alike(counts):
+            return None
+        if min(len(log.step_s) for log in self.logs) < MOST_BLOCKS:
+            return None
+        course = np.array([_course(log) for log in self.logs])
+        apart = (course - course.mean(axis=0)) * math.sqrt(num_logs / (num_logs - 1))
+        return list(apart.var(axis=1, ddof=1) / MOST_BLOCKS)
 
     @property
     def timed(self) -> list[MeanStep]:
@@ -114,6 +139,14 @@ def _mean_of(log: ImportedLog) -> MeanStep | None:
     return mean_of_means(steps)._replace(seconds=whole)
 
 
+def _course(log: ImportedLog) -> NDArray[np.float64]:
+    """Return how long the steps of parts of a log are, over its mean step; `MOST_BLOCKS` parts."""
+    counts = np.array([0.0, *log.counts])
+    steps, seconds = counts.cumsum(), (counts * [0.0, *log.step_s]).cumsum()
+    parts = np.diff(np.interp(np.linspace(0, steps[-1], MOST_BLOCKS + 1), steps, seconds))
+    return np.asarray(parts * MOST_BLOCKS / seconds[-1])
+
+
 @dataclass(frozen=True)
 class _Ratios:
     """How sizes compare with the smallest one.
@@ -169,6 +202,7 @@ def imported_summary(run: StoredRun, imported: ImportedRun) -> Summary:
         notices=[*run.info.notices, *notices, *_refusal(rows, ratios)],
         damaged=run.damaged,
         rows=rows,
+        gate={SUITE: {"step_s": {"relative_floor": LEAST_CHANGE}}},
     )
 
 
