@@ -407,9 +407,9 @@ def _own_operators(case: AdviceInput) -> Advice | None:
         return None
     adds = wording.joined(_additions(case.row))
     return Advice(
-        f"Look at what the strategy adds to the computation ({adds})",
+        f"Compare other strategies: this one adds to the computation ({adds})",
         f"{largest.text} % of the step: plain ranks with this batch, training at once, do without",
-        f"Look at what the strategy adds ({adds})",
+        f"Compare other strategies: this one adds {adds}",
     )
 
 
@@ -531,7 +531,7 @@ RULES = (
         *("fewer bits", "gradient_bits", "Try gradients of {} bits", "conversion not counted, ")
     ),
     _what_if(
-        *("faster link", "times_bandwidth", "The link is the limit"),
+        *("faster link", "times_bandwidth", "Use a faster link, or send less"),
         "with {:g} times the bandwidth ",
     ),
     Rule("send less often", "exposed_transfer", _send_less_often),
@@ -552,7 +552,7 @@ RULES = (
         "the bubble takes {} % of the step",
     ),
     _of_part(
-        *("cheaper codec", "codec", "Compress with a cheaper method, or not at all"),
+        *("cheaper codec", "codec", "Compress with a cheaper method"),
         "encoding takes {} % of the step",
     ),
     _of_part(

@@ -139,7 +139,7 @@ def _slower_than_one_rank(ranking: Ranking) -> str:
     if any(one is None or (one.high or one.value) >= 1 for one in reached):
         return ""
     none = "It trains no" if len(reached) == 1 else "None trains"
-    return f" {none} faster than one rank alone."
+    return f" {none} faster than plain training on one rank."
 
 
 NOT_RANKED = "The cases run different workloads or batches: they are not ranked."

@@ -230,7 +230,7 @@ def headline(rows: Sequence[Row]) -> str | None:
         return unclear if found.doubtful else "No compression pays here."
     several = len(found.shorter) > MOST_NAMED
     names = f"{len(found.shorter)} methods" if several else _names(found.shorter)
-    return f"{names} {'pays' if len(found.shorter) == 1 else 'pay'} here."
+    return f"{names} {'beats' if len(found.shorter) == 1 else 'beat'} no compression here."
 
 
 def _names(cases: Sequence[str]) -> str:
