@@ -415,7 +415,7 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ("nothing", ["checks: replicas are in sync · ranks see different data"]),
+        ("nothing", ["checks: replicas are in sync · ranks train on different batches"]),
         (
             "data+outside",
             [
@@ -432,7 +432,7 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
                 "CHECK: every epoch has the same order; call sampler.set_epoch(epoch) in each",
                 "CHECK: BatchNorm sees 8 samples, those of one rank; SyncBatchNorm takes those of"
                 " all",
-                "checks: ranks see different data",
+                "checks: ranks train on different batches",
             ],
         ),
     ],

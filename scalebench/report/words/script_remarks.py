@@ -119,7 +119,7 @@ def checks(row: Row) -> list[str]:
         )
     right = [
         *(["replicas are in sync"] if found.in_sync else []),
-        *(["ranks see different data"] if found.same_batches is False else []),
+        *(["ranks train on different batches"] if found.same_batches is False else []),
     ]
     return wrong + ([f"checks: {' · '.join(right)}"] if right else [])
 

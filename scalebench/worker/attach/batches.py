@@ -63,6 +63,7 @@ class _Feed:
         drawn: Batches since the last backward pass.
         learns: Whether the last one was read with gradients on.
         print: Of the last one; None: it has been used, or is not wanted.
+        begins: What chooses the samples of an epoch that nothing was trained on so far.
     """
 
     def __init__(self, dataset: int) -> None:
@@ -74,6 +75,7 @@ class _Feed:
         self.drawn = 0
         self.learns = True
         self.print: int | None = None
+        self.begins: Any = None
         self._begins_with_samples: bool | None = None
         self.clear()
 
@@ -131,7 +133,7 @@ class Batches:
         if feed.sampler is not iterator._sampler_iter:  # a new epoch: nothing is on its way
             feed.sampler = iterator._sampler_iter
             feed.asked.clear()
-            self.order.begins(iterator)
+            feed.begins = iterator._index_sampler
         feed.asked.append(len(index) if hasattr(index, "__len__") else None)
 
     def next_of(self, iterator: Any, original: Any) -> Any:
@@ -179,6 +181,9 @@ class Batches:
                 last = learning[-1] if learning else None
         if last is not None:
             last.trains = True
+            if last.begins is not None:
+                self.order.begins(last.begins)
+                last.begins = None
             if last.print is not None:
                 self.prints.append(last.print)
                 last.print = None

@@ -61,9 +61,9 @@ class Order:
         self.repeats = 0
         self._epochs: dict[int, Any] = {}
 
-    def begins(self, iterator: Any) -> None:
-        """Note that an epoch of a loader begins."""
-        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+    def begins(self, batches: Any) -> None:
+        """Note that the first batch of an epoch is trained on: a look at one begins none."""
+        sampler = getattr(batches, "sampler", None)
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
             return
         before = self._epochs.get(id(sampler))

@@ -15,6 +15,8 @@ torch.manual_seed(0)
 data = TensorDataset(torch.randn(256, 32), torch.randint(0, 10, (256,)))
 sampler = None if "data" in wrong else DistributedSampler(data)
 loader = DataLoader(data, 8, sampler=sampler)
+held_out = DataLoader(data, 8, sampler=DistributedSampler(data))  # evaluated in one order
+next(iter(loader))  # a look at a batch begins no epoch
 torch.manual_seed(dist.get_rank())
 norm = nn.BatchNorm1d(64) if "norm" in wrong else nn.LayerNorm(64)
 body = DistributedDataParallel(nn.Sequential(nn.Linear(32, 64), norm, nn.ReLU(), nn.Linear(64, 64)))
@@ -27,6 +29,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for epoch in range(100_000):
     if sampler is not None and "order" not in wrong:
         sampler.set_epoch(epoch)
+    with torch.no_grad():
+        model(next(iter(held_out))[0])
     for inputs, labels in loader:
         nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
