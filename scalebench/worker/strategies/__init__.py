@@ -5,11 +5,6 @@ from typing import Any
 
 from scalebench.spec import Mesh
 from scalebench.spec.workload import Workload
-from scalebench.worker.frameworks.accelerate import AccelerateTraining
-from scalebench.worker.frameworks.deepspeed import DeepSpeedTraining
-from scalebench.worker.frameworks.fabric import FabricTraining
-from scalebench.worker.frameworks.fairscale import FairScaleTraining
-from scalebench.worker.frameworks.horovod import HorovodTraining
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.asynchronous.fedavg import FedAvgTraining
 from scalebench.worker.strategies.asynchronous.gossip import (
@@ -22,6 +17,11 @@ from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.data_parallel import DdpTraining, PlainTraining, Zero1Training
 from scalebench.worker.strategies.expert import ExpertTraining
+from scalebench.worker.strategies.frameworks.accelerate import AccelerateTraining
+from scalebench.worker.strategies.frameworks.deepspeed import DeepSpeedTraining
+from scalebench.worker.strategies.frameworks.fabric import FabricTraining
+from scalebench.worker.strategies.frameworks.fairscale import FairScaleTraining
+from scalebench.worker.strategies.frameworks.horovod import HorovodTraining
 from scalebench.worker.strategies.fsdp import Fsdp1Training, FsdpTraining
 from scalebench.worker.strategies.mesh.pipeline import MeshPipelineTraining, PipelineTraining
 from scalebench.worker.strategies.mesh.training import (

@@ -15,17 +15,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import Fabric
 from scalebench.spec.workload import Workload
-from scalebench.worker.frameworks.surroundings import (
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies.base import Training, gathered_gradients
+from scalebench.worker.strategies.execution import make_optimizer, prepare_blocks, prepare_module
+from scalebench.worker.strategies.frameworks.surroundings import (
     between_all,
     ddp_settings,
     framework_facts,
     look_like_torchrun,
     sum_of_parts,
 )
-from scalebench.worker.process.context import RankContext
-from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import Training, gathered_gradients
-from scalebench.worker.strategies.execution import make_optimizer, prepare_blocks, prepare_module
 from scalebench.worker.strategies.fsdp import group_elements
 from scalebench.worker.workloads.batches import split
 

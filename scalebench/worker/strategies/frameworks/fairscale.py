@@ -16,14 +16,14 @@ import torch.distributed as dist
 
 from scalebench.spec import FairScale
 from scalebench.spec.workload import Workload
-from scalebench.worker.frameworks.surroundings import (
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.data_parallel import Accumulating
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
+from scalebench.worker.strategies.frameworks.surroundings import (
     between_all,
     framework_facts,
     look_like_torchrun,
 )
-from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.data_parallel import Accumulating
-from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 
 SHIPPED_ELEMENTS = 2**23
 

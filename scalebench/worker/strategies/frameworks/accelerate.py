@@ -14,24 +14,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import Accelerate
 from scalebench.spec.workload import Workload
-from scalebench.worker.frameworks.deepspeed_engine import (
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import building_nothing
+from scalebench.worker.strategies.base import Training, gathered_gradients
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
+from scalebench.worker.strategies.frameworks.deepspeed_engine import (
     deepspeed_gradients,
     engine_config,
     load_deepspeed,
     settings_in_force,
     shards_of_stage_3,
 )
-from scalebench.worker.frameworks.surroundings import (
+from scalebench.worker.strategies.frameworks.surroundings import (
     between_all,
     ddp_settings,
     framework_facts,
     look_like_torchrun,
     sum_of_parts,
 )
-from scalebench.worker.process.context import RankContext
-from scalebench.worker.process.failure import building_nothing
-from scalebench.worker.strategies.base import Training, gathered_gradients
-from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.workloads.batches import split
 
 

@@ -1,7 +1,7 @@
 """DeepSpeed's engine: it owns the model, the optimizer and the step.
 
 The engine is given the model and the optimizer, and a configuration, see
-`scalebench.worker.frameworks.deepspeed_engine`. ``engine(batch)`` runs forward,
+`scalebench.worker.strategies.frameworks.deepspeed_engine`. ``engine(batch)`` runs forward,
 ``engine.backward(loss)`` divides the loss by the microbatches and reduces gradients as ZeRO's stage
 says, ``engine.step()`` updates at the last microbatch and does nothing at the others. Source:
 DeepSpeed's documentation, "Training API".
@@ -15,22 +15,22 @@ import torch.distributed as dist
 
 from scalebench.spec import DeepSpeed
 from scalebench.spec.workload import Workload
-from scalebench.worker.frameworks.deepspeed_engine import (
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import building_nothing
+from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
+from scalebench.worker.strategies.frameworks.deepspeed_engine import (
     deepspeed_gradients,
     engine_config,
     load_deepspeed,
     settings_in_force,
     shards_of_stage_3,
 )
-from scalebench.worker.frameworks.surroundings import (
+from scalebench.worker.strategies.frameworks.surroundings import (
     between_all,
     framework_facts,
     sum_of_parts,
 )
-from scalebench.worker.process.context import RankContext
-from scalebench.worker.process.failure import building_nothing
-from scalebench.worker.strategies.base import Training
-from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.workloads.batches import split
 
 

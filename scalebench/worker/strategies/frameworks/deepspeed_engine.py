@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from scalebench.spec import Accelerate, DeepSpeed
-from scalebench.worker.frameworks.surroundings import look_like_torchrun
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.frameworks.surroundings import look_like_torchrun
 
 READ_BACK: dict[str, Callable[[Any], Any]] = {
     "gradient_clipping": lambda engine: engine.gradient_clipping(),

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from scalebench.spec import DeepSpeed, Horovod
-from scalebench.worker.frameworks.deepspeed_engine import engine_config
-from scalebench.worker.frameworks.horovod import (
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies.frameworks.deepspeed_engine import engine_config
+from scalebench.worker.strategies.frameworks.horovod import (
     Host,
     host_place,
     refuse_without_addresses,
     refuse_without_nccl,
     variables,
 )
-from scalebench.worker.frameworks.surroundings import framework_facts
-from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies.frameworks.surroundings import framework_facts
 
 
 def config(strategy: DeepSpeed, device: str = "cpu") -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_gpus_need_a_horovod_with_nccl():
 
 
 def test_a_version_that_is_not_tested_is_marked(monkeypatch):
-    known = "scalebench.worker.frameworks.surroundings.version"
+    known = "scalebench.worker.strategies.frameworks.surroundings.version"
     for found, untested in (("0.19.8", []), ("99.0", ["deepspeed"])):
         monkeypatch.setattr(known, lambda _, found=found: found)
         given = {"gradient_clipping": 0.0, "steps_per_print": float("inf")}

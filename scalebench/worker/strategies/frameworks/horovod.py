@@ -20,15 +20,15 @@ import torch
 
 from scalebench.spec import Horovod
 from scalebench.spec.workload import Workload
-from scalebench.worker.frameworks.surroundings import (
-    framework_facts,
-    look_like_torchrun,
-)
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.script.places import own_address
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
+from scalebench.worker.strategies.frameworks.surroundings import (
+    framework_facts,
+    look_like_torchrun,
+)
 from scalebench.worker.workloads.batches import split
 
 LOOPBACK = "127.0.0.1"
