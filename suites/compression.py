@@ -39,6 +39,11 @@ SUITE = Suite(
         Case(name="qsgd-4bit", strategy=Compressed(method="qsgd"), optional=True),
         Case(name="topk-0.1pct", strategy=Compressed(method="top-k", ratio=0.001), optional=True),
         Case(name="randomk-1pct", strategy=Compressed(method="random-k"), optional=True),
+        Case(
+            name="projection-10pct",
+            strategy=Compressed(method="random-projection"),
+            optional=True,
+        ),
         Case(name="threshold", strategy=Compressed(method="threshold"), optional=True),
         Case(name="dgc-1pct", strategy=Compressed(method="dgc"), optional=True),
         Case(name="powersgd-rank4", strategy=Compressed(method="powersgd", rank=4), optional=True),

@@ -57,6 +57,11 @@ METHODS: dict[str, Method] = {
     "random-k": Method(
         "elements at shared random indices", "all_reduce", {"ratio": 0.01, "error_feedback": True}
     ),
+    "random-projection": Method(
+        "a subsampled randomized Hadamard transform, the same on all ranks",
+        "all_reduce",
+        {"ratio": 0.1, "error_feedback": True},
+    ),
     "threshold": Method(
         "elements that reach a threshold, with indices",
         "all_gather",

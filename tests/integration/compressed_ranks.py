@@ -37,6 +37,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "quantise": {"bits": 4, "error_feedback": True, "chunk": 64},
     "quantise stochastic": {"bits": 2, "rounding": "stochastic", "chunk": 64},
     "random-k scaled": {"error_feedback": False, "ratio": 0.1},
+    "random-projection scaled": {"error_feedback": False},
     "dgc": {"ratio": 0.02},
 }
 """Name → parameters; the method is the first word."""
@@ -76,8 +77,11 @@ def traffic(context: RankContext) -> dict[str, Any]:
     """What one rank hands over in the last of a few steps."""
     training = trained(context, 7)
     assert training.observer.traffic is not None
+    sizes = [parameter.numel() for parameter in training.module.parameters()]
+    layout = training.observer.layout_at(training.observer.step)
     return {
         **training.observer.traffic.model_dump(),
+        "bucket_sizes": [sum(sizes[key] for key in keys) for keys in layout],
         "layouts": {str(k): v for k, v in training.observer.layouts.items()},
     }
 

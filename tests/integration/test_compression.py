@@ -85,6 +85,10 @@ def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
     assert traffic["noop"]["all_reduce_bytes"] == traffic["noop"]["all_gather_bytes"] == 0
     assert traffic["fp16"]["all_reduce_bytes"] == traffic["bf16"]["all_reduce_bytes"] == whole / 2
     assert 0 < traffic["random-k"]["all_reduce_bytes"] < whole / 80
+    projection = traffic["random-projection"]
+    filled = [-(-size // 1024) * 1024 for size in projection["bucket_sizes"] if size > 512]
+    assert len(filled) == projection["num_buckets"] and sum(projection["bucket_sizes"]) * 4 == whole
+    assert projection["all_reduce_bytes"] == sum(4 * (size // 10) for size in filled)
     assert 0 < traffic["powersgd"]["all_reduce_bytes"] < whole
     four_bits = traffic["quantise"]["all_gather_bytes"]
     assert whole / 8 < four_bits < whole / 8 * 1.4  # scales: two float32 for 64 elements

@@ -39,9 +39,14 @@ class Draw:
     bucket: int
     rank: int
 
-    def shared(self, device: torch.device) -> torch.Generator:
-        """Return a generator that is in the same state on every rank."""
-        return _generator(device, self.seed, self.step, self.bucket)
+    def shared(self, device: torch.device, *stream: int) -> torch.Generator:
+        """Return a generator that is in the same state on every rank.
+
+        Args:
+            device: Where the numbers are drawn.
+            stream: At most one number, not positive: another one for numbers that are independent.
+        """
+        return _generator(device, self.seed, self.step, self.bucket, *stream)
 
     def own(self, device: torch.device) -> torch.Generator:
         """Return a generator of this rank alone: roundings of different ranks are independent."""

@@ -7,6 +7,7 @@ import torch
 
 from scalebench.worker.strategies.compression.codec import Codec, Memory, NoMemory
 from scalebench.worker.strategies.compression.memory import ErrorFeedback, MomentumCorrection
+from scalebench.worker.strategies.compression.projection import RandomProjection
 from scalebench.worker.strategies.compression.quantise import Cast, Qsgd, Quantise, Sign, TernGrad
 from scalebench.worker.strategies.compression.sparse import (
     CountSketch,
@@ -27,6 +28,7 @@ CODECS: dict[str, Callable[[Settings], Codec]] = {
     "qsgd": lambda s: Qsgd(s["bits"], s["chunk"]),
     "top-k": lambda s: TopK(s["ratio"]),
     "random-k": lambda s: RandomK(s["ratio"], scaled=not s["error_feedback"]),
+    "random-projection": lambda s: RandomProjection(s["ratio"], scaled=not s["error_feedback"]),
     "threshold": lambda s: Threshold(s["threshold"]),
     "dgc": lambda s: Dgc(s["ratio"], s["warmup_steps"]),
     "count-sketch": lambda s: CountSketch(s["rows"], s["columns_per_kept"], s["ratio"]),

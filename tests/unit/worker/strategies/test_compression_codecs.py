@@ -40,6 +40,8 @@ VARIANTS = {
     "top-k": {"ratio": 0.1},
     "random-k": {"ratio": 0.1},
     "random-k-scaled": {"ratio": 0.1, "error_feedback": False},
+    "random-projection": {},
+    "random-projection-scaled": {"error_feedback": False},
     "threshold": {"threshold": 0.5},
     "dgc": {"ratio": 0.1, "clip_norm": 1e9},
     "count-sketch": {"ratio": 0.1},
@@ -128,6 +130,9 @@ def error_bound(variant, x):
         )
     if method == "threshold":
         return torch.full_like(x, given["threshold"])
+    if method == "random-projection":
+        enlarged = 1 if given["error_feedback"] else 10 * 2  # the longest stratum, rounded up
+        return enlarged * torch.linalg.vector_norm(x).expand(len(x)) + rounding + 1e-18
     if variant == "random-k-scaled":
         return x.abs() * -(-len(x) // max(1, num_kept(len(x), 0.1))) + rounding
     return x.abs()  # sparse: an element is exact, or it is left out
@@ -188,6 +193,44 @@ def mean_is_off(codec, x, width):
 def test_the_mean_over_many_draws_is_the_gradient(variant):
     x = normal(45)
     assert not mean_is_off(codec_of(variant), x, error_bound(variant, x))
+
+
+@pytest.mark.parametrize("shape", ["normal", "one large"])
+@pytest.mark.parametrize(("numel", "padded"), [(64, 64), (50, 64), (1500, 2048)])
+def test_a_random_projection_has_the_mean_the_variance_and_the_norm_of_its_formulas(
+    shape, numel, padded
+):
+    """Johnson-Lindenstrauss: the norm of k combinations has a relative variance below 2/k."""
+    every, draws = 8, [Draw(7, step, 0, 0) for step in range(400)]
+    x = normal(numel) if shape == "normal" else torch.nn.functional.one_hot(torch.tensor(3), numel)
+    x, num_sent = x.double() / torch.linalg.vector_norm(x.double()), padded // every
+    codec = CODECS["random-projection"]({"ratio": 1 / every, "error_feedback": False})
+    codes = [codec.encode(x, draw) for draw in draws]
+    errors = torch.stack(
+        [codec.decode(c, numel, d).double() - x for c, d in zip(codes, draws, strict=True)]
+    )
+    assert codec.wire_bytes(numel) == 4 * num_sent == 4 * len(codes[0])
+    norms = torch.tensor([float(c.double().square().sum()) / every for c in codes])
+    spread = (2 / num_sent / len(draws)) ** 0.5  # of the mean of the norms
+    assert abs(float(norms.mean()) - 1) <= 5 * spread
+    assert float(norms.var()) <= 1.5 * 2 / num_sent
+    if numel == padded:  # the whole of a block is decoded
+        squared = float(errors.square().sum(dim=1).mean())
+        assert abs(squared - (every - 1)) <= 5 * (every - 2) * spread + 1e-5
+    assert float(errors.mean(dim=0).square().sum()) <= 2 * (every - 1) / len(draws)
+
+
+def test_a_random_projection_has_orthonormal_rows_that_every_rank_draws_alike():
+    codec = CODECS["random-projection"]({"ratio": 0.25, "error_feedback": True})
+    matrix = torch.stack([codec.encode(row, DRAW) for row in torch.eye(128)], dim=1)
+    assert matrix.shape == (32, 128)
+    assert torch.allclose(matrix @ matrix.T, torch.eye(32), atol=1e-6)
+    assert torch.allclose(matrix.abs(), torch.full_like(matrix, 128**-0.5))
+    other = torch.stack([codec.encode(row, Draw(3, 5, 1, 1)) for row in torch.eye(128)], dim=1)
+    assert torch.equal(matrix, other)
+    x = normal(128)
+    assert torch.allclose(codec.decode(codec.encode(x, DRAW), 128, DRAW), matrix.T @ (matrix @ x),
+                          atol=1e-5)  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "dgc"])

@@ -24,6 +24,7 @@ FED_BACK = {
     "sign": {},
     "top-k": {"ratio": 0.05},
     "random-k": {"ratio": 0.2},
+    "random-projection": {},
     "threshold": {"threshold": 0.01},
     "dgc": {"ratio": 0.05},
     "powersgd": {},
