@@ -4,11 +4,15 @@ The names below are the public Python interface. They are loaded when first used
 ``import scalebench`` costs nothing and a suite file never pulls in torch.
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from scalebench.session.plan import Request
+    from scalebench.session.results import compare, gate, load, trace
     from scalebench.session.run import run
     from scalebench.session.storing.finish import Run
     from scalebench.session.watching import watch
@@ -73,6 +77,7 @@ __all__ = [
     "Race",
     "Recipe",
     "Recovery",
+    "Request",
     "Run",
     "Script",
     "Shard",
@@ -82,8 +87,12 @@ __all__ = [
     "TensorPlan",
     "Workload",
     "Zero1",
+    "compare",
+    "gate",
+    "load",
     "run",
     "step",
+    "trace",
     "watch",
 ]
 
@@ -95,23 +104,44 @@ _HOME = {
     "Race": "scalebench.spec.race",
     "Recipe": "scalebench.spec.race",
     "Recovery": "scalebench.spec.recovery",
+    "Request": "scalebench.session.plan",
     "Run": "scalebench.session.storing.finish",
     "Shard": "scalebench.spec.workload",
     "StepPlan": "scalebench.spec.suites",
     "Suite": "scalebench.spec.suites",
     "TensorPlan": "scalebench.spec.workload",
     "Workload": "scalebench.spec.workload",
+    "compare": "scalebench.session.results",
+    "gate": "scalebench",
+    "load": "scalebench.session.results",
     "run": "scalebench.session.run",
     "step": "scalebench.worker.attach.interface",
+    "trace": "scalebench",
     "watch": "scalebench.session.watching",
 }
 """Public name → the module that defines it; the other names are strategies."""
+
+
+class CommandPackage(ModuleType):
+    """A package that is called like the command of its name: ``scalebench.gate(new, baseline)``."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Do what the function of this name in `scalebench.session.results` does."""
+        name = self.__name__.rpartition(".")[2]
+        return getattr(import_module("scalebench.session.results"), name)(*arguments, **options)
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from the module that defines it (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module 'scalebench' has no attribute {name!r}")
-    from importlib import import_module
+    home = _HOME.get(name, "scalebench.spec.strategies")
+    return (
+        import_module(f"scalebench.{name}")
+        if home == "scalebench"
+        else getattr(import_module(home), name)
+    )
 
-    return getattr(import_module(_HOME.get(name, "scalebench.spec.strategies")), name)
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

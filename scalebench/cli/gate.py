@@ -12,12 +12,11 @@ import click
 
 from scalebench import units
 from scalebench.cli import completion
-from scalebench.cli.options import DURATION, FRACTION, Count, config_file, options
-from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
+from scalebench.cli.options import DURATION, FRACTION, Count, options
+from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalebench.gate.metrics import GateSettings
     from scalebench.gate.result import GateResult, Overall
     from scalebench.gate.results import Results
     from scalebench.session.interleaved.ab_runs import InterleavedRuns
@@ -70,47 +69,6 @@ FORMATS: Mapping[str, Callable[["GateResult"], str]] = {
 when they are called, so that the command starts fast."""
 
 
-def results_of(name: str | None) -> "Results":
-    """Return what a user named: a path, a run or a baseline below reports/; None: the newest run.
-
-    Raises:
-        UsageError: There is nothing of that name, or it is damaged.
-    """
-    from scalebench.records.paths import baselines_folder
-    from scalebench.session.interleaved.sides import read_results
-
-    path = resolve_run(name)
-    if name is not None and not path.exists() and (baselines_folder() / name).exists():
-        path = baselines_folder() / name
-    return read_results(path)
-
-
-def settings_here(exact_only: bool = False) -> "GateSettings":
-    """Return the settings of the gate in this folder's configuration.
-
-    Raises:
-        UsageError: They are not valid.
-    """
-    from scalebench.gate.metrics import GateSettings, gate_settings
-
-    found = config_file()
-    table: Any = found[1].get("gate", {}) if found else {}
-    settings = gate_settings(table, str(found[0])) if found else GateSettings()
-    return settings.only_exact() if exact_only else settings
-
-
-def judged(
-    base: "Results",
-    new: "Results",
-    allowed: Sequence[str],
-    exact_only: bool = False,
-) -> "GateResult":
-    """Compare two results by this folder's settings."""
-    from scalebench.gate.gate import compare as compare_results
-
-    return compare_results(base, new, settings_here(exact_only), allowed)
-
-
 def show_result(result: "GateResult", flags: Mapping[str, Any]) -> None:
     """Print a result in the format that the flags say."""
     form, everything = "json" if flags["as_json"] else flags["form"], flags["everything"]
@@ -156,12 +114,11 @@ def compare(base: str, new: str | None, **flags: Any) -> None:
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
     code is always 0; use `scalebench gate` for a verdict.
     """
-    from scalebench.gate.result import EXIT_CODES
     from scalebench.report.gate.sentence import sentence
     from scalebench.report.tables.layout import Screen
+    from scalebench.session import results
 
-    result = judged(results_of(base), results_of(new), flags["allowed"])
-    result = replace(result, let_pass=tuple(EXIT_CODES))
+    result = results.compare(base, new, allow_mismatch=flags["allowed"])
     if not flags["as_json"] and flags["form"] == "table" and (text := sentence(result)):
         emit_for_terminal(lambda *terminal: Screen(*terminal).line(text, "bold").text())
     show_result(result, flags)
@@ -241,10 +198,12 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
 @_shared
 def gate(arguments: tuple[str, ...], **flags: Any) -> int:
     """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
-    need, allowed, exact_only = flags["need"], flags["allowed"], flags["exact_only"]
+    from scalebench.session import results
+
+    result: GateResult
     if flags["interleave"]:
         with _interleaved_runs(arguments, flags) as interleaved:
-            result = _interleaved(interleaved, flags)
+            result = replace(_interleaved(interleaved, flags), need=flags["need"])
     elif len(arguments) > 1 or any(
         flags[name] for name in ("base_python", "base_dir", "budget_s", "separate")
     ):
@@ -254,10 +213,15 @@ def gate(arguments: tuple[str, ...], **flags: Any) -> int:
             "`run` are for --interleave."
         )
     else:
-        measured = results_of(arguments[0] if arguments else None)
-        result = judged(_baseline(flags["base"], measured), measured, allowed, exact_only)
+        result = results.gate(
+            arguments[0] if arguments else None,
+            flags["base"],
+            need=flags["need"],
+            exact_only=flags["exact_only"],
+            allow_mismatch=flags["allowed"],
+        )
     passing: tuple[Overall, ...] = ("inconclusive",) if flags["on_inconclusive"] == "warn" else ()
-    result = replace(result, need=need, let_pass=passing)
+    result = replace(result, let_pass=passing)
     show_result(result, flags)
     if result.verdict in passing:
         say(
@@ -297,6 +261,7 @@ def _interleaved(interleaved: "InterleavedRuns", flags: Mapping[str, Any]) -> "G
     """
     from scalebench.gate.gate import compare as compare_results
     from scalebench.session.interleaved.until_decided import until_decided
+    from scalebench.session.results import settings_here
 
     settings = settings_here(flags["exact_only"])
 
@@ -320,22 +285,6 @@ def _interleaved(interleaved: "InterleavedRuns", flags: Mapping[str, Any]) -> "G
     return until_decided(interleaved, rounds, judge, budget_s, fewest=asked or FEWEST_ROUNDS)
 
 
-def _baseline(name: str | None, new: "Results") -> "Results":
-    if name is not None:
-        return results_of(name)
-    from scalebench.gate.baselines import machine_name
-    from scalebench.records.paths import baselines_folder
-
-    machine = machine_name(new.summaries[0].environment)
-    folder = baselines_folder() / machine
-    if not folder.is_dir():
-        raise UsageError(
-            f"There is no baseline for this machine: no {folder}. Name one with --baseline, or "
-            "make one with `scalebench baseline accept RUN`."
-        )
-    return results_of(str(folder))
-
-
 @click.group()
 def baseline() -> None:
     """Manage accepted baselines in reports/baselines/. Commit them with your code."""
@@ -353,6 +302,7 @@ def baseline() -> None:
 def accept_(run: str | None, name: str | None, add: bool) -> None:
     """Accept RUN (default: the newest) as the baseline of its machine, one file per suite."""
     from scalebench.gate.baselines import accept
+    from scalebench.session.results import results_of
 
     for path in accept(results_of(run), name, add):
         emit(str(path))
@@ -387,6 +337,7 @@ def history(runs: tuple[str, ...], as_json: bool) -> None:
     from dataclasses import asdict
 
     from scalebench.gate.history import history as look_back
+    from scalebench.session.results import results_of
 
     changes = look_back([summary for name in runs for summary in results_of(name).summaries])
     if as_json:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import DURATION, POSITIVE, config_file
+from scalebench.cli.options import DURATION, POSITIVE
 from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
 from scalebench.errors import ExitCode, ScalebenchError, UsageError, unknown_name
+from scalebench.records.paths import config_file
 
 if TYPE_CHECKING:
     from scalebench.importing.formats import Format

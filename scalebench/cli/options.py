@@ -2,15 +2,14 @@
 
 import math
 import re
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from scalebench.errors import UsageError, unknown_name
 from scalebench.launch.launchers import LAUNCHERS
+from scalebench.records.paths import config_file
 
 MAX_SECONDS = 1e9
 SMALLEST_MEMORY_BYTES = 10**6
@@ -213,35 +212,6 @@ hosts_options = options(
 device_option = option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]"
 )
-
-
-def config_file() -> tuple[Path, dict[str, Any]] | None:
-    """Return the configuration of this folder, or None: scalebench.toml before pyproject.toml.
-
-    Raises:
-        UsageError: The file is not TOML.
-    """
-    for path, keys in (
-        (Path("scalebench.toml"), ()),
-        (Path("pyproject.toml"), ("tool", "scalebench")),
-    ):
-        if not path.is_file():
-            continue
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (
-            OSError,
-            ValueError,
-            RecursionError,
-        ) as error:  # no text, no TOML, nested too deeply
-            raise UsageError(f"{path} cannot be read: {error}.") from error
-        for key in keys:
-            table = table.get(key, {})
-            if not isinstance(table, dict):
-                raise UsageError(f"{path}: [{'.'.join(keys)}] must be a table, but {key} is not.")
-        if table:
-            return path, table
-    return None
 
 
 def config_for(command: click.Command) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import click
 
 from scalebench.cli import completion
 from scalebench.cli.options import DURATION, POSITIVE, WORLD_SIZES, Count
-from scalebench.cli.view import emit, emit_for_terminal, emit_json, resolve_run, say, writing
+from scalebench.cli.view import emit, emit_for_terminal, emit_json, say, writing
 from scalebench.errors import UsageError, unknown_name
+from scalebench.records.paths import resolve_run
 
 if TYPE_CHECKING:
     from scalebench.analysis.projection.rows import MeasuredShard

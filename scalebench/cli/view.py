@@ -15,32 +15,13 @@ import click
 from scalebench.cli import completion
 from scalebench.cli.options import Count
 from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.paths import resolve_run
 from scalebench.report.words.plain_text import escaped_json, printable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from scalebench.records.summary import Summary
-
-
-def resolve_run(name: str | None) -> Path:
-    """Return the run folder that a name stands for: a path, a run below reports/, the newest.
-
-    Raises:
-        UsageError: There is no run to show.
-    """
-    from scalebench.records.paths import default_runs_folder, latest_link
-
-    if name is None:
-        newest = latest_link()
-        if not newest.exists():
-            raise UsageError(
-                f"There is no run in {default_runs_folder()}/ yet. Make one with `scalebench run`, "
-                "or name a run folder."
-            )
-        return newest.resolve() if newest.is_symlink() else newest
-    below = default_runs_folder() / name
-    return below if not Path(name).exists() and below.exists() else Path(name)
 
 
 def print_table(summary: "Summary", verbose: bool) -> None:

@@ -2,8 +2,12 @@
 
 import os
 import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from scalebench.errors import UsageError
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -139,6 +143,24 @@ def latest_link() -> Path:
     return default_runs_folder() / "latest"
 
 
+def resolve_run(name: str | None) -> Path:
+    """Return the run folder that a name stands for: a path, a run below reports/, the newest.
+
+    Raises:
+        UsageError: There is no run to show.
+    """
+    if name is None:
+        newest = latest_link()
+        if not newest.exists():
+            raise UsageError(
+                f"There is no run in {default_runs_folder()}/ yet. Make one with `scalebench run`, "
+                "or name a run folder."
+            )
+        return newest.resolve() if newest.is_symlink() else newest
+    below = default_runs_folder() / name
+    return below if not Path(name).exists() and below.exists() else Path(name)
+
+
 def baselines_folder() -> Path:
     """Return where accepted baselines are kept, a folder for each kind of machine."""
     return default_runs_folder() / "baselines"
@@ -176,3 +198,32 @@ def cache_folder() -> Path:
 def certificates_folder() -> Path:
     """Return where the certificates of self-tests are kept."""
     return cache_folder() / "certificates"
+
+
+def config_file() -> tuple[Path, dict[str, Any]] | None:
+    """Return the configuration of this folder, or None: scalebench.toml before pyproject.toml.
+
+    Raises:
+        UsageError: The file is not TOML.
+    """
+    for path, keys in (
+        (Path("scalebench.toml"), ()),
+        (Path("pyproject.toml"), ("tool", "scalebench")),
+    ):
+        if not path.is_file():
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # no text, no TOML, nested too deeply
+            raise UsageError(f"{path} cannot be read: {error}.") from error
+        for key in keys:
+            table = table.get(key, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{path}: [{'.'.join(keys)}] must be a table, but {key} is not.")
+        if table:
+            return path, table
+    return None

@@ -6,6 +6,7 @@ why. SI units, the unit is the suffix of the name; ratios are plain ratios, neve
 """
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat
@@ -197,6 +198,31 @@ class Row(BaseModel):
     unavailable: dict[str, str]
     samples: list[StepSamples]
 
+    def __repr__(self) -> str:
+        told = {name: f"{name}={one.value:.4g}" for name, one in self._estimates()}
+        shown = [told[name] for name in ("step_s", "speedup", "efficiency") if name in told]
+        said = ", ".join(shown) or self.reason or self.status
+        return f"<Row {self.suite}/{self.case} N={self.world_size}: {said}>"
+
+    def _repr_html_(self) -> str:
+        lines = [(name, f"{one.value:.4g}", _ends(one)) for name, one in self._estimates()]
+        facts = ((name, str(getattr(self, name)), "") for name in HEADLINE)
+        cells = (map(escape, line) for line in (*facts, *lines))
+        body = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>" for line in cells)
+        return f"<table><tr><th>field</th><th>value</th><th>95 %</th></tr>{body}</table>"
+
+    def _estimates(self) -> list[tuple[str, Estimate]]:
+        found = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return [(name, one) for name, one in found if isinstance(one, Estimate)]
+
+
+HEADLINE = ("suite", "case", "workload", "world_size", "global_batch", "status", "stamps")
+"""Fields that a notebook shows of a row before its estimates."""
+
+
+def _ends(one: Estimate) -> str:
+    return "" if one.low is None or one.high is None else f"{one.low:.4g} to {one.high:.4g}"
+
 
 class TimedCollectives(BaseModel):
     """What suites of collectives came to.
@@ -250,6 +276,9 @@ class Summary(JsonModel):
     gate: dict[str, dict[str, dict[str, bool | float]]] = {}
     link: Any = Field(None, exclude=True, repr=False)
     rows: list[Row]
+
+    def __repr__(self) -> str:
+        return f"<Summary of {self.run_id}: {len(self.rows)} rows, {self.status}>"
 
     @property
     def damage(self) -> list[str]:

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from scalebench.errors import UsageError
+from scalebench.errors import UsageError, unknown_name
 from scalebench.session.launches.cell_runner import ProgressListener
 from scalebench.session.plan import Request
 from scalebench.session.plan.request import option_of
@@ -56,28 +57,62 @@ def run(
     suites: Suite | str | Sequence[Suite | str] = (),
     world_sizes: Sequence[int] | None = None,
     *,
-    out: Path | None = None,
+    script: Sequence[str] | None = None,
+    samples_per_step: str | int | None = None,
+    out: Path | str | None = None,
     request: Request | None = None,
+    **options: Any,
 ) -> Run:
-    """Measure suites at the given numbers of ranks and return the run.
+    """Measure suites, or your own script, at the given numbers of ranks and return the run.
 
     Args:
         suites: Suites, or names or paths of suites; none: the core suites.
         world_sizes: Numbers of ranks; None: 1, 2, 4, … up to the devices.
+        script: In place of suites: the words of your own script, ``["train.py", "--lr", "0.1"]``.
+        samples_per_step: Of the script, for the whole job, as ``--samples-per-step``.
         out: The run folder; None: a new one below ``reports/``.
-        request: Everything else that the command line can say.
+        request: Everything else that the command line can say, as one object.
+        options: The same by name: ``batch_size=32``, ``steps=20``, ``workload="gpt"``; see
+            `scalebench.Request`.
 
     Raises:
         UsageError: The request cannot be met as it stands.
         EnvironmentUnfit: This machine cannot meet it.
     """
-    given = [suites] if isinstance(suites, Suite | str) else list(suites)
-    loaded = [s for item in given for s in ([item] if isinstance(item, Suite) else _named(item))]
-    wanted = request or Request()
+    wanted = _with_options(request or Request(), options)
     if world_sizes is not None:
         wanted = _with_sizes(wanted, world_sizes)
+    given: Sequence[Suite | str] = [suites] if isinstance(suites, Suite | str) else list(suites)
+    if script is not None:
+        loaded, wanted = _of_script(script, given, samples_per_step, wanted)
+        given = loaded
+    else:
+        loaded = [s for one in given for s in ([one] if isinstance(one, Suite) else _named(one))]
+    folder = None if out is None else Path(out)
     with Session(ProgressListener()) as session:
-        return session.run(wanted, loaded or load_suites(()), command_of(given, wanted), out)
+        return session.run(wanted, loaded or load_suites(()), command_of(given, wanted), folder)
+
+
+def _with_options(request: Request, options: dict[str, Any]) -> Request:
+    names = [field.name for field in fields(Request)]
+    for name in options:
+        if name not in names:
+            raise unknown_name("option of scalebench.run()", name, names)
+    return replace(request, **options)
+
+
+def _of_script(
+    words: Sequence[str], suites: Sequence[Any], samples: str | int | None, request: Request
+) -> tuple[list[Suite], Request]:
+    """Return the suite of a script, and the request without what the suite has."""
+    from scalebench.session.suites.script import script_suite
+
+    flags = {
+        **{field.name: getattr(request, field.name) for field in fields(Request)},
+        **{"suites": suites, "python": None, "to_the_end": False},
+        "samples_per_step": None if samples is None else str(samples),
+    }
+    return [script_suite(list(words), flags)], replace(request, scaling=None)
 
 
 def _named(name: str) -> list[Suite]:

@@ -56,9 +56,13 @@ class Watched:
 
     def __str__(self) -> str:
         """The table of the run."""
-        from scalebench.report import render_table
+        return NOT_BEGUN if self.run is None else str(self.run)
 
-        return NOT_BEGUN if self.summary is None else render_table(self.summary)
+    def __repr__(self) -> str:
+        return f"<Watched: {NOT_BEGUN if self.run is None else repr(self.run)}>"
+
+    def _repr_html_(self) -> str:
+        return NOT_BEGUN if self.run is None else self.run._repr_html_()
 
     def __enter__(self) -> Self:
         from scalebench.worker.script import in_process

@@ -1,5 +1,7 @@
 """Documented commands and programs are run as they stand."""
 
+import ast
+import json
 import pkgutil
 import re
 import shlex
@@ -104,6 +106,31 @@ def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path, shor
         ["ddp", "1", "ok"],
         ["ddp", "2", "ok"],
     ]
+
+
+def test_the_program_of_python_and_the_cells_of_the_notebook(
+    project: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program,) = blocks("docs/python.md", "python")
+    (project / "look.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "look.py"], cwd=project, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ddp-bucket-1mb 2 ok" in done.stdout and "report.html" in done.stdout
+    assert "no change seen" in done.stdout or "unchanged" in done.stdout
+
+    cells = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    monkeypatch.chdir(ROOT / "docs")
+    told: dict[str, Any] = {}
+    for source in sources:
+        *before, last = ast.parse(source).body
+        assert isinstance(last, ast.Expr)
+        exec(compile(ast.Module(before, []), "cell", "exec"), told)
+        shown = eval(compile(ast.Expression(last.value), "cell", "eval"), told)
+        assert "ddp" in shown._repr_html_()
+    assert len(sources) >= 5
 
 
 def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:

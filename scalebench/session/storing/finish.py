@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
@@ -14,17 +15,69 @@ from scalebench.records.base import Record
 from scalebench.records.files import write_atomic, write_checked, write_model
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
-from scalebench.records.summary import Summary
+from scalebench.records.summary import Row, Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
 
 UNSTORED_FORMAT = "scalebench.unstored/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run: where it is and what it measured."""
+    """A finished run: where it is and what it measured. A notebook shows its tables."""
 
     paths: RunPaths
     summary: Summary
+
+    def __repr__(self) -> str:
+        return f"<Run {self.paths.root}: {len(self.summary.rows)} rows, {self.summary.status}>"
+
+    def __str__(self) -> str:
+        """The table that ``scalebench show`` prints."""
+        from scalebench.report import render_table
+
+        return render_table(self.summary)
+
+    def _repr_html_(self) -> str:
+        from scalebench.report.notebook import run_html
+
+        return run_html(self.summary)
+
+    @property
+    def rows(self) -> list[Row]:
+        """One for each case and number of ranks."""
+        return self.summary.rows
+
+    def frame(self) -> "pd.DataFrame":
+        """Return one line for each row, in the columns of ``summary.csv``.
+
+        They are the fields of ``summary.json``; an estimate is name, name_low, name_high, name_n.
+        """
+        from scalebench.report.export.frames import run_frame
+
+        return run_frame(self.summary)
+
+    def figure(self, name: str = "efficiency", suite: str | None = None) -> "go.Figure":
+        """Return a figure of the page.
+
+        Args:
+            name: For example ``speedup``, ``efficiency``, ``budget``, ``timeline`` or ``memory``.
+            suite: Whose figure; None: the only one that has it.
+
+        Raises:
+            UsageError: The page has no such figure; the message names those that it has.
+        """
+        from scalebench.analysis.page_data import gather
+        from scalebench.report.notebook import page_figure
+
+        page_data = gather(load_run(self.paths.root), self.summary)
+        return page_figure(self.summary, page_data, name, suite)
+
+    def report(self) -> Path:
+        """Write the run's page; return its path."""
+        return render_report([self.paths.root])
 
     @property
     def exit_code(self) -> ExitCode:

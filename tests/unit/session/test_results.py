@@ -1,0 +1,130 @@
+"""Python and notebooks get the numbers, figures and words of the commands and the page."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import scalebench as sb
+from scalebench.errors import UsageError
+from scalebench.gate.result import GateResult
+from scalebench.records.summary import Estimate
+from scalebench.report.notebook import run_html
+from scalebench.session.watching import NOT_BEGUN
+from tests.builders.documents import ROOT
+from tests.builders.pages import Page
+from tests.builders.summaries import hostile_summary
+
+GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"
+
+
+@pytest.fixture(scope="module")
+def run():
+    return sb.load(GALLERY)
+
+
+def test_all_public_names_are_completed_and_imported_only_when_they_are_used():
+    look = (
+        "import sys, scalebench as sb; print(sb.gate.__name__, 'pandas' in sys.modules, *dir(sb))"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    gate, pandas, *names = done.stdout.split()
+    assert (gate, pandas) == ("scalebench.gate", "False")
+    wanted = {
+        "run",
+        "load",
+        "compare",
+        "gate",
+        "trace",
+        "watch",
+        "Suite",
+        "Case",
+        "Ddp",
+        "Workload",
+    }
+    assert wanted <= set(names) and "TYPE_CHECKING" not in names
+    assert all(callable(getattr(sb, name)) for name in sb.__all__)
+
+
+def test_a_run_a_row_and_a_comparison_are_short_in_a_terminal_and_tables_in_a_notebook(run):
+    verdicts = sb.compare(run, run)
+    for shown in (run, run.summary, run.rows[2], verdicts, sb.watch()):
+        assert len(repr(shown)) < 200 and "\n" not in repr(shown)
+    for shown in (run, run.rows[2], verdicts):
+        page = Page(shown._repr_html_())
+        assert not page.scripts and not page.all("img") and not page.all("link")
+        assert "ddp" in page.text
+    assert "82.9 ± 2.4 %" in run._repr_html_() and "<svg" in run._repr_html_()
+    assert "1.658×" in str(run) and NOT_BEGUN in sb.watch()._repr_html_()
+
+
+def test_texts_of_a_run_are_escaped_in_a_notebook():
+    summary = hostile_summary()
+    page = Page(run_html(summary) + "".join(row._repr_html_() for row in summary.rows))
+    assert not page.scripts and not page.all("img") and not page.all("iframe")
+    assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
+
+
+def test_the_frame_has_a_line_for_each_row_and_the_fields_of_the_summary(run):
+    frame = run.frame()
+    told = json.loads((GALLERY / "summary.json").read_text())["rows"]
+    elsewhere = {"correctness", "samples"}  # flat columns, and raw steps
+    assert set(told[0]) - elsewhere <= set(frame.columns)
+    for number, row in enumerate(told):
+        for name in ("case", "world_size", "wire_bytes"):
+            assert frame[name].fillna(-1)[number] == (-1 if row[name] is None else row[name])
+        for name in (name for name in row if isinstance(getattr(run.rows[0], name), Estimate)):
+            low = row[name] and row[name]["low"]
+            assert low is None or frame[f"{name}_low"][number] == pytest.approx(low, rel=0.02)
+
+
+def test_figures_are_those_of_the_page(run, tmp_path):
+    shutil.copytree(GALLERY, tmp_path / "run")
+    copied = sb.load(tmp_path / "run")
+    page = Page(copied.report().read_text())
+    specs = {
+        a["id"]: json.loads("".join(text))
+        for a, text in page.scripts
+        if a.get("id", "")[-5:] == "-spec"
+    }
+    for name in ("efficiency", "speedup", "budget", "timeline"):
+        drawn = json.loads(copied.figure(name).to_json())
+        (shown,) = (spec for place, spec in specs.items() if f"-{name}-1-spec" in place)
+        assert [t.get("name") for t in drawn["data"]] == [t.get("name") for t in shown["data"]]
+        assert drawn["layout"]["xaxis"] == shown["layout"]["xaxis"]
+    with pytest.raises(UsageError, match="Valid: budget"):
+        run.figure("efficency")
+    with pytest.raises(UsageError, match="ddp"):
+        run.figure("efficiency", suite="fsdp")
+
+
+def test_compare_and_gate_are_the_commands(run):
+    command = [sys.executable, "-m", "scalebench", "gate", str(GALLERY), "--baseline", str(GALLERY)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=ROOT)
+    told, verdicts = json.loads(done.stdout), sb.gate(str(GALLERY), baseline=GALLERY)
+    assert json.loads(json.dumps(verdicts.as_json())) == told
+    assert (verdicts.exit_code, verdicts.verdict) == (done.returncode, "passed")
+    assert len(verdicts.frame()) == len(verdicts.rows) and isinstance(verdicts, GateResult)
+    assert list(verdicts.frame().columns) == list(told["rows"][0])
+    blind = sb.gate(run, baseline=run, need=0.0001)
+    assert blind.verdict == "inconclusive" and sb.compare(run, run).exit_code == 0
+
+
+def test_a_trace_is_that_of_the_command(tmp_path):
+    files = sorted((ROOT / "tests" / "golden" / "traces").glob("nccl-sendrecv*.gz"))
+    traces = sb.trace(files)
+    command = [sys.executable, "-m", "scalebench", "trace", "--json", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(json.dumps(traces.as_json())) == json.loads(done.stdout)
+    assert list(traces.frame()["rank"]) == [0, 1] and "all_reduce" in traces._repr_html_()
+    assert "<html" in traces.report(tmp_path / "page.html").read_text()
+
+
+def test_what_is_no_option_or_no_run_is_refused_with_what_is(tmp_path: Path):
+    with pytest.raises(UsageError, match="batch_size"):
+        sb.run("ddp", [1], batchsize=4)
+    with pytest.raises(UsageError, match="run folder"):
+        sb.load(tmp_path)
