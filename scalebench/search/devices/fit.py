@@ -16,7 +16,6 @@ from scalebench.search.devices.measured import (
     Group,
     MeasuredRow,
     configuration,
-    contradictions,
     grouped,
     measured_s,
 )
@@ -248,7 +247,7 @@ def held_out(rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats
 
 
 def fit_told(fit: Fit, rows: Sequence[MeasuredRow], name: object, gpu: str) -> str:
-    """Return what was fitted, from how many rows, and what they contradict one another in."""
+    """Return what was fitted, and from how many rows."""
     found, usual = fit.of(gpu), defaults(chip(gpu))
     told = [
         f"{each} {getattr(found, each):.3g} (default {getattr(usual, each):.3g})"
@@ -256,4 +255,4 @@ def fit_told(fit: Fit, rows: Sequence[MeasuredRow], name: object, gpu: str) -> s
         if any(one.split(" ")[0] == each for one in fit.changed)
     ]
     count = f"{len(rows)} row" + "s" * (len(rows) != 1)
-    return "; ".join([f"fitted to {count} of {name}: {', '.join(told)}", *contradictions(rows)])
+    return f"fitted to {count} of {name}: {', '.join(told)}"

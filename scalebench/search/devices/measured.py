@@ -17,11 +17,12 @@ from pydantic import Field, ValidationError
 from scalebench.costmodel.device_peaks import peak_flops
 from scalebench.errors import UsageError
 from scalebench.records.files import read_text
+from scalebench.records.summary import Summary
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.job import Framework, Job
 from scalebench.search.model import Models, SearchModel
 from scalebench.search.space import Candidates, Floats, Ints
-from scalebench.search.speed import device_type
+from scalebench.search.speed import DEVICE_TYPES, device_type
 
 NEEDED = ("gpus", "layers", "width", "heads", "sequence", "batch")
 SPEEDS = ("step_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
@@ -72,7 +73,7 @@ class MeasuredRow(Framework):
     chunks: int = 1
     context_method: Literal["ulysses", "ring"] = "ring"
     checkpointing: Literal["none", "selective", "full"] = "none"
-    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    precision: Literal["bfloat16"] = "bfloat16"
     gathered_bytes: int = 2
     memory_gb: float = 0.0
 
@@ -143,10 +144,10 @@ def read_rows(path: Path) -> list[MeasuredRow]:
         UsageError: A column is missing or unknown, or a row cannot be; the text names it.
     """
     try:
-        lines = list(csv.DictReader(read_text(path).splitlines()))
-    except (OSError, csv.Error) as error:
+        table = csv.DictReader(read_text(path).splitlines())
+        lines, names = list(table), set(table.fieldnames or ())
+    except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as a table: {error}.") from error
-    names = set(lines[0] if lines else ())
     missing = [name for name in NEEDED if name not in names]
     if missing or not names & set(SPEEDS):
         lacks = ", ".join(missing) or f"a speed (one of {', '.join(SPEEDS)})"
@@ -254,6 +255,7 @@ def measured_rows(path: Path, gpu: str) -> list[MeasuredRow]:
     rows = _rows_of_run(path) if path.is_dir() else read_rows(path)
     if not rows:
         raise UsageError(f"{path} has no measured row. Give a CSV file or a run on GPUs.")
+    _refuse_contradictions(path, rows)
     for number, row in enumerate(rows, 2):
         device = device_type(row.gpu or gpu)
         peak = peak_flops(device.name, "bfloat16") or peak_flops(device.name, "float16")
@@ -268,16 +270,36 @@ def measured_rows(path: Path, gpu: str) -> list[MeasuredRow]:
 
 
 def _rows_of_run(path: Path) -> list[MeasuredRow]:
-    """Return the rows of a run that the search knows: built-in transformers on GPUs."""
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
+
+    run = load_run(path)
+    if run.info.spec.device != "cuda":
+        raise UsageError(
+            f"{path} was measured on {run.info.spec.device}: give a run on GPUs, or a CSV file."
+        )
+    devices = run.info.environment.get("devices") or [{}]
+    name = str(devices[0].get("name", ""))
+    gpu = next((short for short, known in DEVICE_TYPES.items() if known.name in name), "")
+    found = rows_of_summary(summarise(run), gpu)
+    if not found:
+        raise UsageError(
+            f"{path} has no row in 16 bits of a built-in transformer. Measure one: scalebench run "
+            "ddp --workload gpt-124m --dtype bfloat16."
+        )
+    return found
+
+
+def rows_of_summary(summary: Summary, gpu: str) -> list[MeasuredRow]:
+    """Return the rows of a run that the search knows: built-in transformers in 16 bits."""
     from scalebench.search.scores import choice_of_row, model_of
 
     found = []
-    run = load_run(path)
-    for row in summarise(run).rows if run.info.spec.device == "cuda" else ():
+    for row in summary.rows:
         model, choice = model_of(row.workload), choice_of_row(row)
         if row.status != "ok" or row.step_s is None or model is None or isinstance(choice, str):
+            continue
+        if choice.precision != "bfloat16":
             continue
         names = ("tensor", "context", "pipeline", "expert", "zero", "chunks", "checkpointing",
                  "precision", "context_method")  # fmt: skip
@@ -288,6 +310,8 @@ def _rows_of_run(path: Path) -> list[MeasuredRow]:
         found.append(
             MeasuredRow(
                 **given,
+                gpu=gpu,
+                launch="compiled" if row.strategy_settings.get("compile") else "eager",
                 gpus=row.world_size,
                 layers=model.layers,
                 width=model.width,
@@ -309,22 +333,23 @@ def _rows_of_run(path: Path) -> list[MeasuredRow]:
 
 def configuration(row: MeasuredRow) -> str:
     """Return all of a row but what was measured of it."""
-    return str(row.model_copy(update={"step_s": 1.0, "memory_gb": 0.0}))
+    same = {"step_s": 1.0, "memory_gb": 0.0}
+    same |= {"microbatch": 0, "shard": 0, "kv_heads": 0, "inner": 0}  # their defaults are others'
+    return f"{row.model} {row.choice} {row.model_copy(update=same)}"
 
 
-TWICE = 1.5
-"""Rows of one configuration that differ by more contradict one another."""
+APART = 1.25
+"""Rows of one configuration that differ by more contradict one another: steps of a quiet cluster
+differ by a few percent from one job to the next."""
 
 
-def contradictions(rows: Sequence[MeasuredRow]) -> list[str]:
-    """Return what is to be said of rows of one configuration that differ by more than noise."""
-    alike: dict[str, list[float]] = {}
-    for row in rows:
-        alike.setdefault(configuration(row), []).append(row.step_s)
-    apart = [max(each) / min(each) for each in alike.values() if max(each) > TWICE * min(each)]
-    if not apart:
-        return []
-    return [
-        f"{len(apart)} of {len(alike)} configurations have rows that differ up to "
-        f"{max(apart):.1f}-fold: remove the wrong ones, or measure them again"
-    ]
+def _refuse_contradictions(path: Path, rows: Sequence[MeasuredRow]) -> None:
+    seen: dict[str, tuple[int, float]] = {}
+    for number, row in enumerate(rows, 2):
+        line, step_s = seen.setdefault(configuration(row), (number, row.step_s))
+        times = max(row.step_s / step_s, step_s / row.step_s)
+        if times > APART:
+            raise UsageError(
+                f"{path}, lines {line} and {number}: one configuration takes {step_s:.3g} and "
+                f"{row.step_s:.3g} s a step. Remove the wrong row, or measure it again."
+            )

@@ -8,9 +8,10 @@ import pytest
 
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.errors import UsageError
+from scalebench.records.summary import Summary
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, predicted_s
-from scalebench.search.devices.measured import contradictions, measured_rows, row_of
+from scalebench.search.devices.measured import measured_rows, row_of, rows_of_summary
 from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
 from scalebench.search.job import Job
 from scalebench.search.links import LinkValues, NominalLinks
@@ -125,7 +126,8 @@ GOOD = "gpus,layers,width,heads,sequence,batch,step_s\n8,24,2048,16,1024,64,1.0\
         (GOOD.replace(",64,", ",63,"), "do not divide"),
         (GOOD.replace(",1.0", ",-1"), "greater than 0"),
         (GOOD.replace("batch", "batch,gpu").replace(",64", ",64,z80"), "z80"),
-        (GOOD.splitlines()[0] + "\n", "lacks"),
+        (GOOD.splitlines()[0] + "\n", "no measured row"),
+        (GOOD.replace("batch", "batch,precision").replace(",64", ",64,float32"), "'bfloat16'"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -136,11 +138,44 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_units_of_speed_are_the_same_step_and_contradictions_are_named(tmp_path: Path) -> None:
+def test_units_of_speed_are_the_same_step() -> None:
     given = {"gpus": 8, "layers": 24, "width": 2048, "heads": 16, "sequence": 1024, "batch": 64}
     speeds = {"step_s": 2.0, "tokens_per_s": 32768, "tokens_per_s_per_gpu": 4096,
               "samples_per_s": 32}  # fmt: skip
     made = [row_of({**given, name: value}) for name, value in speeds.items()]
     assert [row.step_s for row in made] == pytest.approx([2.0] * 4)
-    assert contradictions(made) == []
-    assert "3.0-fold" in contradictions([*made, row_of({**given, "step_s": 6.0})])[0]
+
+
+def test_rows_that_contradict_one_another_are_refused_and_noise_is_not(tmp_path: Path) -> None:
+    file, other = tmp_path / "rows.csv", "8,24,2048,16,1024,64,"
+    file.write_text(GOOD + other + "1.05\n")
+    assert len(measured_rows(file, "a100")) == 2
+    file.write_text(GOOD + "8,24,2048,16,1024,128,3.0\n" + other + "2.0\n")
+    with pytest.raises(UsageError, match="lines 2 and 4: one configuration takes 1 and 2 s"):
+        measured_rows(file, "a100")
+
+
+GALLERY = Path(__file__).parents[3] / "reports" / "gallery"
+
+
+def test_a_run_folder_gives_its_rows_in_16_bits_and_one_on_cpu_is_refused(tmp_path: Path) -> None:
+    folder = GALLERY / "ddp-2-cores"
+    with pytest.raises(UsageError, match="was measured on cpu: give a run on GPUs"):
+        measured_rows(folder, "a100")
+    summary = Summary.model_validate_json((folder / "summary.json").read_text())
+    assert rows_of_summary(summary, "a10") == []  # all of it is in 32 bits
+    half = [  # as a GPU would have recorded it
+        row.model_copy(update={"strategy_settings": {**row.strategy_settings, "autocast": True}})
+        for row in summary.rows
+    ]
+    found = rows_of_summary(summary.model_copy(update={"rows": half}), "a10")
+    usual = [row for row in summary.rows if row.status == "ok"]
+    assert [row.batch / row.step_s for row in found] == pytest.approx(
+        [row.global_batch / row.step_s.value for row in usual]
+    )
+    assert (found[-1].gpus, found[-1].choice.microbatches) == (2, 4)
+    errors = [
+        np.abs(np.log(predicted_s(found, fit, job_of) / [row.step_s for row in found])).mean()
+        for fit in (UNFITTED, fit_rows(found, job_of))
+    ]
+    assert errors[1] < errors[0] / 2
