@@ -11,9 +11,8 @@ from rich.text import Text
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report import certificate
-from scalebench.report.findings.brief import CaseInBrief, SuiteInBrief, judge_in_brief
 from scalebench.report.findings.disturbance import disturbance
-from scalebench.report.findings.findings import judge
+from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.tables import frameworks, races
 from scalebench.report.tables.budget import AXIS_BUDGET, show_budgets
@@ -200,7 +199,9 @@ WIDE, NARROW = 80, 60
 
 def show_brief(summary: Summary, screen: Screen) -> None:
     """Show the verdicts of a run's suites, and of several what to try first."""
-    for suite in judge_in_brief(summary):
+    for suite in judge(summary).suites:
+        if not suite.cases and not suite.is_race:
+            continue
         screen.line()
         screen.line(suite.title, "bold")
         screen.line(suite.headline)
@@ -222,28 +223,27 @@ def show_first_steps(summary: Summary, screen: Screen) -> None:
         screen.add(*_next_step(told, "", screen.ascii_only))
 
 
-def _cases(suite: SuiteInBrief, screen: Screen) -> RichTable:
+def _cases(suite: SuiteVerdict, screen: Screen) -> RichTable:
     width, ascii_only = screen.width, screen.ascii_only
     fold = CASE_WIDTHS[(width < WIDE) + (width < NARROW)]
-    names = min(fold, max(cell_len(case.case) for case in suite.cases))
+    names = min(fold, max(cell_len(case.name) for case in suite.cases))
     grid = RichTable.grid(padding=(0, GAP, 0, 0), pad_edge=False)
     grid.add_column(width=names, overflow="fold")
     grid.add_column()
     for case in suite.cases:
-        name = line(case.case, ascii_only)
-        grid.add_row(name, _case(case, suite.cases, width - names - GAP, ascii_only))
+        name = line(case.name, ascii_only)
+        grid.add_row(name, _case(case, suite, width - names - GAP, ascii_only))
     return grid
 
 
-def _case(
-    case: CaseInBrief, cases: Sequence[CaseInBrief], width: int, ascii_only: bool
-) -> RenderableType:
-    first = _result(case, cases)
+def _case(case: Finding, suite: SuiteVerdict, width: int, ascii_only: bool) -> RenderableType:
+    first = _result(case, suite)
     room = width - cell_len(first) - GAP
     fitting = [text for text in case.losses if cell_len(text) <= room] or case.losses[-1:]
     for text in fitting[:1]:
         first = f"{first}{' ' * GAP}{text}"
-    return Group(line(first, ascii_only), *_next_step(case.next_step, "", ascii_only))
+    step = None if suite.next_step else case.next_step
+    return Group(line(first, ascii_only), *_next_step(step, "", ascii_only))
 
 
 def _next_step(told: str | None, of: str, ascii_only: bool) -> list[RenderableType]:
@@ -257,15 +257,11 @@ def _next_step(told: str | None, of: str, ascii_only: bool) -> list[RenderableTy
     return [grid]
 
 
-def _result(case: CaseInBrief, cases: Sequence[CaseInBrief]) -> str:
-    rated = [other for other in cases if other.speedup]
-    if case not in rated:
+def _result(case: Finding, suite: SuiteVerdict) -> str:
+    """Write speedup and result, below those of the other cases."""
+    texts = [(speedup, one.result) for one in suite.cases if (speedup := suite.speedup(one))]
+    speedup = suite.speedup(case)
+    if not speedup:
         return case.result
-    widths = [max(map(cell_len, column)) for column in zip(*map(_texts, rated), strict=True)]
-    return (" " * GAP).join(
-        text.rjust(width) for text, width in zip(_texts(case), widths, strict=True)
-    )
-
-
-def _texts(case: CaseInBrief) -> tuple[str, str]:
-    return case.speedup, case.result
+    first, second = (max(map(cell_len, column)) for column in zip(*texts, strict=True))
+    return f"{speedup.rjust(first)}{' ' * GAP}{case.result.rjust(second)}"

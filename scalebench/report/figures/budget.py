@@ -86,7 +86,7 @@ def drawn_parts(rows: Sequence[Row]) -> list[Part]:
 
 def _bars(part: Part, lanes: BudgetLanes) -> go.Bar:
     """One part in every lane; hatched where it may be zero."""
-    sure = [part is RESIDUAL or causes.certain(row, budget, part) for _, row, budget in lanes]
+    sure = [causes.certain(row, budget, part) for _, row, budget in lanes]
     visible = [abs(budget.share(part)) >= NEGLIGIBLE for _, _, budget in lanes]
     return bars(
         part.name,
@@ -138,7 +138,7 @@ def conclude(rows: Sequence[Row]) -> str:
     closing = [(row, budget) for row, budget in accounted if budget.closes]
     if not closing:
         return "No cause is named: traced steps were unlike the others, so they explain nothing."
-    found = largest_loss(rows)
+    found = causes.largest_loss(rows)
     if found is None:
         where = "" if len(closing) == len(accounted) else " where the parts add up"
         return f"No large loss is certain{where}."
@@ -147,24 +147,6 @@ def conclude(rows: Sequence[Row]) -> str:
         f"The largest certain loss is {cause}: {causes.points(share)} % of the step of"
         f" {wording.plain(row.case, 64)} on {wording.ranks(row)}."
     )
-
-
-def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
-    """Return the largest part that can be told from zero, as a part of the step.
-
-    Returns:
-        The part, its cause and its row; None: no part that is worth a name can be told from zero.
-    """
-    takes = [
-        (budget.share(part), causes.name(part, budget), row)
-        for row, budget in budgeted(rows)
-        if budget.closes
-        for part in PARTS
-        if part is not RESIDUAL
-        and budget.share(part) >= causes.least_share(budget)
-        and causes.certain(row, budget, part)
-    ]
-    return max(takes, key=lambda found: found[0], default=None)
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
@@ -285,9 +267,8 @@ def _hanging(row: Row, budget: Budget, parts: Sequence[Part]) -> go.Bar:
 
 def _doubtful(row: Row, budget: Budget, part: Part) -> bool:
     """Whether a part that can be seen may be zero."""
-    if part is RESIDUAL or not budget.knows(part) or abs(budget.share(part)) < NEGLIGIBLE:
-        return False
-    return not causes.certain(row, budget, part)
+    seen = budget.knows(part) and abs(budget.share(part)) >= NEGLIGIBLE
+    return seen and not causes.certain(row, budget, part)
 
 
 def _labels(row: Row, budget: Budget, parts: Sequence[Part]) -> list[str]:
@@ -343,15 +324,14 @@ def choose(rows: Sequence[Row], figure: go.Figure) -> Choices | None:
 def conclude_waterfall(rows: Sequence[Row]) -> str:
     """Conclude the view that is shown at first."""
     (row, budget), *_ = in_order(rows)
-    largest = [part for part in PARTS if part is not RESIDUAL and causes.certain(row, budget, part)]
     where, ideal = wording.place(row), _in_ms(budget.ideal_s)
     told = f"Of the {_in_ms(budget.measured_s)} step of {where}, {ideal} are"
     if not budget.closes:
         return f"{told} ideal; the parts do not explain the rest."
-    takes = [part for part in largest if budget.share(part) > NEGLIGIBLE]
+    takes = causes.certain_losses(row, NEGLIGIBLE)
     if not takes:
         return f"{told} ideal; the measurement is too noisy to say where the rest goes."
-    most = max(takes, key=budget.share)
+    most = takes[0]
     seconds = budget.share(most) * budget.measured_s
     return (
         f"{told} ideal; {agreeing(causes.name(most, budget), 'takes')} {_in_ms(seconds)}, the most."

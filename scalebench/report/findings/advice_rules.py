@@ -12,21 +12,19 @@ from itertools import takewhile
 
 from scalebench import units
 from scalebench.costmodel.pipelines.orders import bubble_law
-from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
+from scalebench.records.rows.budget import PARTS, Budget, Part
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
 from scalebench.report.words.causes import (
-    action,
     certain,
     largest_inflation,
-    lateness,
     likely,
     losses,
     points,
-    reasons,
-    straggler,
+    why_open,
 )
+from scalebench.report.words.late_ranks import action, lateness, reasons, straggler
 from scalebench.report.words.warnings import marks
 
 DDP = "DistributedDataParallel"
@@ -232,7 +230,7 @@ def _not_alone(case: AdviceInput) -> Advice | None:
 
 def _too_wide(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
-    if efficiency is None or not _allows_anything(efficiency):
+    if efficiency is None or not wording.too_wide(efficiency):
         return None
     span = wording.interval(efficiency, 100)
     return Advice(
@@ -241,20 +239,17 @@ def _too_wide(case: AdviceInput) -> Advice | None:
     )
 
 
-def _allows_anything(efficiency: Estimate) -> bool:
-    low, high = efficiency.low, efficiency.high
-    return low is not None and high is not None and low < 0.5 and high >= 1.0
-
-
 def _budget_open(case: AdviceInput) -> Advice | None:
     found = case.row.budget
     if found is None or found.closes:
         return None
-    residual, drift = abs(found.share(RESIDUAL)), abs(found.drift)
-    why = (
-        f"the parts leave {_percent(residual)} of the step unexplained"
-        if residual > drift
-        else f"clean steps next to the traced ones differ by {_percent(drift)} from the headline's"
+    why = why_open(
+        found,
+        lambda left: f"the parts leave {_percent(abs(left))} of the step unexplained",
+        lambda drift: (
+            f"clean steps next to the traced ones differ by {_percent(abs(drift))} from the"
+            " headline's"
+        ),
     )
     return Advice("Quiet the machine and run it again before acting on it", why)
 

@@ -14,8 +14,8 @@ from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, SYNCHRONISING, Advice, Loss
 from scalebench.report.words import script_remarks, wording
-from scalebench.report.words.causes import OWN_PARTS, action, arrivals, lateness
-from scalebench.report.words.causes import reasons as reasons_of
+from scalebench.report.words.late_ranks import OWN_PARTS, action, arrivals, lateness
+from scalebench.report.words.late_ranks import reasons as reasons_of
 from scalebench.report.words.warnings import marks
 
 GRADIENT_BYTES = 4

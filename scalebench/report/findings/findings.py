@@ -7,27 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalebench import units
-from scalebench.records.summary import Estimate, Row, Summary
+from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import advice, ranking
 from scalebench.report.findings.certain import certain
 from scalebench.report.findings.disturbance import disturbance
-from scalebench.report.tables import compression, predictions
-from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, script_remarks, warnings, wording
+from scalebench.report.findings.notes import notes_on
+from scalebench.report.tables import compression, predictions, races, recovery
+from scalebench.report.words import causes, wording
 from scalebench.report.words.notes import precision_note
-from scalebench.report.words.warnings import details, mark_name
 
 Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
 
 COMPLETE = "complete"
 
-DOUBTED = {
-    "budget open": "causes",
-    "estimates disagree": "causes",
-    "kernels lost": "causes",
-}
-"""Stamp → what it makes doubtful, where that is not the headline number."""
+SHORT_REASON = 60
 
 
 @dataclass(frozen=True)
@@ -66,15 +59,85 @@ class Finding:
         """The answer with its causes: the same text in table, Markdown and page."""
         return " ".join((self.sentence, *self.because, *([self.advice] if self.advice else [])))
 
+    @property
+    def name(self) -> str:
+        """The case, fit to be shown."""
+        return wording.plain(self.case, 64)
+
+    @property
+    def result(self) -> str:
+        """In a few words: the efficiency with its interval, or why there is none."""
+        row = self.headline
+        if row is None:
+            return "no result at any size"
+        if row.world_size == 1:
+            return "measured on one rank only: nothing can be said about scaling"
+        if row.efficiency is None:
+            reason = row.unavailable.get("efficiency", "there is no plain baseline")
+            return f"efficiency unknown: {wording.plain(reason, SHORT_REASON)}"
+        if self.kind == "inconclusive":
+            return f"inconclusive: {wording.interval(row.efficiency, 100)} %"
+        return f"{wording.plus_minus(row.efficiency, 100)} %"
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What costs most, in several lengths as `biggest_cause` has them."""
+        row = self.headline
+        if row is None or row.efficiency is None or row.world_size == 1:
+            return ()
+        return (self.cause,) if self.cause else biggest_cause(row, bool(self.certain))
+
 
 @dataclass(frozen=True)
 class SuiteVerdict:
-    """The findings of one suite, and which of its cases scales best, if that can be told."""
+    """The findings of one suite, and which of its cases scales best, if that is known.
+
+    Attributes:
+        ranking: Which case scales best, in sentences; None: nothing to compare.
+        headline: The same in one line, with its interval, and how certain that is.
+        best: The row of the highest efficiency; None: no case was rated.
+        is_race: The cases raced to a loss, or were saved and restored: a separate table says of
+            each what came of it.
+    """
 
     suite: str
     facts: str
     ranking: str | None
+    headline: str
     findings: tuple[Finding, ...]
+    best: Row | None
+    is_race: bool
+
+    @property
+    def name(self) -> str:
+        """The suite, fit to be shown."""
+        return wording.plain(self.suite, 64)
+
+    @property
+    def title(self) -> str:
+        """Which suite, and at which size it is judged."""
+        return f"verdict on suite {self.name}{where(self.best)}"
+
+    @property
+    def cases(self) -> tuple[Finding, ...]:
+        """The findings that a terminal lists: without the baseline; of a race none."""
+        kept = (finding for finding in self.findings if finding.kind != "baseline")
+        return () if self.is_race else tuple(kept)
+
+    @property
+    def next_step(self) -> str | None:
+        """That of all cases, where it is the same for several."""
+        steps = {case.next_step for case in self.cases}
+        return steps.pop() if len(self.cases) > 1 and len(steps) == 1 else None
+
+    def speedup(self, case: Finding) -> str:
+        """Write a case's speedup, with its N where that is not the suite's; empty: none."""
+        row = case.headline
+        if row is None or row.efficiency is None or row.world_size == 1:
+            return ""
+        elsewhere = self.best is None or row.world_size != self.best.world_size
+        size = f"N={row.world_size} " if elsewhere else ""
+        return size + (f"{wording.point(row.speedup)}{wording.TIMES}" if row.speedup else "")
 
 
 @dataclass(frozen=True)
@@ -94,9 +157,30 @@ def judge(summary: Summary) -> RunVerdict:
     suites = []
     for suite, rows in wording.by_suite(summary.rows).items():
         findings = tuple(judge_case(group, rows) for group in wording.by_case(rows).values())
-        facts = wording.suite_facts(rows)
-        suites.append(SuiteVerdict(suite, facts, _ranking(findings, rows), findings))
+        suites.append(_judge_suite(suite, rows, findings))
     return RunVerdict(general(summary), tuple(suites))
+
+
+def _judge_suite(suite: str, rows: Sequence[Row], findings: tuple[Finding, ...]) -> SuiteVerdict:
+    ranked = ranking.rank(headlines(findings))
+    best = ranked.best if ranked else None
+    race = races.headline(rows) or recovery.headline(rows)
+    sure = [
+        one.certain
+        for one in findings
+        if one.kind != "baseline" and one.certain and (best is None or one.headline is best)
+    ]
+    texts = (ranking.headline(ranked), compression.headline(rows), ranking.least_memory(ranked))
+    in_full = (ranking.sentence(ranked), compression.verdict(rows))
+    return SuiteVerdict(
+        suite,
+        wording.suite_facts(rows),
+        " ".join(text for text in in_full if text) or None,
+        race or " ".join(text for text in (*texts, *sure[:1]) if text),
+        findings,
+        best,
+        race is not None,
+    )
 
 
 def general(summary: Summary) -> tuple[str, ...]:
@@ -128,12 +212,6 @@ def _could_be_traced(rows: Sequence[Row]) -> bool:
     return any(row.suite not in saving for row in rows)
 
 
-def _ranking(findings: Sequence[Finding], rows: Sequence[Row]) -> str | None:
-    ranked = ranking.sentence(ranking.rank(headlines(findings)))
-    said = [text for text in (ranked, compression.verdict(rows)) if text]
-    return " ".join(said) or None
-
-
 def headlines(findings: Sequence[Finding]) -> list[Row]:
     """Return the rows that the cases of a suite are judged by."""
     return [finding.headline for finding in findings if finding.headline is not None]
@@ -148,56 +226,30 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
     """
     headline = headline_row(rows)
     kind, sentence = _answer(rows, headline)
-    notes = [
-        *_correctness(rows),
-        *_wrapper_cost(rows, headline),
-        *_exposed(headline),
-        *compression.sentences(headline, of_suite or rows),
-        *(causes.held_up(headline) if headline else ()),
-        *(causes.doubts(headline) if headline else ()),
-        *_oversubscribed(rows, headline),
-        *_missing_sizes(rows),
-        *(_seen_of_script(headline, rows) if headline else ()),
-        *_stamped(rows),
-    ]
-    told = advice.advise(headline, of_suite or rows) if headline else None
-    known = certain(headline, of_suite or rows) if headline else []
-    sure = [note for one in known[:1] for note in _as_note(one.sentence)]
-    notes = [note for note in notes if not _told_already(note, sure)]
-    first = advice.first_loss(headline, of_suite or rows) if headline else None
+    suite = of_suite or rows
+    advised = advice.advise(headline, suite) if headline else None
+    known = certain(headline, suite) if headline else []
+    sure = [wording.as_sentence(one.sentence) for one in known[:1] if one.sentence]
+    first = advice.first_loss(headline, suite) if headline else None
     step = headline.step_s if headline else None
     last = rows[-1]
-    label = wording.strategy_label(last)
     return Finding(
         suite=last.suite,
         case=last.case,
-        label=label,
+        label=wording.strategy_label(last),
         kind=kind,
         sentence=sentence,
         because=(*sure, *(_because(headline, bool(sure)) if headline else ())),
-        advice=told.whole if told else None,
-        next_step=told.next_step if told else None,
-        notes=tuple(notes),
+        advice=advised.whole if advised else None,
+        next_step=advised.next_step if advised else None,
+        notes=tuple(n for n in notes_on(rows, headline, suite) if not _says_no_more(n, sure)),
         headline=headline,
         certain=sure[0] if sure else None,
         cause=first.share(step.value) if step and first and first.sentence else "",
     )
 
 
-def _seen_of_script(row: Row, rows: Sequence[Row]) -> list[str]:
-    told = (
-        script_remarks.kinds_sentence(row),
-        script_remarks.gaps_sentence(row),
-        *script_remarks.remarks(row, rows),
-    )
-    return [wording.as_sentence(said) for said in told if said]
-
-
-def _as_note(said: str | None) -> list[str]:
-    return [wording.as_sentence(said)] if said else []
-
-
-def _told_already(note: str, sure: Sequence[str]) -> bool:
+def _says_no_more(note: str, sure: Sequence[str]) -> bool:
     """Tell whether a note says no more than what is certain: who is slow, or what is called."""
     short = note.removesuffix(".").partition(": its ")[0].partition(": it ")[0]
     return any(said.startswith(short) for said in sure)
@@ -220,13 +272,6 @@ def headline_row(rows: Sequence[Row]) -> Row | None:
         if choice:
             return max(choice, key=lambda row: row.world_size)
     return None
-
-
-def too_wide(estimate: Estimate) -> bool:
-    """Whether an efficiency's interval allows both perfect scaling and less than half of it."""
-    if estimate.low is None or estimate.high is None:
-        return False
-    return estimate.low < 0.5 and estimate.high >= 1.0
 
 
 def _answer(rows: Sequence[Row], headline: Row | None) -> tuple[Kind, str]:
@@ -259,7 +304,7 @@ def _without_efficiency(row: Row, label: str) -> str:
 def _scaling(row: Row, label: str) -> tuple[Kind, str]:
     assert row.efficiency is not None
     where = f"{wording.ranks(row)} ({row.scaling} scaling{_crowded(row)})"
-    if too_wide(row.efficiency):
+    if wording.too_wide(row.efficiency):
         span = wording.interval(row.efficiency, 100)
         return "inconclusive", (
             f"Inconclusive: the efficiency of {label} on {where} lies anywhere within {span} %."
@@ -273,92 +318,61 @@ def _crowded(row: Row) -> str:
     return f", oversubscribed: more ranks than {wording.scarce(row)}" if row.oversubscribed else ""
 
 
-def _correctness(rows: Sequence[Row]) -> list[str]:
-    said = []
-    wrong = [r for r in rows if r.correctness and r.correctness.status == "deviates"]
-    if wrong:
-        worst = wording.joined([f"{check(row)} on {row.world_size}" for row in wrong])
-        said.append(f"Gradient check {worst}: the speed of a wrong result counts for nothing.")
-    unverified = [
-        r for r in rows if r.correctness and r.correctness.status == "unverified" and r.step_s
-    ]
-    if unverified:
-        sizes = wording.joined([str(row.world_size) for row in unverified])
-        assert unverified[0].correctness is not None
-        reason = wording.plain(unverified[0].correctness.reason or "no reason recorded", 110)
-        said.append(f"Gradients unverified on {sizes}: {reason}.")
-    return said
+def where(best: Row | None) -> str:
+    """Say at which size a suite is judged, behind a comma; empty: at none."""
+    if best is None:
+        return ""
+    few = f", oversubscribed: more ranks than {wording.scarce(best)}" if best.oversubscribed else ""
+    return f", {wording.ranks(best)}{few}"
 
 
-def _wrapper_cost(rows: Sequence[Row], headline: Row | None) -> list[str]:
-    single = next((row for row in rows if row.world_size == 1 and row.efficiency), None)
-    if single is None or single.efficiency is None or wording.is_baseline(single):
-        return []
-    said = f"On one rank the strategy itself {_cost(single.efficiency)}"
-    wrapped = headline.efficiency_wrapped if headline and headline.world_size > 1 else None
-    if wrapped is not None:
-        against = wording.point(wrapped, 100)
-        said += f"; against its own speed on one rank the efficiency is {against} %"
-    return [f"{said}."]
+def biggest_cause(row: Row, named: bool = False) -> tuple[str, ...]:
+    """Say what costs a row most, and how certain that is, or why no cause is named.
 
+    Args:
+        row: On several ranks.
+        named: A cause is certain without the loss budget, and is said elsewhere.
 
-def _cost(alone: Estimate) -> str:
-    if alone.low is not None and alone.high is not None and alone.low <= 1.0 <= alone.high:
-        ends = [wording.signed((1 - end) * 100) for end in (alone.high, alone.low)]
-        return f"has a cost that the noise hides (between {ends[0]} and {ends[1]} %)"
-    cost = units.significant((1 - alone.value) * 100, (alone.half_width or 0) * 100 or None)
-    if alone.value > 1.0:
-        return f"is faster than the plain model by {cost.lstrip('-')} %"
-    doubt = "" if alone.low is not None else ", one launch"
-    return f"costs {cost} % of the speed{doubt}"
-
-
-def _exposed(headline: Row | None) -> list[str]:
-    if headline is None or headline.exposed_comm_s is None or headline.step_s is None:
-        return []
-    if headline.world_size == 1:
-        return []
-    exposed = headline.exposed_comm_s
-    if exposed.value <= 0 or (exposed.low is not None and exposed.low <= 0):
-        return []
-    time = wording.seconds(exposed)
-    return [f"In traced steps, exposed communication takes {time}."]
-
-
-def _oversubscribed(rows: Sequence[Row], headline: Row | None) -> list[str]:
-    others = [
-        f"{row.world_size} ({wording.point(row.efficiency, 100)} %)"
-        for row in rows
-        if row.oversubscribed and row is not headline and row.status == "ok" and row.efficiency
-    ]
-    if not others:
-        return []
-    few = wording.scarce(rows[-1])
-    return [f"Oversubscribed, more ranks than {few}, not scaling: {wording.joined(others)}."]
-
-
-def _missing_sizes(rows: Sequence[Row]) -> list[str]:
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.status != "ok":
-            reasons.setdefault(wording.not_measured(row), []).append(str(row.world_size))
-    return [f"N = {wording.joined(sizes)} {reason}." for reason, sizes in reasons.items()]
-
-
-def _stamped(rows: Sequence[Row]) -> list[str]:
-    stamped: dict[str, list[Row]] = {}
-    for row in rows:
-        for name in dict.fromkeys(mark_name(stamp) for stamp in row.stamps):
-            stamped.setdefault(name, []).append(row)
-    return [_with_care(name, bearers) for name, bearers in stamped.items() if name]
-
-
-def _with_care(name: str, bearers: Sequence[Row]) -> str:
-    told = details(bearers[0], name) if len(bearers) == 1 else ""
-    why = f"{warnings.said(name)} ({told})" if told else warnings.said(name)
-    if any(wording.is_baseline(row) for row in bearers) and name not in DOUBTED:
-        return f"Read every efficiency with care, it rests on this baseline: {why}."
-    rated = all(row.efficiency is not None for row in bearers)
-    number = DOUBTED.get(name, "efficiency" if rated else "step time")
-    sizes = wording.joined([str(row.world_size) for row in bearers])
-    return f"Read the {number} at N = {sizes} with care: {why}."
+    Returns:
+        The same in several lengths, the longest first; nothing where nothing is lost.
+    """
+    if compression.is_bound(row):
+        return ("a bound, not a way to train: nothing is communicated", "a bound: no communication")
+    budget = row.budget
+    none = f"no {'other ' if named else ''}cause is named"
+    if budget is None:
+        reason = row.unavailable.get("budget")
+        return (f"{none}: {wording.plain(reason, SHORT_REASON)}",) if reason else ()
+    if not budget.closes:
+        why = causes.why_open(
+            budget,
+            lambda left: f"{causes.points(abs(left))} % of the step is unexplained",
+            lambda drift: (
+                f"while parts were measured, a step took {abs(100 * drift):.0f} %"
+                f" {'more' if drift > 0 else 'less'}"
+            ),
+        )
+        return (f"{none}: {why}", none)
+    found = causes.losses(row, causes.least_share(budget))
+    if not found:
+        return ()
+    largest, share = found[0], budget.share(found[0])
+    name, size = causes.name(largest, budget), causes.points(share)
+    of = f" of the {causes.points(budget.gap)} % lost" if share < budget.gap else " % of the step"
+    if causes.certain(row, budget, largest):
+        return (f"biggest cause: {name}, {size}{of}", f"{name}: {size} % lost")
+    if row.efficiency is None or row.efficiency.n == 1:
+        return (
+            f"one launch saw: {name}, {size}{of}",
+            f"{name}: {size} % (not certain)",
+        )
+    doubt = "probable, not certain" if causes.likely(budget, largest) else "uncertain"
+    told = f"{doubt}: {name}, {size}{of}"
+    sure = next(iter(causes.certain_losses(row, causes.least_share(budget))), None)
+    if sure is None:
+        return (told, f"{name}: {size} % (uncertain)")
+    sure_name, sure_size = causes.name(sure, budget), causes.points(budget.share(sure))
+    lost = f"certain: {sure_size} % lost to {sure_name}"
+    likely = f"{doubt.partition(',')[0]}: {size} % lost to {name}"
+    both = f"{likely}; certain: {sure_size} % to {sure_name}"
+    return (f"{told}. {wording.capital(lost)}", both, lost)

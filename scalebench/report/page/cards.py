@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget
+from scalebench.records.rows.budget import PARTS, Budget
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.figures.style import PART_COLORS, Look, Looks
-from scalebench.report.findings.brief import CaseInBrief, case_in_brief
 from scalebench.report.findings.findings import Finding
 from scalebench.report.page.addresses import row_address
 from scalebench.report.tables import compression, races
@@ -141,14 +140,14 @@ def strip(row: Row, full: float) -> Strip | None:
             PART_COLORS[part.key],
             round(100 * budget.share(part) / full, 2),
             causes.points(budget.share(part)),
-            part is RESIDUAL or causes.certain(row, budget, part),
+            causes.certain(row, budget, part),
         )
         for part in shown
         if budget.share(part) > 0
     )
     told = [
         f"{part.name} {causes.points(budget.share(part))}"
-        + ("" if part is RESIDUAL or causes.certain(row, budget, part) else " (uncertain)")
+        + ("" if causes.certain(row, budget, part) else " (uncertain)")
         for part in shown
     ]
     total = causes.points(budget.gap)
@@ -198,8 +197,7 @@ def make_cards(
 
 
 def _card(finding: Finding, look: Look, track: Track, full: float, prefix: Sequence[str]) -> Card:
-    row, told = finding.headline, case_in_brief(finding)
-    sentence, next_step = _sentence(finding, told), told.next_step or ""
+    row, sentence, next_step = finding.headline, _sentence(finding), finding.next_step or ""
     if row is None:
         return Card(
             finding, look, "no result", "", "", "", False, None, None, sentence, next_step, ""
@@ -250,14 +248,14 @@ def _step(row: Row) -> tuple[str, str]:
     return number, f" {unit}"
 
 
-def _sentence(finding: Finding, told: CaseInBrief) -> str:
+def _sentence(finding: Finding) -> str:
     """Return the one sentence of a card: what costs most, else the answer."""
     if finding.kind == "scaling":
-        if told.losses:
-            return f"{told.losses[0][0].upper()}{told.losses[0][1:]}."
+        if finding.losses:
+            return f"{wording.capital(finding.losses[0])}."
         return finding.because[0] if finding.because else finding.sentence
     if finding.kind == "inconclusive":
-        return f"{told.result[0].upper()}{told.result[1:]}."
+        return f"{wording.capital(finding.result)}."
     if finding.kind == "failed":
         return finding.notes[-1] if finding.notes else finding.sentence
     return plain(finding.sentence, 200)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from scalebench import units
 from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Row, Summary
-from scalebench.report.findings.brief import SuiteInBrief, suite_in_brief
-from scalebench.report.findings.findings import headlines, judge
+from scalebench.report.findings.findings import SuiteVerdict, headlines, judge
 from scalebench.report.page.offline import plotly_script, render_offline
 from scalebench.report.page.page import render_page, title
 from scalebench.report.tables import experts, frameworks, races
@@ -30,12 +29,11 @@ class Answer:
     """What a run says about one suite.
 
     Attributes:
-        brief: The verdict, as a terminal has it.
         sentences: What the suite's own question asks beyond the efficiency.
         memory: Case → peak of its fullest rank at the size that it is judged by.
     """
 
-    brief: SuiteInBrief
+    suite: SuiteVerdict
     sentences: tuple[str, ...]
     memory: Mapping[str, str]
 
@@ -83,10 +81,9 @@ class Exhibit:
         groups = wording.by_suite(self.summary.rows)
         found = []
         for verdict in judge(self.summary).suites:
-            rows = groups[verdict.suite]
-            brief = suite_in_brief(verdict, rows)
-            if brief.cases or brief.is_race:
-                found.append(Answer(brief, _sentences(rows), _memory(headlines(verdict.findings))))
+            if verdict.cases or verdict.is_race:
+                sentences = _sentences(groups[verdict.suite])
+                found.append(Answer(verdict, sentences, _memory(headlines(verdict.findings))))
         return found
 
     @property

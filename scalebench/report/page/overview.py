@@ -8,15 +8,19 @@ from markupsafe import Markup
 
 from scalebench import units
 from scalebench.records.summary import Row, Summary, TimedCollectives
-from scalebench.report.figures.budget import largest_loss
 from scalebench.report.figures.style import Looks
 from scalebench.report.findings import ranking
 from scalebench.report.findings.advice import first_loss
 from scalebench.report.findings.advice_rules import NOT_ALONE
-from scalebench.report.findings.brief import losses, suite_in_brief, where
 from scalebench.report.findings.certain import certain
-from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
-from scalebench.report.findings.next_steps import next_steps
+from scalebench.report.findings.findings import (
+    Finding,
+    SuiteVerdict,
+    biggest_cause,
+    headlines,
+    where,
+)
+from scalebench.report.findings.next_steps import NextStep
 from scalebench.report.markdown import code, escape
 from scalebench.report.page.addresses import fragment, row_address
 from scalebench.report.page.cards import CaseLine, case_lines
@@ -71,39 +75,10 @@ class Fact:
     link: str = ""
 
 
-@dataclass(frozen=True)
-class FirstStep:
-    """A line of what to try first in the whole run.
-
-    Attributes:
-        gain: What it could win, of which step.
-        whence: What takes that time, and in which suite and case.
-        link: Address of the row.
-    """
-
-    action: str
-    gain: str
-    whence: str
-    link: str
-
-
-def first_steps(
-    verdicts: Sequence[SuiteVerdict],
-    groups: Mapping[str, Sequence[Row]],
-    prefix: Sequence[str] = (),
-) -> tuple[FirstStep, ...]:
-    """Return what to try first in a run; empty: no loss has advice."""
-    return tuple(
-        FirstStep(step.action, step.gain, step.whence, row_address(step.row, prefix))
-        for step in next_steps(verdicts, groups)
-    )
-
-
 def suite_card(
     verdict: SuiteVerdict, rows: Sequence[Row], looks: Looks, prefix: Sequence[str] = ()
 ) -> SuiteCard:
     """Return the card of one suite, of which ``rows`` are all rows."""
-    brief = suite_in_brief(verdict, rows)
     best = ranking.best_row(headlines(verdict.findings))
     links = {id(row): row_address(row, prefix) for row in rows}
     heads = [
@@ -112,19 +87,19 @@ def suite_card(
         if finding.headline is not None and finding.kind != "baseline"
     ]
     found = case_lines(verdict.findings, looks, prefix)
-    name = wording.plain(verdict.suite, 64)
-    headline = recovery.without_costs(rows) or brief.headline
-    step = brief.next_step or _next_step(verdict.findings, best)
+    headline = recovery.without_costs(rows) or verdict.headline
+    about = f"Efficiency over N, {verdict.name}: {headline}"
+    step = verdict.next_step or _next_step(verdict.findings, best)
     return SuiteCard(
-        name=name,
+        name=verdict.name,
         link=fragment(*prefix, verdict.suite),
         place=_place(best, heads or rows),
         headline=headline if heads else _nothing(rows),
-        chart=efficiency_chart(rows, looks, links, f"Efficiency over N, {name}: {headline}"),
+        chart=efficiency_chart(rows, looks, links, about),
         caption=found.caption,
         cases=found.lines[:MOST_CASES],
         more=max(0, len(found.lines) - MOST_CASES),
-        loss=_loss(heads if brief.next_step else _of_step(verdict.findings, best) or heads, rows),
+        loss=_loss(heads if verdict.next_step else _of_step(verdict.findings, best) or heads, rows),
         next_step="" if step.endswith(NOT_ALONE) else step,  # a note above all cards says it
         missing=_missing(rows),
     )
@@ -148,14 +123,14 @@ def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
     first = first_loss(heads[0], rows) if len(heads) == 1 else None
     if first is not None and first.sentence is not None and (step := heads[0].step_s):
         return first.share(step.value)
-    found = largest_loss(heads)
+    found = causes.largest_loss(heads)
     if found is not None and len(heads) > 1:
         share, cause, row = found
         return f"{cause}, {causes.points(share)} % of the step of {wording.plain(row.case, 64)}"
     if (
         len(heads) == 1
         and heads[0].budget
-        and (told := losses(heads[0], bool(certain(heads[0], rows))))
+        and (told := biggest_cause(heads[0], bool(certain(heads[0], rows))))
     ):
         return f"{wording.plain(heads[0].case, 64)}: {told[0].removeprefix('biggest cause: ')}"
     sure = ((one, row.step_s) for row in heads if row.step_s for one in certain(row, rows)[:1])
@@ -303,7 +278,7 @@ def overview_markdown(
     run: str,
     cards: Sequence[SuiteCard],
     timed: LinkCard | None,
-    first: Sequence[FirstStep],
+    first: Sequence[NextStep],
     facts: Sequence[Fact],
     reproduce: str,
 ) -> str:
@@ -331,7 +306,7 @@ def overview_markdown(
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _step(number: int, step: FirstStep) -> str:
+def _step(number: int, step: NextStep) -> str:
     return f"{number}. {escape(step.action)}: {escape(step.gain)} ({escape(step.whence)})"
 
 

@@ -14,19 +14,18 @@ from scalebench.report.export import frames
 from scalebench.report.figures.charts import Chart
 from scalebench.report.figures.style import Look, Looks, assign
 from scalebench.report.findings.findings import RunVerdict, SuiteVerdict, judge
+from scalebench.report.findings.next_steps import NextStep, next_steps
 from scalebench.report.gate.history import history_table
-from scalebench.report.page.addresses import fragment, row_links
+from scalebench.report.page.addresses import fragment, row_address, row_links
 from scalebench.report.page.cards import Card, is_noisy, make_cards
 from scalebench.report.page.comparison import change_cards, compare
 from scalebench.report.page.efficiency_chart import swatch
 from scalebench.report.page.offline import render_offline
 from scalebench.report.page.overview import (
     Fact,
-    FirstStep,
     LinkCard,
     SuiteCard,
     facts,
-    first_steps,
     link_card,
     overview_markdown,
     suite_card,
@@ -94,6 +93,7 @@ class RunView:
         links: Blocks about the run's links.
         link_card: What its timed collectives came to; None: it timed none.
         first: What to try first, that which could win most before the others.
+        prefix: Of the addresses of its rows.
         facts: What one asks of a run besides its results.
         markdown: The overview, to copy.
     """
@@ -104,7 +104,8 @@ class RunView:
     summary: Summary
     notices: tuple[str, ...]
     verdict: RunVerdict
-    first: tuple[FirstStep, ...]
+    first: tuple[NextStep, ...]
+    prefix: Sequence[str]
     facts: tuple[Fact, ...]
     suites: tuple[SuiteView, ...]
     links: tuple[tuple[Section, Block], ...]
@@ -160,6 +161,7 @@ def render_page(
         longest=LONGEST_REASON,
         noisy=is_noisy,
         swatch_of=swatch,
+        address=row_address,
     )
 
 
@@ -184,7 +186,7 @@ def _run(
         for i, suite in enumerate(verdict.suites, 1)
     )
     cards = [suite.overview for suite in suites]
-    first = first_steps(verdict.suites, groups, prefix)
+    first = next_steps(verdict.suites, groups)
     of_links = of_suite(found, NO_LINK)
     timed = link_card(summary.collectives, f"{run_id}-links" if of_links else "")
     markdown = overview_markdown(
@@ -198,6 +200,7 @@ def _run(
         notices=_notices(summary),
         verdict=verdict,
         first=first,
+        prefix=prefix,
         facts=told,
         suites=suites,
         links=of_links,

@@ -21,6 +21,7 @@ from scalebench.report.tables.layout import (
 )
 from scalebench.report.words import causes, wording
 from scalebench.report.words.causes import NEGLIGIBLE, budgeted, inflation_note
+from scalebench.report.words.late_ranks import held_up
 
 TITLE = "where the lost time goes"
 UNIT = "percent of the measured step; ideal + parts = 100"
@@ -78,9 +79,9 @@ def doubtful(row: Row, budget: Budget, parts: Sequence[Part]) -> bool:
     """
     return any(
         abs(budget.share(part)) >= NEGLIGIBLE
+        and part is not RESIDUAL
         and not (budget.closes and causes.certain(row, budget, part))
         for part in parts
-        if part is not RESIDUAL
     )
 
 
@@ -116,7 +117,7 @@ def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
     late = [
         f"{wording.place(row)}: {said[0].lower()}{said[1:-1]}"
         for row in rows
-        for said in causes.held_up(row)
+        for said in held_up(row)
     ]
     split = [note for row, _ in accounted if (note := inflation_note(row))]
     whole = [*split, *(text for text in (cost, bound) if text)]

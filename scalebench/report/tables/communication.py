@@ -26,7 +26,8 @@ from scalebench.report.tables.layout import (
     value,
 )
 from scalebench.report.words import axes, wording
-from scalebench.report.words.causes import arrivals, disagreements
+from scalebench.report.words.causes import disagreements
+from scalebench.report.words.late_ranks import arrivals
 
 NOTHING = wording.DASH
 

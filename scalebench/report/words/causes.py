@@ -1,16 +1,14 @@
-"""What is missing to ideal and what takes it, in sentences: parts, late ranks, slower computation.
+"""What is missing to ideal and what takes it, in sentences: parts, slower computation.
 
 A part of the budget is named as a cause only where its interval excludes zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from scalebench import units
 from scalebench.records.rows.budget import (
     MEASURED,
-    PARTS,
     RESIDUAL,
     WAIT,
     Budget,
@@ -18,25 +16,16 @@ from scalebench.records.rows.budget import (
     Part,
     agreeing,
 )
-from scalebench.records.rows.communication import Straggler
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
-from scalebench.report.words.warnings import marks
+
+Words = Callable[[float], str]
 
 NEGLIGIBLE = 0.0005
 """Of the step: below this a part is written as 0.0 %."""
 
 WORTH_TELLING = 0.01
-"""Of the step: estimates or arrivals that differ by less make no difference to the answer."""
-
-SELDOM = 10
-"""Operations below which a rank that is hardly late cannot be said to come last always."""
-
-VERY_LATE = 0.1
-"""Of the step: so late, a few operations are enough if the rank comes last to all of them."""
-
-FEW = 4
-"""Operations below which no rank is named."""
+"""Of the step: estimates that differ by less make no difference to the answer."""
 
 
 def budgeted(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
@@ -44,32 +33,6 @@ def budgeted(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
     return [
         (row, row.budget) for row in rows if row.budget is not None and not wording.is_baseline(row)
     ]
-
-
-def arrivals(row: Row) -> list[Straggler]:
-    """Return who came last how often, the most frequent first; of one rank alone: nothing."""
-    return list(row.stragglers or ()) if row.world_size > 1 else []
-
-
-def straggler(row: Row) -> Straggler | None:
-    """Return the rank that holds the others up; None where no rank does so steadily.
-
-    It comes last in more than 60 % of the operations and half as often again as chance would have
-    it, by more than 1 % of a step. No test of significance: arrivals of one step depend on one
-    another. Of fewer than ten operations it has to come last to all, by more than 10 % of a step.
-    """
-    found = arrivals(row)
-    num_operations = sum(other.count for other in found)
-    if not found or row.step_s is None or num_operations < FEW:
-        return None
-    first = found[0]
-    if num_operations < SELDOM:
-        always = first.share == 1 and first.median_late_s > VERY_LATE * row.step_s.value
-        return first if always else None
-    enough = num_operations >= 2 * SELDOM or first.share >= 0.9
-    often = enough and first.share > 0.6 and first.stands_out(row.world_size)
-    late = first.median_late_s > WORTH_TELLING * row.step_s.value
-    return first if often and late else None
 
 
 def disagreements(row: Row) -> list[tuple[str, Estimate, str, Estimate]]:
@@ -141,65 +104,6 @@ def inflation_note(row: Row) -> str | None:
     return f"{wording.place(row)}: slower computation consists of {parts}"
 
 
-LEAST_OF_WAIT = 0.25
-"""Of what the others wait: a part that explains less is no reason."""
-
-OWN_PARTS = {
-    "data_stall_s": "its data loading takes {own} a step, on the others {others}",
-    "compute_s": "its computation takes {own} a step, on the others {others}",
-    "codec_s": "its encoding takes {own} a step, on the others {others}",
-    "other_idle_s": "it does nothing that PyTorch sees {own} a step, the others {others}",
-}
-"""What a rank does by itself, the surest reason first: how long it computes also depends on what
-else the machine does."""
-
-
-def action(rank: int, part: str) -> str:
-    """Say what to look at in a late rank, given the part of it that takes longer."""
-    if part == "data_stall_s":
-        return f"Look at the loader of rank {rank}"
-    if part in ("other_idle_s", "lateness_s"):
-        return f"See what rank {rank} does (py-spy dump or record)"
-    return f"Look at rank {rank}"
-
-
-def reasons(row: Row, rank: int) -> dict[str, str]:
-    """Say which of a late rank's own parts take longer than the others', the surest first.
-
-    Empty: the traced steps do not show it.
-    """
-    times = (row.budget.ranks or []) if row.budget is not None else []
-    own = next((one for one in times if one.rank == rank), None)
-    others = [one for one in times if one.rank != rank]
-    if own is None or not others:
-        return {}
-    waited_s = median(one.wait_s for one in others) - own.wait_s
-    found = {}
-    for field, text in OWN_PARTS.items():
-        own_s = getattr(own, field) or 0.0
-        others_s = median(getattr(one, field) or 0.0 for one in others)
-        if waited_s > 0 and own_s - others_s >= LEAST_OF_WAIT * waited_s:
-            said = text.format(own=units.seconds(own_s), others=units.seconds(others_s))
-            found[field] = said
-    return found
-
-
-def lateness(late: Straggler) -> str:
-    """Say to how many operations a rank comes last, and by how much."""
-    few = late.share == 1 and late.count < SELDOM
-    share = f"all {late.count}" if few else f"{100 * late.share:.0f} % of"
-    return f"last to enter {share} operations, {units.seconds(late.median_late_s)} late"
-
-
-def held_up(row: Row) -> list[str]:
-    """Name the rank that steadily arrives last, and why: ``"Rank 1 is the slow one (last …"``."""
-    late = straggler(row)
-    if late is None or "foreign load" in marks(row):  # which makes any rank late
-        return []
-    why = wording.joined(list(reasons(row, late.rank).values()))
-    return [f"Rank {late.rank} is the slow one ({lateness(late)}){f': {why}' if why else ''}."]
-
-
 LARGEST_RESIDUAL = 0.02
 """Of the step: a budget that is open with a smaller residual is open for another reason."""
 
@@ -251,10 +155,13 @@ def points(share: float) -> str:
 
 
 def certain(row: Row, budget: Budget, part: Part) -> bool:
-    """Whether a part of a row's budget can be told from zero, and from its neighbour.
+    """Whether a part of a row's budget is significantly different from zero, and no other's.
 
-    Where transfer and wait have one number together, that number can be certain.
+    Where transfer and wait have one number together, that number can be certain. What is
+    unexplained is what it is.
     """
+    if part is RESIDUAL:
+        return True
     apart = budget.wait_s is not None
     if part.key in MISMATCHED and apart and "wait_s" in row.unavailable:
         return False
@@ -280,6 +187,36 @@ def losses(row: Row, least: float) -> list[Part]:
     return sorted(found, key=lambda part: -budget.share(part))
 
 
+def certain_losses(row: Row, least: float) -> list[Part]:
+    """Return those of `losses` that are certain."""
+    return [part for part in losses(row, least) if row.budget and certain(row, row.budget, part)]
+
+
+def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
+    """Return the largest certain loss of several rows: part of the step, cause and row.
+
+    None: no part that is worth a name is certain.
+    """
+    takes = [
+        (budget.share(part), name(part, budget), row)
+        for row, budget in budgeted(rows)
+        for part in certain_losses(row, least_share(budget))[:1]
+    ]
+    return max(takes, key=lambda found: found[0], default=None)
+
+
+def why_open(budget: Budget, residual: Words, drift: Words) -> str:
+    """Say why the parts of a budget do not explain its step: what they leave, or a drift.
+
+    Args:
+        budget: One that does not close.
+        residual: Says what the parts leave, given as a part of the step.
+        drift: Says by how much steps next to the traced ones were slower, a ratio.
+    """
+    left = budget.share(RESIDUAL)
+    return residual(left) if abs(left) > LARGEST_RESIDUAL else drift(budget.drift)
+
+
 def _no_budget(row: Row) -> list[str]:
     reason = row.unavailable.get("budget")
     if row.exposed_comm_s is None or not reason:
@@ -288,25 +225,28 @@ def _no_budget(row: Row) -> list[str]:
 
 
 def _open(budget: Budget) -> str:
-    unexplained = budget.share(RESIDUAL)
-    if abs(unexplained) <= LARGEST_RESIDUAL:
-        slower = "longer" if budget.drift > 0 else "shorter"
-        told = f"{abs(100 * budget.drift):.0f} % {slower} than the others that were measured"
-        return (
-            f"No cause is named: steps next to the traced ones were {told} "
-            "(in the launch of row or baseline where they differ most)."
+    def residual(left: float) -> str:
+        told = (
+            f"leave {points(left)} % of the step unexplained"
+            if left > 0
+            else f"add up to {points(-left)} % more than the step"
         )
-    told = (
-        f"leave {points(unexplained)} % of the step unexplained"
-        if unexplained > 0
-        else f"add up to {points(-unexplained)} % more than the step"
+        return f"No cause is named: the parts do not add up, they {told}."
+
+    return why_open(
+        budget,
+        residual,
+        lambda drift: (
+            "No cause is named: steps next to the traced ones were"
+            f" {abs(100 * drift):.0f} % {'longer' if drift > 0 else 'shorter'} than the others that"
+            " were measured (in the launch of row or baseline where they differ most)."
+        ),
     )
-    return f"No cause is named: the parts do not add up, they {told}."
 
 
 def _parts(row: Row, budget: Budget) -> list[str]:
     least = least_share(budget)
-    large = [part for part in PARTS if part is not RESIDUAL and abs(budget.share(part)) >= least]
+    large = [part for part in MEASURED if abs(budget.share(part)) >= least]
     large.sort(key=lambda part: -abs(budget.share(part)))
     known = [part for part in large if certain(row, budget, part)]
     doubtful = [part for part in large if part not in known]

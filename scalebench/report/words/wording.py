@@ -390,6 +390,13 @@ WIDE = 0.25
 """Half-width over value beyond which ``±`` would hide that the ends are not equally far."""
 
 
+def too_wide(estimate: Estimate) -> bool:
+    """Whether an efficiency's interval allows both perfect scaling and less than half of it."""
+    if estimate.low is None or estimate.high is None:
+        return False
+    return estimate.low < 0.5 and estimate.high >= 1.0
+
+
 def plus_minus(estimate: Estimate, scale: float = 1.0) -> str:
     """Write ``"85.6 ± 3.5"``; the point alone without an interval, or where it is exact.
 

@@ -13,7 +13,8 @@ from scalebench.report.figures import style
 from scalebench.report.tables import budget as budget_table
 from scalebench.report.tables.layout import cells
 from scalebench.report.words import causes, wording
-from scalebench.report.words.causes import budgeted, held_up, straggler
+from scalebench.report.words.causes import budgeted
+from scalebench.report.words.late_ranks import held_up, straggler
 from tests.builders.summaries import attributed, make_row, make_summary
 
 

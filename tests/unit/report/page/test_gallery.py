@@ -20,10 +20,10 @@ def test_the_command_and_what_each_case_reached_are_shown():
     told = index_of(exhibit(summary))
     assert summary.reproduce.replace("&", "&amp;") in told
     (answer,) = exhibit(summary).answers
-    suite = answer.brief
+    suite = answer.suite
     assert suite.cases
     for case in suite.cases:
-        assert f'<th scope="row">{case.case}</th>' in told
+        assert f'<th scope="row">{case.name}</th>' in told
         assert case.result.replace(" ", "\N{NO-BREAK SPACE}") in told or case.result in told
 
 
