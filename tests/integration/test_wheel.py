@@ -49,6 +49,7 @@ def test_the_wheel_does_the_main_job(tmp_path: Path) -> None:
     assert {"scalebench/py.typed", "scalebench/_suites/ddp.py"} <= set(names)
     assert any(name.endswith("report.html.j2") for name in names)
     assert "scalebench/_docs/definitions.md" in names
+    assert {f"scalebench/schemas/{of}-1.schema.json" for of in ("run", "summary")} <= set(names)
     assert not any(name.startswith(("tests/", "suites/", "reports/")) for name in names)
 
     environment = tmp_path / "env"
