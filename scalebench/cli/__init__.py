@@ -18,6 +18,7 @@ import click
 from scalebench.cli import view
 from scalebench.cli.calibrate import calibrate, selftest
 from scalebench.cli.gate import baseline, compare, gate, history
+from scalebench.cli.help import WholeSummaries, help_
 from scalebench.cli.imported import import_
 from scalebench.cli.options import config_for
 from scalebench.cli.process import settle_streams
@@ -81,6 +82,7 @@ scalebench export --format junit    the newest run for CI, Prometheus, Bencher, 
 scalebench gate --baseline BASE     judge the newest run against BASE: for CI
 scalebench submit --slurm ... -- run ddp --gpus 2,4   submit a run to a cluster's queue
 scalebench selftest --quick         inject known faults and check that they are found
+scalebench help TOPIC               what a command, a word of the tables or a field means
 
 \b
 Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
@@ -99,7 +101,7 @@ class _Unclicked(Exception):
     """An error that click would answer itself: a broken pipe with 1, the end of a file as Abort."""
 
 
-class _Commands(click.Group):
+class _Commands(WholeSummaries):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, list(args))
@@ -145,7 +147,7 @@ def cli(context: click.Context) -> None:
 
 for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project, submit):
     cli.add_command(command)
-for command in (search, compare, gate, baseline, history, export, import_):
+for command in (search, compare, gate, baseline, history, export, import_, help_):
     cli.add_command(command)
 
 

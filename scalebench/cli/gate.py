@@ -12,6 +12,7 @@ import click
 
 from scalebench import units
 from scalebench.cli import completion
+from scalebench.cli.help import WholeSummaries
 from scalebench.cli.options import DURATION, FRACTION, Count, options
 from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.errors import UsageError
@@ -285,7 +286,7 @@ def _interleaved(interleaved: "InterleavedRuns", flags: Mapping[str, Any]) -> "G
     return until_decided(interleaved, rounds, judge, budget_s, fewest=asked or FEWEST_ROUNDS)
 
 
-@click.group()
+@click.group(cls=WholeSummaries)
 def baseline() -> None:
     """Manage accepted baselines in reports/baselines/. Commit them with your code."""
 

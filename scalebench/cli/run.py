@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench.cli import completion
+from scalebench.cli.help import Grouped
 from scalebench.cli.options import (
     CPU_SHARES,
     DURATION,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from scalebench.spec.world import WorldMember
 
 
-class RunCommand(click.Command):
+class RunCommand(Grouped):
     """A command whose words after ``--`` are a script of the user's, with its own options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

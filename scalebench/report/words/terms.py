@@ -54,6 +54,9 @@ WORDS: Mapping[str, str] = {
 }
 """Word on the page → the same in the tables of the document, without its marks."""
 
+HEADER = {"---", "word", "field"}
+"""What stands in the first column of a table's head."""
+
 SHORT, LONG = 30, 240
 """Characters: sentences are added while a definition is shorter than the first, up to the other."""
 
@@ -61,11 +64,22 @@ SHORT, LONG = 30, 240
 @cache
 def definitions() -> Mapping[str, str]:
     """Return word on the page → its definition; empty where the document is missing."""
-    for path in (INSTALLED, CHECKED_OUT):
-        if path.is_file():
-            rows = _rows(path.read_text("utf-8"))
-            return {word: short(rows[name]) for word, name in WORDS.items() if name in rows}
-    return {}
+    rows = _rows(_document())
+    return {word: short(rows[name]) for word, name in WORDS.items() if name in rows}
+
+
+@cache
+def explanations() -> Mapping[str, str]:
+    """Return every word and field that the document defines → its whole definition."""
+    rows = _rows(_document())
+    names = {name: text for key, text in rows.items() for name in key.split(", ")}
+    told = names | {word: rows[name] for word, name in WORDS.items() if name in rows}
+    return {name: text for name, text in told.items() if name not in HEADER}
+
+
+def _document() -> str:
+    found = (path for path in (INSTALLED, CHECKED_OUT) if path.is_file())
+    return next((path.read_text("utf-8") for path in found), "")
 
 
 def _rows(document: str) -> dict[str, str]:
