@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.coverage import NOISES as NOISES_OF_STEPS
 from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.run import load_run
 from scalebench.analysis.timing.mean_step import mean_of_means
@@ -52,11 +53,6 @@ def _scattered(draw: Callable[[Generator, tuple[int, ...]], Floats]) -> Callable
         return scatter * draw(generator, (len(sizes), num_blocks))
 
     return blocks
-
-
-def _bursty(generator: Generator, shape: tuple[int, ...]) -> Floats:
-    disturbed = generator.random(shape) < 0.05
-    return generator.standard_normal(shape) + disturbed * generator.exponential(10, shape)
 
 
 class _Recorded:
@@ -109,12 +105,12 @@ def _episodes(generator: Generator, num_blocks: int) -> Floats:
     return course
 
 
-White = _scattered(lambda generator, shape: generator.standard_normal(shape))
+White = _scattered(NOISES_OF_STEPS["white"])
 NOISES: dict[str, tuple[Callable[..., Floats], Callable[[Generator, int], Floats]]] = {
     "white": (White, _quiet),
     "drifting": (White, _wandering),
-    "bursty": (_scattered(_bursty), _quiet),
-    "heavy-tailed": (_scattered(lambda gen, shape: gen.standard_t(3, shape)), _quiet),
+    "bursty": (_scattered(NOISES_OF_STEPS["bursty"]), _quiet),
+    "heavy-tailed": (_scattered(NOISES_OF_STEPS["heavy-tailed"]), _quiet),
     "episodes": (White, _episodes),
     "recorded": (_Recorded(RECORDED), _wandering),
 }

@@ -233,15 +233,8 @@ def main() -> None:
     """Simulate, print, and write where told."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--at-two-ranks", type=float, help="only this effect, e.g. 0.03")
     parser.add_argument("--write", type=Path, help="document with the marks")
     asked = parser.parse_args()
-    if asked.at_two_ranks is not None:
-        for num_launches in LAUNCHES:
-            effects = [0.01] * len(SIZES)
-            kind = Kind("white", num_launches, effects, of_sizes={2: asked.at_two_ranks})
-            print(num_launches, simulate(kind, asked.runs))
-        return
     text = tables(asked.runs)
     if asked.write:
         write_into(asked.write, text, MARKS)

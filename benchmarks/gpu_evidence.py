@@ -93,11 +93,7 @@ def steps(folder: Path, dry: bool) -> list[Step]:
             only.format("ddp"),
             "gpt-tiny",
             1.5,
-            "--gpus",
-            "1,2",
-            "--oversubscribe",
-            "--quick",
-            "--no-compile",
+            *["--gpus", "1,2", "--oversubscribe", "--quick", "--no-compile"],
         ),
         run(
             "gpu-max-batch",
@@ -105,11 +101,7 @@ def steps(folder: Path, dry: bool) -> list[Step]:
             "plain",
             "gpt-124m",
             2,
-            "--max-batch",
-            "--quick",
-            "--no-compile",
-            "--memory-limit",
-            "20GB",
+            *["--max-batch", "--quick", "--no-compile", "--memory-limit", "20GB"],
         ),
     ]
     rest = [
@@ -124,9 +116,7 @@ def steps(folder: Path, dry: bool) -> list[Step]:
             "none or powersgd or quantise-8bit",
             "gpt-124m",
             6,
-            "--repeats",
-            "1",
-            "--no-compile",
+            *["--repeats", "1", "--no-compile"],
         ),
         run("gpu-ddp-cnn-56", "ddp", only.format("ddp"), "cnn-56", 4, "--repeats", "2"),
     ]

@@ -14,28 +14,16 @@ pieces are small.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.prediction import on_hosts
+
 SUITE = Path(__file__).with_name("model_parallel_suite.py")
 MEAN_TARGET, WORST_TARGET = 0.05, 0.10
 NUM_HOSTS = 8
-
-
-def run(out: Path, link: str, more: list[str]) -> None:
-    """Measure the suite on one and on eight hosts."""
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "scalebench", "run", str(SUITE), "--gpus", f"1,{NUM_HOSTS}"),
-            *("--launcher", "lab", "--link", link, "--cpus-per-rank", "0.2"),
-            *("--out", str(out), "--no-report", *more),
-        ],
-        check=True,
-        cwd=SUITE.parent.parent,
-    )
 
 
 def lines(rows: list[dict[str, Any]]) -> tuple[list[str], list[float]]:
@@ -65,10 +53,11 @@ def main() -> None:
     parser.add_argument("--read", type=Path, help="a run of the suite; nothing is measured")
     given, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        out = given.read or Path(folder) / "run"
         if given.read is None:
-            run(out, given.link, more)
-        summary = json.loads((out / "summary.json").read_text())
+            sizes, out = f"1,{NUM_HOSTS}", Path(folder) / "run"
+            summary = on_hosts(SUITE, sizes, given.link, out, *more)
+        else:
+            summary = json.loads((given.read / "summary.json").read_text())
     told, errors = lines(summary["rows"])
     print("\n".join(told))
     if not errors:

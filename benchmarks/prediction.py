@@ -9,26 +9,31 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 SUITE = Path(__file__).with_name("prediction_suite.py")
 LAWS = ("cost model", "bandwidth term", "Amdahl", "USL", "constant efficiency", "Gustafson")
 MEAN_TARGET, WORST_TARGET, COVERAGE_TARGET = 0.05, 0.10, 0.85
 
 
+def on_hosts(suite: Path, sizes: str, link: str, out: Path, *more: str) -> dict[str, Any]:
+    """Measure a suite on virtual hosts with a fifth of a core each; return its summary."""
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "scalebench", "run", str(suite), "--gpus", sizes),
+            *("--launcher", "lab", "--link", link, "--cpus-per-rank", "0.2"),
+            *("--out", str(out), "--no-report", *more),
+        ],
+        check=True,
+        cwd=suite.parent.parent,
+    )
+    return dict(json.loads((out / "summary.json").read_text()))
+
+
 def main() -> None:
     """Run the suite and print errors and coverage; exit with 1 where a target is missed."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "scalebench", "run", str(SUITE), "--gpus", "1,2,4,8"),
-                *("--launcher", "lab", "--link", "50mbit", "--cpus-per-rank", "0.2"),
-                *("--out", str(out), "--no-report"),
-            ],
-            check=True,
-            cwd=SUITE.parent.parent,
-        )
-        summary = json.loads((out / "summary.json").read_text())
+        summary = on_hosts(SUITE, "1,2,4,8", "50mbit", Path(folder) / "run")
     left_out = summary["model"]["left_out"]
     print(f"\n{'N=8 from N=1, 2, 4':<20}" + "".join(f"{law:>21}" for law in LAWS))
     for found in left_out:

@@ -1,8 +1,7 @@
 """What a sweep costs beyond its measured windows: ``python -m benchmarks.sweep``.
 
 The whole command is timed as a user sees it, from an empty process to the report; the time inside
-the clean windows is taken away. The same cells are then trained for the same numbers of steps in
-a loop of ``torchrun`` calls.
+the clean windows is taken away.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.torchrun import TorchrunCall, call_torchrun
 from benchmarks.verdict import against_limit
 from scalebench.analysis.run import load_run
 from scalebench.records.paths import RunPaths
@@ -34,13 +32,8 @@ class Sweep:
     results: list[CellResult]
 
     @property
-    def measured(self) -> list[CellResult]:
-        """The launches that timed steps."""
-        return [r for r in self.results if r.cell.purpose == "measure"]
-
-    @property
     def timed(self) -> list[CellResult]:
-        """Those, and the launches of independent ranks that explain them."""
+        """The launches that timed steps, and those of independent ranks that explain them."""
         return [r for r in self.results if r.cell.purpose in ("measure", "independent")]
 
     @property
@@ -57,11 +50,6 @@ class Sweep:
 def phase_s(result: CellResult, phase: str) -> float:
     """Return the seconds of steps of one phase, of the rank that was longest in it."""
     return max(sum(_steps(rank, phase)) for rank in result.ranks)
-
-
-def num_steps(result: CellResult, phase: str) -> int:
-    """Return how many steps of a phase every rank took."""
-    return len(_steps(result.ranks[0], phase))
 
 
 def _steps(rank: RankRecord, phase: str) -> list[float]:
@@ -114,43 +102,18 @@ def print_sweep(sweep: Sweep) -> None:
         print(f"  {name:<44}{seconds:8.1f} s   {note}".rstrip())
 
 
-def call_torchrun_for_each(sweep: Sweep) -> list[TorchrunCall]:
-    """Train every measured cell for as many steps again, one torchrun after the other."""
-    calls = []
-    print(f"\n  {'case':<8}{'N':>3}{'steps':>7}   scalebench wall, launch    torchrun wall, launch")
-    for result in sweep.measured:
-        warmup, clean = num_steps(result, "warmup"), num_steps(result, "clean")
-        call = call_torchrun(result.cell, warmup, clean)
-        calls.append(call)
-        print(
-            f"  {result.cell.case:<8}{result.cell.world_size:>3}{warmup + clean:>7}"
-            f"{result.wall_s or 0:>16.1f} s{result.launch_s or 0:>6.2f} s"
-            f"{call.wall_s:>17.1f} s{call.launch_s:>6.2f} s",
-            flush=True,
-        )
-    return calls
-
-
 def main() -> None:
-    """Measure both sweeps and print them."""
+    """Measure the sweep and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=1, help="launches of each cell")
     parser.add_argument("--no-report", action="store_true", help="write no report.html")
-    parser.add_argument("--no-torchrun", action="store_true", help="leave out the comparison")
     given = parser.parse_args()
 
     sweep = run_sweep(given.repeats, not given.no_report)
     print(f"Sweep over N = {SIZES} on CPU, oversubscribed: mechanics only, no scaling numbers\n")
     print_sweep(sweep)
     overhead_s = sweep.wall_s - sweep.window_s - sweep.rounds_s
-    calls = [] if given.no_torchrun else call_torchrun_for_each(sweep)
     print(f"\n  outside the windows, scalebench  {against_limit(overhead_s, TARGET_S)}")
-    if calls:
-        theirs_s = sum(call.wall_s - call.window_s for call in calls)
-        print(
-            f"  outside the windows, torchrun    {theirs_s:.2f} s, nothing checked: "
-            f"{theirs_s / overhead_s:.1f} times as long"
-        )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks import torchrun
 from benchmarks.cells import cpu_cell
-from benchmarks.torchrun import call_torchrun
 from benchmarks.verdict import against_floor, against_limit, print_section
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec import StepPlan
@@ -51,7 +51,7 @@ def test_launch_of_two_ranks(benchmark: BenchmarkFixture, tmp_path: Path) -> Non
             CLOCK.now_s += launched.launch_s
 
         def launch_with_torchrun() -> None:
-            theirs_s.append(call_torchrun(cell, NUM_STEPS, NUM_STEPS).launch_s)
+            theirs_s.append(torchrun.launch_s(cell, 2 * NUM_STEPS))
 
         launcher.launch(cell, tmp_path)  # "one further": the process that forks is there
         benchmark.pedantic(launch, setup=launch_with_torchrun, rounds=ROUNDS)

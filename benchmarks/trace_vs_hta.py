@@ -13,8 +13,7 @@ step numbers are shifted, so that every copy stands for itself.
 HolisticTraceAnalysis takes the kernels that were launched before the last profiler step began, as
 does ``--window steps``. It rounds starts up and ends down to microseconds unless
 ``HTA_DISABLE_NS_ROUNDING`` is set: the two are held against each other unrounded, and its default
-is shown beside. So are the idle time of every stream by cause, and the kernels' durations by the
-kinds that it knows: communication, memory, computation.
+is shown beside. Its idle times by cause are in tests/unit/trace.
 """
 
 import gzip
@@ -39,23 +38,12 @@ GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "traces"
 NUM_EVENTS = 200_000
 MOST_OF_HTA = 0.5
 MOST_APART = 0.01
-MOST_APART_US = 0.1
 
 _HTA = """
 import sys
 from hta.trace_analysis import TraceAnalysis
 analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
 print("RESULT", analysis.get_comm_comp_overlap(visualize=False).comp_comm_overlap_pctg[0])
-"""
-
-_HTA_IDLE_AND_KINDS = """
-import json, sys
-from hta.trace_analysis import TraceAnalysis
-analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
-idle = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)[0]
-kernels = analysis.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)[1]
-kinds = kernels.groupby("kernel_type")["sum (us)"].sum()
-print("RESULT", json.dumps([idle.values.tolist(), kinds.to_dict()]))
 """
 
 # A process inherits the peak memory of the one that starts it: so that is a small one.
@@ -111,9 +99,7 @@ def main(hta: str, rounds: int) -> None:
         )
         traces = (*sorted(GOLDEN.glob("nccl*ranks*.json.gz")), large)
         lines = [_compared(path, hta) for path in traces]
-        idle_and_kinds = [_idle_and_kinds_compared(path, hta) for path in traces]
     print_section("Overlap in whole profiler steps (the last one left out)", *lines)
-    print_section("Idle time by cause, and kernels by kind, of the same", *idle_and_kinds)
 
 
 def write_repeated(source: Path, target: Path, num_events: int) -> int:
@@ -182,38 +168,9 @@ def overlap_of_whole_steps(path: Path) -> float:
 
 def overlap_by_hta(hta: str, path: Path, **variables: str) -> float:
     """Return the overlap ratio that HolisticTraceAnalysis finds; raise if it fails."""
-    return float(_result(hta, _HTA, path, **variables)) / 100
-
-
-def _result(hta: str, script: str, path: Path, **variables: str) -> str:
-    output = run([hta, "-c", script, str(path)], **variables).output
+    output = run([hta, "-c", _HTA, str(path)], **variables).output
     (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
-    return line.removeprefix("RESULT ")
-
-
-def _idle_and_kinds_compared(path: Path, hta: str) -> str:
-    """Hold every stream's idle time by cause, and the kinds of kernels, against theirs."""
-    rank = analyse_job([path], "steps").ranks[0]
-    assert rank.idle is not None
-    assert rank.work is not None
-    idle, kinds = json.loads(_result(hta, _HTA_IDLE_AND_KINDS, path, HTA_DISABLE_NS_ROUNDING="1"))
-    pairs = []
-    for _, stream, cause, theirs_us, _ in idle:
-        ours = rank.idle.streams[stream]
-        causes = {"host_wait": ours.host_wait_s, "kernel_wait": ours.kernel_wait_s}
-        ours_s = causes.get(cause, ours.stream_wait_s + ours.other_wait_s)
-        pairs.append((f"stream {stream} {cause}", ours_s * 1e6, theirs_us))
-    names = {"communication": "COMMUNICATION", "copy": "MEMORY"}
-    ours_us = dict.fromkeys(kinds, 0.0)
-    for operator in rank.work:
-        ours_us[names.get(operator.kind, "COMPUTATION")] += 1e6 * operator.total_s
-    pairs += [(kind, ours_us[kind], theirs_us) for kind, theirs_us in kinds.items()]
-    name, mine_us, theirs_us = max(pairs, key=lambda pair: abs(pair[1] - pair[2]))
-    met = "met" if abs(mine_us - theirs_us) <= MOST_APART_US else "MISSED"
-    return (
-        f"{path.name:<38} {len(pairs)} figures; furthest apart: {name}, {mine_us:.2f} and "
-        f"{theirs_us:.2f} µs, target within {MOST_APART_US} µs: {met}"
-    )
+    return float(line.removeprefix("RESULT ")) / 100
 
 
 def _compared(path: Path, hta: str) -> str:
