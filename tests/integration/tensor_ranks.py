@@ -44,7 +44,6 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "mlp": (Tensor(), EVEN),
     "mlp, odd": (Tensor(), ODD),
     "mlp, groups": (Tensor(size=2), ODD),
-    "own": (Tensor(), OWN),
     "own, sequence and loss": (Tensor(sequence=True, loss=True), OWN),
     "checkpointing": (Tensor(checkpointing=True), GPT),
     "bf16": (Tensor(autocast=True), GPT),
@@ -103,8 +102,10 @@ def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:
     if world_size == 1:
         return {name: CASES[name] for name in ALONE}
     if world_size == 2:
-        return {name: case for name, case in CASES.items() if "groups" not in name}
-    wanted = ("gpt", "gpt, sequence and loss", "ulysses", "ring")
+        return {
+            name: case for name, case in CASES.items() if "groups" not in name and name != "mesh"
+        }
+    wanted = ("gpt, sequence and loss", "ulysses", "ring")
     return {name: case for name, case in CASES.items() if "groups" in name or name in wanted}
 
 
