@@ -36,7 +36,6 @@ def runs():
     """Name of a page → its summaries, and the page_data that some of them have."""
     from tests.builders import page_data as built
     from tests.builders import summaries
-    from tests.unit.report.page.test_figures import everything, predicted_row
 
     failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
     meagre = [
@@ -52,9 +51,9 @@ def runs():
         compressed_row("noop", 0, 5.9, "noop", None),
     ]
     hostile = summaries.hostile_summary()
-    evil = [predicted_row(row) if row.step_s else row for row in hostile.rows]
+    evil = [summaries.predicted_row(row) if row.step_s else row for row in hostile.rows]
     hostile = hostile.model_copy(update={"rows": evil})
-    whole, page_data = everything()
+    whole, page_data = built.everything()
     whole = whole.model_copy(update={"rows": [summaries.remembered(row) for row in whole.rows]})
     devices = summaries.make_summary(summaries.rated_rows())
     usual = summaries.make_summary()

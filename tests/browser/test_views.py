@@ -27,8 +27,15 @@ def made():
     """Name of a page → its summary, and the page data that some of them have."""
     from scalebench.records.summary import Summary
     from tests.builders.page_data import make_evidence
-    from tests.builders.summaries import make_missing, make_plain, make_row, make_summary, many_rows
-    from tests.unit.report.page.test_figures import predicted_row, traced_rows
+    from tests.builders.summaries import (
+        make_missing,
+        make_plain,
+        make_row,
+        make_summary,
+        many_rows,
+        predicted_row,
+        traced_rows,
+    )
 
     core = Summary.model_validate_json(gzip.decompress(CORE.read_bytes()))
     traced = [make_plain(), *(predicted_row(row) for row in traced_rows()[1:])]

@@ -14,6 +14,7 @@ from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.records.summary import Row, Summary
 from tests.builders.link_sweeps import sizes, sweep
+from tests.builders.summaries import make_plain, make_summary, predicted_row, traced_rows
 
 SPANS = {
     "compute": ((0.0, 0.010), (0.014, 0.016)),
@@ -128,3 +129,10 @@ def make_projected(row: Row, world_size: int) -> ProjectedRow:
         compute_inflation_s=0.0,
         exposed_transfer_s=0.001,
     )
+
+
+def everything():
+    """A summary in which every section has something to show, and its page_data."""
+    rows = [make_plain(), *(predicted_row(row) for row in traced_rows()[1:])]
+    summary = make_summary(rows)
+    return summary, make_evidence(summary)

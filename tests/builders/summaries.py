@@ -442,3 +442,17 @@ def hostile_summary(attacks: Sequence[str] = HOSTILE) -> Summary:
         environment={attack: {attack: [attack, {attack: attack}]} for attack in attacks},
         notices=list(attacks),
     )
+
+
+def predicted_row(row, error=0.02):
+    """The row with a prediction, two operations of which one was measured."""
+    assert row.step_s is not None
+    step_s = row.step_s.value * (1 + error)
+    operation = {"op": "all_reduce", "size_bytes": 1_000_000, "ready_s": 0.01, "low_s": 0.009,
+                 "high_s": 0.011, "predicted_s": 0.010}  # fmt: skip
+    told = make_prediction(
+        step_s, efficiency=0.85 / (1 + error), low_s=step_s * 0.9, high_s=step_s * 1.1,
+        operations=[{**operation, "measured_s": 0.0104}, {**operation, "measured_s": None}],
+    )  # fmt: skip
+    changes = {"predicted_step_s": step_s, "prediction_error": error, "prediction": told}
+    return row.model_copy(update=changes)

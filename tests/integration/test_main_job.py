@@ -213,23 +213,9 @@ def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
     assert "Nothing of tensor: tensor-sequence can be measured: exit code 4." in planned.stdout
 
 
-def test_more_ranks_than_cores_are_measured_and_marked(
-    scalebench: Scalebench, project: Path
-) -> None:
-    done = scalebench(
-        *("run", "ddp", "-k", "static", "--gpus", "1,4", "--workload", "mlp-tiny"),
-        *("--out", "r", *SHORT),
-    )
-    assert done.returncode == 0, done.stderr
-    import scalebench.machine as machine
-
-    row = row_of(project / "r", "ddp-static-graph", 4)
-    assert row["status"] == "ok"
-    assert row["oversubscribed"] == (machine.num_cores() < 4) == ("oversubscribed" in row["stamps"])
-
-
-def test_python_interface(project: Path) -> None:
+def test_python_interface_and_more_ranks_than_cores(project: Path) -> None:
     import scalebench as sb
+    import scalebench.machine as machine
 
     suite = sb.Suite(
         name="mine",
@@ -238,10 +224,12 @@ def test_python_interface(project: Path) -> None:
         steps=sb.StepPlan(steps=5, trace=False),
         repeats=1,
     )
-    run = sb.run(suite, world_sizes=[1, 2])
+    run = sb.run(suite, world_sizes=[1, 4])
     assert [(r.case, r.world_size, r.status) for r in run.summary.rows] == [
         ("plain", 1, "ok"),
         ("small", 1, "ok"),
-        ("small", 2, "ok"),
+        ("small", 4, "ok"),
     ]
+    row = run.summary.rows[-1]
+    assert row.oversubscribed == (machine.num_cores() < 4) == ("oversubscribed" in row.stamps)
     assert run.paths.root.parent == Path("reports")

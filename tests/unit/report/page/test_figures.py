@@ -14,17 +14,16 @@ from scalebench.report.page.sections import Material, sections
 from scalebench.report.tables.memory import max_batch_table
 from scalebench.report.words import wording
 from tests.builders.gated import gated_run
-from tests.builders.page_data import make_evidence
+from tests.builders.page_data import everything, make_evidence
 from tests.builders.summaries import (
     HOSTILE,
     gpu_rows,
     hostile_summary,
     make_plain,
-    make_prediction,
     make_row,
     make_summary,
+    predicted_row,
     samples,
-    traced_rows,
 )
 
 
@@ -32,20 +31,6 @@ def drawn(kind, rows) -> tuple[Chart, list[dict]]:
     chart = make_chart(kind, "x", rows, style.assign(rows))
     assert chart is not None
     return chart, json.loads(chart.spec)["data"]
-
-
-def predicted_row(row, error=0.02):
-    """The row with a prediction, two operations of which one was measured."""
-    assert row.step_s is not None
-    step_s = row.step_s.value * (1 + error)
-    operation = {"op": "all_reduce", "size_bytes": 1_000_000, "ready_s": 0.01, "low_s": 0.009,
-                 "high_s": 0.011, "predicted_s": 0.010}  # fmt: skip
-    told = make_prediction(
-        step_s, efficiency=0.85 / (1 + error), low_s=step_s * 0.9, high_s=step_s * 1.1,
-        operations=[{**operation, "measured_s": 0.0104}, {**operation, "measured_s": None}],
-    )  # fmt: skip
-    changes = {"predicted_step_s": step_s, "prediction_error": error, "prediction": told}
-    return row.model_copy(update=changes)
 
 
 @pytest.mark.parametrize("count", [2, 7])
@@ -102,13 +87,6 @@ def test_rows_that_trained_other_batches_are_not_compared():
     found = comparison.compare("c", make_summary([base]), make_summary([new]), style.assign([base]))
     assert found.conclusion == "The runs have no row in common."
     assert "different: scaling" in found.tables[-1].lines[0][2]
-
-
-def everything():
-    """A summary in which every section has something to show, and its page_data."""
-    rows = [make_plain(), *(predicted_row(row) for row in traced_rows()[1:])]
-    summary = make_summary(rows)
-    return summary, make_evidence(summary)
 
 
 def test_sections_come_in_their_order_and_each_figure_has_words_and_a_table():
