@@ -3,8 +3,10 @@
 Each run is written down as the log that its program prints, and read by ``scalebench import``. Runs
 of one code, driver and torch are drawn without replacement, so many a side. Nothing changed
 between them: whatever fails a build is a false alarm. Then every step of the new side is made 0.5
-or 1 % longer, and the gate has to say so. At last real changes: a baseline and what was compared
-with it on the same machine; the interval has to hold the difference of all their runs.
+or 1 % longer, and the gate has to say so. Then real changes: a baseline and what was compared
+with it on the same machine; the interval has to hold the difference of all their runs. At last the
+same code on two drivers: not comparable, and where that is allowed, the interval has to hold the
+difference of all runs.
 
 ``python -m benchmarks.gate_field --data FOLDER`` wants ``speedruns_8xH100.jsonl.gz`` there: one run
 a line with ``group``, ``code``, ``driver``, ``torch`` and ``elapsed_ms``, the training time since
@@ -36,8 +38,6 @@ FEWEST = 5
 """Runs of a group."""
 SIDES = (1, 3, 5)
 SLOWER = (0.0, 0.005, 0.01)
-DRAWS = 10
-"""From each group."""
 
 Groups = Mapping[tuple[str, ...], Sequence[ImportedLog]]
 
@@ -57,7 +57,10 @@ def read_groups(data: Path) -> Groups:
 
 
 def printed(run: Mapping[str, Any]) -> Iterator[str]:
-    """Return the lines that a run prints: training time so far, after each step."""
+    """Return the lines that a run prints: what it ran on, and after each step the time so far."""
+    yield f"Running pytorch {run['torch']}\n"
+    yield f"| NVIDIA-SMI {run['driver']}   Driver Version: {run['driver']}   CUDA Version: 12.4 |\n"
+    yield from (f"|   {n}  NVIDIA {run['gpu']}   On  |\n" for n in range(run["num_gpus"]))
     gaps = run["elapsed_ms"]
     steps = run["step"] or range(run["first_step"], run["first_step"] + len(gaps))
     for step, so_far in zip(steps, accumulate(gaps), strict=True):
@@ -81,14 +84,15 @@ class Sides:
         return Results(name, (imported_summary(self.stored, imported),))
 
 
-def step_verdict(base: Results, new: Results) -> RowVerdict:
+def step_verdict(base: Results, new: Results, allowed: Sequence[str] = ()) -> RowVerdict:
     """Return the gate's verdict on the step."""
-    return next(row for row in compare(base, new).rows if row.metric == "step_s")
+    found = compare(base, new, allowed=allowed)
+    return next(row for row in found.rows if row.metric == "step_s")
 
 
 def judged(
     sides: Sides, base: Sequence[ImportedLog], new: Sequence[ImportedLog], num_runs: int,
-    slower: float, generator: np.random.Generator,
+    slower: float, generator: np.random.Generator, allowed: Sequence[str] = (),
 ) -> RowVerdict:  # fmt: skip
     """Draw so many runs for each side, from one group without replacement, and hold them."""
     if base is new:
@@ -99,12 +103,14 @@ def judged(
         some, others = (
             [logs[i] for i in generator.permutation(len(logs))[:num_runs]] for logs in (base, new)
         )
-    return step_verdict(sides.results("base", some), sides.results("new", others, slower))
+    both = sides.results("base", some), sides.results("new", others, slower)
+    return step_verdict(*both, allowed)
 
 
 def told(num_runs: int, slower: str, found: Sequence[RowVerdict], true: Sequence[float]) -> str:
     """Return a line of the table; ``true``: what the interval of each verdict has to hold."""
     red = np.mean([one.verdict in WORSE for one in found])
+    apart = np.mean([one.verdict == "not comparable" for one in found])
     ends = [(o.low, o.high, t) for o, t in zip(found, true, strict=True)]
     known = [(low, high, t) for low, high, t in ends if low is not None and high is not None]
     tail = "– | –"
@@ -112,23 +118,33 @@ def told(num_runs: int, slower: str, found: Sequence[RowVerdict], true: Sequence
         holds = np.mean([low <= t <= high for low, high, t in known])
         width = np.median([(high - low) / 2 for low, high, _ in known])
         tail = f"{100 * holds:.1f} % | {100 * width:.2f} %"
-    return f"| {num_runs} | {slower} | {len(found)} | {100 * red:.1f} % | {tail} |"
+    shown = f"{100 * red:.1f} % | {100 * apart:.0f} %"
+    return f"| {num_runs} | {slower} | {len(found)} | {shown} | {tail} |"
 
 
-def table(groups: Groups, sides: Sides, seed: int) -> Iterator[str]:
+def table(groups: Groups, sides: Sides, seed: int, draws: int) -> Iterator[str]:
     """Yield the lines of the table."""
     generator = np.random.default_rng(seed)
-    yield "| runs a side | slower by | comparisons | fail a build | interval holds | half width |"
-    yield "|---:|---:|---:|---:|---:|---:|"
+    yield (
+        "| runs a side | slower by | comparisons | fail a build | not comparable | interval holds "
+        "| half width |"
+    )
+    yield "|---:|---:|---:|---:|---:|---:|---:|"
     for num_runs in SIDES:
-        usable = [logs for logs in groups.values() if len(logs) >= 2 * num_runs] * DRAWS
+        usable = [logs for logs in groups.values() if len(logs) >= 2 * num_runs] * draws
         for slower in SLOWER:
             found = [judged(sides, g, g, num_runs, slower, generator) for g in usable]
             yield told(num_runs, f"{100 * slower:.1f} %", found, [slower] * len(found))
     for num_runs in SIDES[1:]:
-        pairs = [p for p in real_pairs(groups) if min(map(len, p)) >= num_runs] * DRAWS
-        found = [judged(sides, *pair, num_runs, 0.0, generator) for pair in pairs]
-        yield told(num_runs, "real", found, [mean_s(new) / mean_s(base) - 1 for base, new in pairs])
+        for what, found_pairs, allowed in (
+            ("real", real_pairs(groups), ()),
+            ("other driver", of_two_drivers(groups), ()),
+            ("other driver, allowed", of_two_drivers(groups), ("driver",)),
+        ):
+            pairs = [p for p in found_pairs if min(map(len, p)) >= num_runs] * draws
+            found = [judged(sides, *pair, num_runs, 0.0, generator, allowed) for pair in pairs]
+            true = [mean_s(new) / mean_s(base) - 1 for base, new in pairs]
+            yield told(num_runs, what, found, true)
 
 
 def real_pairs(groups: Groups) -> list[tuple[Sequence[ImportedLog], Sequence[ImportedLog]]]:
@@ -145,6 +161,16 @@ def real_pairs(groups: Groups) -> list[tuple[Sequence[ImportedLog], Sequence[Imp
     return found
 
 
+def of_two_drivers(groups: Groups) -> list[tuple[Sequence[ImportedLog], Sequence[ImportedLog]]]:
+    """Return all runs of the same code on two drivers, each way round."""
+    return [
+        (logs, others)
+        for (_, code, driver, _), logs in groups.items()
+        for (_, same, another, _), others in groups.items()
+        if code == same and driver != another
+    ]
+
+
 def mean_s(logs: Sequence[ImportedLog]) -> float:
     """Return the mean step of all runs, seconds."""
     return float(np.mean([np.average(log.step_s, weights=log.counts) for log in logs]))
@@ -155,13 +181,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draws", type=int, default=10, help="From each group. [10]")
     given = parser.parse_args()
     groups = read_groups(given.data / "speedruns_8xH100.jsonl.gz")
     runs = sum(map(len, groups.values()))
     print(f"{runs} runs on 8 × H100, {len(groups)} groups of equal code, driver and torch:\n")
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(Path(folder) / "run", next(iter(groups.values()))[0])
-        for line in table(groups, sides, given.seed):
+        for line in table(groups, sides, given.seed, given.draws):
             print(line, flush=True)
 
 

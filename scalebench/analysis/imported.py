@@ -191,6 +191,12 @@ def imported_summary(run: StoredRun, imported: ImportedRun) -> Summary:
     ]
     ratios = _compared(sizes, imported.per)
     notices = [f"{log.name}: {notice}." for log in imported.logs for notice in log.notices]
+    environment = imported.environment()
+    notices += [
+        f"The logs differ in their {name}: {said}."
+        for name, said in environment.items()
+        if ", " in str(said) and name != "devices"
+    ]
     rows = [_row(size, ratios, imported.case) for size in sizes]
     return Summary(
         run_id=run.info.run_id,
@@ -198,7 +204,7 @@ def imported_summary(run: StoredRun, imported: ImportedRun) -> Summary:
         status=run.info.status,
         scalebench_version=run.info.version,
         reproduce=" ".join(run.info.command),
-        environment=run.info.environment,
+        environment=run.info.environment | environment,
         notices=[*run.info.notices, *notices, *_refusal(rows, ratios)],
         damaged=run.damaged,
         rows=rows,

@@ -118,7 +118,8 @@ class Comparison:
         sides = paired(*self.launches) if self.rounds else self.launches
         return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
                     decides=self.decides, shared=self.rounds or name == "efficiency",
-                    runs=self.base_runs, hosts=math.log1p(self.host_allowance))  # fmt: skip
+                    runs=self.base_runs, hosts=math.log1p(self.host_allowance),
+                    jobs=self.base_row.strategy == self.new_row.strategy == "imported")  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
         if difference is None or self.base is None:

@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 
 from scalebench.gate.change import (
+    JOB_LEVEL,
     RANK_LEVEL,
     TEST_LEVEL,
     Change,
@@ -67,6 +68,7 @@ class Pair:
         runs: Every accepted run of the baseline by itself, where there are several; ``base`` is all
             of them together.
         hosts: By how much another host alone may change it, as a difference in either direction.
+        jobs: Launches are whole jobs, each with a log.
     """
 
     kind: str
@@ -79,6 +81,7 @@ class Pair:
     shared: bool = False
     runs: tuple[Measured, ...] = ()
     hosts: float = 0.0
+    jobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,9 +145,16 @@ def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:
     bases = _sides(pairs, [pair.base for pair in pairs])
     news = _sides(pairs, [pair.new for pair in pairs])
     return [
-        _judge(pair, sides, 1 - 2 * TEST_LEVEL * error_budget / number, number)
+        _judge(pair, sides, 1 - 2 * _level(pair, sides) * error_budget / number, number)
         for pair, sides, number in zip(pairs, zip(bases, news, strict=True), numbers, strict=True)
     ]
+
+
+def _level(pair: Pair, sides: tuple[Measured, Measured]) -> float:
+    """Return how often the interval may lie above the change."""
+    own = [side.variance and side.variance.dof for side in (pair.base, pair.new)]
+    borrows = own != [side.variance and side.variance.dof for side in sides]
+    return JOB_LEVEL if pair.jobs and not borrows else TEST_LEVEL
 
 
 def _sides(pairs: Sequence[Pair], sides: Sequence[Measured]) -> list[Measured]:
@@ -170,7 +180,7 @@ def _judge(
     pair: Pair, sides: tuple[Measured, Measured], confidence: float, num_judged: int
 ) -> Judgement:
     """Judge a pair by its interval; ``num_judged`` rows are judged together with it."""
-    change = change_over_runs(change_between(*sides, confidence), pair.runs, sides)
+    change = change_over_runs(change_between(*sides, confidence, pair.jobs), pair.runs, sides)
     sign = 1 if change.value > 0 else -1
     rank = rank_p_value(sides[0].values, sides[1].values, sign)
     p = change.p_value(sign, pair.hosts)
@@ -178,7 +188,7 @@ def _judge(
     finding, objection = _finding(pair, change, rank)
     more = None
     if finding in OPEN and not pair.runs:  # launches do not narrow what runs differ by
-        more = further_launches(*sides, tolerance, pair.worse, change.confidence)
+        more = further_launches(*sides, tolerance, pair.worse, change.confidence, pair.jobs)
     return Judgement(
         finding=finding,
         change=change,

@@ -46,12 +46,17 @@ _LONGEST = 60
 def environment_mismatches(
     base: Mapping[str, Any], new: Mapping[str, Any], allowed: Collection[str]
 ) -> list[Mismatch]:
-    """Return what differs in two fingerprints and matters."""
+    """Return what differs in two fingerprints and matters; what a log does not say does not."""
     return [
         Mismatch(name, _text(ours), _text(theirs), allowed=name in allowed)
         for name in ENVIRONMENT
         if (ours := _read(base, name)) != (theirs := _read(new, name))
+        and not (_unsaid(base, ours) or _unsaid(new, theirs))
     ]
+
+
+def _unsaid(environment: Mapping[str, Any], value: Any) -> bool:
+    return bool(environment.get("imported")) and not value
 
 
 def profile_mismatches(base: Summary, new: Summary, allowed: Collection[str]) -> list[Mismatch]:
@@ -116,6 +121,10 @@ def notable(base: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             if ours.get(name) != theirs.get(name):
                 was, is_ = _text(ours.get(name)), _text(theirs.get(name))
                 notes.append(f"{name} was {was or 'not set'} and is {is_ or 'not set'}")
+    for name in ENVIRONMENT:
+        said = _text(_read(base, name)), _text(_read(new, name))
+        if base.get("imported") and new.get("imported") and bool(said[0]) != bool(said[1]):
+            notes.append(f"{name}: only one side's logs name it ({said[0] or said[1]})")
     for name in ("host", "os", "python"):
         if _text(base.get(name)) != _text(new.get(name)):
             notes.append(f"{name} was {_text(base.get(name))} and is {_text(new.get(name))}")

@@ -29,6 +29,24 @@ _SMI_ROW = re.compile(r"^\|\s+(\d+)\s+(?:NVIDIA|Tesla|Quadro|GeForce|AMD|H\d|A\d
 _MESH = re.compile(r"Building \d-D device mesh with .*?\], \[([\d, ]+)\]")
 _PER_NODE = re.compile(r"--nproc[_-]per[_-]node[= ](\d+)")
 _NODES = re.compile(r"--nnodes[= ](\d+)(?!:)")
+_VERSION = r"v?(\d+(?:\.\d+)+[-+.\w]*)"
+SOFTWARE = {
+    "driver": [
+        (r"Driver Version", r"[Dd]river [Vv]ersion:?\s+"),
+        (r"driver version", r"driver version:?\s+"),
+        (r"driver_version", r"driver_version[\"']?\s*[:=]\s*[\"']?"),
+        (r"Kernel Module", r"Kernel Module.*?\s"),
+    ],
+    "torch": [
+        (r"orch version", r"(?<!\w)(?:[Pp]y)?[Tt]orch version:?[ .]*\s*"),
+        (r"ytorch ", r"\b[Pp]y[Tt]orch:?\s+(?:version )?"),
+        (r"yTorch", r"\bPyTorch:?\s+(?:version:? )?"),
+        (r"torch_version", r"\btorch_version[\"']?\s*[:=]\s*[\"']?"),
+        (r"torch==", r"(?<![\w-])torch=="),
+    ],
+    "nccl": [(r"NCCL version", r"\bNCCL version:?\s+")],
+}
+"""Of the environment's fields: how logs name them, a literal and what stands before the version."""
 _SUGGESTS = re.compile(
     r"""(?:\bnum_gpus|\bSLURM_NTASKS|\bSLURM_NPROCS|n_gpus?_per_node|\bnum_nodes)["']?[=:]\s*(\d+)"""
 )
@@ -45,6 +63,7 @@ class Facts:
     Attributes:
         numbers: Name → every number that it is given, in order of appearance, each once.
         gpu: Name of the device; empty: it is not said.
+        software: Field of the environment → its version; several are joined by a comma.
         model: Name of the model; empty: it has none.
         nodes: GPUs that a table of one node shows; 0: none.
         suggests: What only suggests N, in words.
@@ -52,6 +71,7 @@ class Facts:
 
     numbers: dict[str, list[float]] = field(default_factory=dict)
     gpu: str = ""
+    software: dict[str, str] = field(default_factory=dict)
     model: str = ""
     node_gpus: int = 0
     suggests: list[str] = field(default_factory=list)
@@ -75,6 +95,7 @@ class Facts:
             mine = self.numbers.setdefault(name, [])
             mine += [value for value in values if value not in mine]
         self.gpu, self.model = self.gpu or other.gpu, self.model or other.model
+        self.software = other.software | self.software
         self.node_gpus = max(self.node_gpus, other.node_gpus)
         self.suggests += [text for text in other.suggests if text not in self.suggests]
 
@@ -119,7 +140,20 @@ def facts_of(text: str, own: Mapping[str, str] | None = None) -> Facts:
         found.numbers["global_batch"] = [max(batches)]  # the other one is that of the test
     _add_launch(found, text)
     _add_names(found, text)
+    found.software = {name: said for name in SOFTWARE if (said := _version_of(name, text))}
     return found
+
+
+def _version_of(name: str, text: str) -> str:
+    """Return every version that a text gives of a driver or library, each once."""
+    ways = [(literal, re.compile(before + _VERSION)) for literal, before in SOFTWARE[name]]
+    found = (
+        version[1].rstrip(".,")
+        for literal, way in ways
+        for line in _lines_with(literal, text)
+        for version in way.finditer(line)
+    )
+    return ", ".join(dict.fromkeys(found))
 
 
 def _lines_with(literal: str, text: str) -> Iterator[str]:

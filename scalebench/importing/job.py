@@ -89,6 +89,7 @@ def job_of(log: Log, told: Told, any_size: bool = False) -> ImportedLog:
         seq=seq,
         model=_model(log),
         gpu=gpu,
+        software=log.facts.software,
         step_s=seconds,
         counts=counts,
         averaged=steps.averaged,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
-from scalebench.importing.facts import Facts
+from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import VALUES, Format, Kind, Value
 from scalebench.importing.lines import opened
 from scalebench.importing.reader import Line, Log, Records
@@ -199,7 +199,7 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
     records.resolution = 1e-3
     kind: Kind = "cumulative" if "elapsed" in named and "time" not in named else "step"
     form = Format(name="table", step=["{step} "], time=Value(at=["x"], kind=kind))
-    return Log(path, form, records, Facts(), notices)
+    return Log(path, form, records, facts_of(json.dumps(first, default=str)), notices)
 
 
 def _named(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict[str, str]:

@@ -22,6 +22,7 @@ class ImportedLog(Record):
         seq: Tokens of a sample; null: likewise.
         model: What it says of its model: name → value.
         gpu: The device's name; empty: not said.
+        software: Driver, torch, NCCL → version, as far as it names them.
         step_s: What steps took, or stretches of steps in the mean, seconds; pauses, the first steps
             and all but the part after a restart left out.
         counts: How many steps each of them stands for.
@@ -45,6 +46,7 @@ class ImportedLog(Record):
     seq: FiniteFloat | None = None
     model: dict[str, str | float] = {}
     gpu: str = ""
+    software: dict[str, str] = {}
     step_s: list[FiniteFloat] = []
     counts: list[FiniteFloat] = []
     averaged: bool = False
@@ -77,3 +79,13 @@ class ImportedRun(Record):
     case: str
     per: Work | None = None
     logs: list[ImportedLog]
+
+    def environment(self) -> dict[str, object]:
+        """Return what the logs name of GPUs and software: what has to be the same."""
+        names = dict.fromkeys(name for log in self.logs for name in log.software)
+        found = {
+            name: ", ".join(dict.fromkeys(v for log in self.logs if (v := log.software.get(name))))
+            for name in names
+        }
+        gpus = dict.fromkeys(log.gpu for log in self.logs if log.gpu)
+        return {"devices": [{"name": name} for name in gpus], **found, "imported": True}

@@ -28,7 +28,6 @@ def store_imported(imported: ImportedRun, command: Sequence[str], out: Path | No
     logs = imported.logs
     digest = hashlib.sha256(imported.model_dump_json().encode()).hexdigest()[:7]
     run_id = f"{started:%Y%m%dT%H%M%SZ}_imported_{digest}"
-    gpus = list(dict.fromkeys(log.gpu for log in logs if log.gpu))
     formats = list(dict.fromkeys(log.format for log in logs))
     info = RunInfo(
         run_id=run_id,
@@ -45,7 +44,7 @@ def store_imported(imported: ImportedRun, command: Sequence[str], out: Path | No
             steps=StepPlan(),
             repeats=1,
         ),
-        environment={"devices": [{"name": name} for name in gpus], "imported": True},
+        environment=imported.environment(),
         plan=[],
         notices=[
             f"Read of {len(logs)} log{'s' if len(logs) > 1 else ''} ({', '.join(formats)}); "

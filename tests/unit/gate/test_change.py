@@ -47,6 +47,17 @@ def test_the_interval_and_p_value_are_those_of_welch(base, new):
     assert change.interval == pytest.approx((low, high), rel=1e-6, abs=1e-9)
 
 
+def test_whole_jobs_share_one_estimate_of_their_noise_unless_it_differs():
+    """As many jobs a side: Student's pooled t. Where one side is far noisier: Welch's."""
+    base, new = [1.0, 2.0, 4.0], [2.0, 3.5, 4.0]
+    expected = stats.ttest_ind(new, base, alternative="greater")
+    found = change_between(side(base), side(new), jobs=True)
+    assert found.p_value(1) == pytest.approx(expected.pvalue, rel=1e-9)
+    for noisy in ([2.0, 30.0, 40.0], [*new, 3.0]):
+        apart = change_between(side(base), side(noisy), jobs=True)
+        assert apart == change_between(side(base), side(noisy))
+
+
 def test_the_rank_test_is_scipys_exact_one():
     generator = np.random.default_rng(5)
     for _ in range(20):
