@@ -49,6 +49,8 @@ NARROWING = (*without(*LEAST[:2]), lettered, *without(*LEAST[2:]), *FOLDED)
 
 EQUAL_STEPS = "loss: of the first step, and after @ steps, the same for all rows of one batch"
 
+SAME_METHOD = "verified of a compressed row: it equals the same method, emulated in one process"
+
 LONGEST_REASON = 400
 
 
@@ -137,6 +139,7 @@ def _show_suite(suite: str, rows: list[Row], screen: Screen) -> None:
     notes = (
         *([f"marks: {', '.join(legend)}"] if legend else []),
         *([EQUAL_STEPS] if "loss" in names(shown) else []),
+        *([SAME_METHOD] if any(map(_is_emulated, rows)) else []),
         *above_ideal(rows),
         *script_remarks.kinds_sentences(rows),
         *script_remarks.gaps_sentences(rows),
@@ -152,6 +155,11 @@ def _show_suite(suite: str, rows: list[Row], screen: Screen) -> None:
     if said_of := frameworks.sentence(rows):
         screen.line()
         screen.line(said_of, "bold")
+
+
+def _is_emulated(row: Row) -> bool:
+    right = row.correctness is not None and row.correctness.status == "verified"
+    return right and row.compression is not None and row.world_size > 1
 
 
 def _show_details(rows: list[Row], screen: Screen) -> None:
@@ -193,6 +201,12 @@ ARROW = "→ "
 
 FIRST = "try first: what could win most seconds of a step"
 
+MEANINGS = {
+    "idle": "idle: nothing runs, and no other rank is waited for",
+    "waiting": "waiting: for a rank that comes later",
+}
+"""Of parts of the loss that are taken for each other."""
+
 WIDE, NARROW = 80, 60
 """Terminals of fewer columns fold case names at the next of `CASE_WIDTHS`."""
 
@@ -208,6 +222,8 @@ def show_brief(summary: Summary, screen: Screen) -> None:
         if suite.cases:
             screen.add(_cases(suite, screen))
         screen.add(*_next_step(suite.next_step, "All cases: ", screen.ascii_only))
+        named = " ".join(text for case in suite.cases for text in case.losses)
+        screen.lines([told for word, told in MEANINGS.items() if word in named], "dim")
     show_first_steps(summary, screen)
 
 

@@ -4,6 +4,7 @@ See `scalebench.report.findings.certain` and `scalebench.report.findings.advice_
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from scalebench.records.rows.budget import Part
@@ -89,7 +90,8 @@ def _advised(case: AdviceInput, parts: Sequence[Part]) -> list[Loss]:
         if told is not None and taken_s is not None and case.budget:
             if not case.is_certain(part):
                 action = f"Probably, not certain: {told.action}"
-                told = Advice(action, told.because, f"Probably: {told.next_step}")
+                brief = f"Probably: {told.next_step}"
+                told = replace(told, action=action, in_brief=brief)
             found.append(Loss(causes.name(part, case.budget), taken_s, told))
     return found
 

@@ -105,11 +105,13 @@ class Advice:
         action: What to do.
         because: Why; empty: the action says it.
         in_brief: The next step in at most 75 characters; empty: the action says it.
+        larger_batch: Whether a larger batch is what helps.
     """
 
     action: str
     because: str = ""
     in_brief: str = ""
+    larger_batch: bool = False
 
     @property
     def whole(self) -> str:
@@ -219,7 +221,7 @@ def _one_launch(case: AdviceInput) -> Advice | None:
     return Advice(action, f"1 launch gives no interval; in it, {seen}", f"--repeats 3; {seen}")
 
 
-NOT_ALONE = "Stop the other programs (scalebench doctor) and run it again"
+NOT_ALONE = "Stop the other programs, which scalebench doctor lists, and run it again"
 
 
 def _not_alone(case: AdviceInput) -> Advice | None:
@@ -280,6 +282,10 @@ def _faster_neighbour(case: AdviceInput) -> Advice | None:
         return None
     best = max(rivals, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
     assert best.efficiency is not None
+    if best.speedup is not None and (best.speedup.high or best.speedup.value) < 1:
+        name = wording.plain(best.case, 64)
+        reached = f"{wording.point(best.speedup)}{wording.TIMES}"
+        return Advice(f"Train on one rank: {name}, which is faster here, is slower too ({reached})")
     settings = f"Use the settings of {wording.plain(best.case, 64)}"
     measured = f"{wording.plus_minus(best.efficiency, 100)} % on the same ranks"
     return Advice(f"{settings}, which was measured at {measured}", "", f"{settings}: {measured}")
@@ -342,11 +348,13 @@ def _send_less_often(case: AdviceInput) -> Advice:
             "Send less often",
             f"{more} {why}{told}",
             f"Send less often: more than {batch} samples per rank",
+            larger_batch=True,
         )
     return Advice(
         "Send less often",
         f"{more}, or gradient accumulation, {why}",
         f"Send less often: more than {batch} samples per rank, or accumulation",
+        larger_batch=True,
     )
 
 
@@ -400,11 +408,12 @@ def _own_operators(case: AdviceInput) -> Advice | None:
     largest = largest_inflation(case.budget)
     if largest is None or largest.field != "own_operators_s":
         return None
-    adds = wording.joined(_additions(case.row))
+    found = _additions(case.row)
+    adds, takes = wording.joined(found), "takes" if len(found) == 1 else "take"
     return Advice(
         f"Compare other strategies: this one adds to the computation ({adds})",
         f"{largest.text} % of the step: plain ranks with this batch, training at once, do without",
-        f"Compare other strategies: this one adds {adds}",
+        f"Compare other strategies: {adds} {takes} {100 * largest.share.value:.1f} %",
     )
 
 
@@ -440,6 +449,7 @@ def _small_share(case: AdviceInput) -> Advice | None:
             f"{more} (a larger --batch-size, or --scaling weak)",
             f"its share takes {taken} % of the step longer than on one rank",
             f"{more} (--batch-size, or --scaling weak)",
+            larger_batch=True,
         )
     return Advice(
         "Look for what the ranks share (memory bandwidth, cores, clocks)",
@@ -483,6 +493,7 @@ def _longer_steps(case: AdviceInput) -> Advice:
         f"The {whose}. Try a larger batch or {compiled}",
         f"idle takes {case.points_of('other_idle')} % of the step",
         f"Try a larger batch or {compiled}: idle takes {case.points_of('other_idle')} %",
+        larger_batch=True,
     )
 
 

@@ -366,13 +366,13 @@ def biggest_cause(row: Row, named: bool = False) -> tuple[str, ...]:
             f"one launch saw: {name}, {size}{of}",
             f"{name}: {size} % (not certain)",
         )
-    doubt = "probable, not certain" if causes.likely(budget, largest) else "uncertain"
-    told = f"{doubt}: {name}, {size}{of}"
+    doubt = "probable" if causes.likely(budget, largest) else "possible"
+    told = f"{doubt} cause: {name}, {size}{of}"
     sure = next(iter(causes.certain_losses(row, causes.least_share(budget))), None)
     if sure is None:
-        return (told, f"{name}: {size} % (uncertain)")
+        return (told, f"{name}: {size} % ({doubt})")
     sure_name, sure_size = causes.name(sure, budget), causes.points(budget.share(sure))
     lost = f"certain: {sure_size} % lost to {sure_name}"
-    likely = f"{doubt.partition(',')[0]}: {size} % lost to {name}"
+    likely = f"{doubt}: {size} % lost to {name}"
     both = f"{likely}; certain: {sure_size} % to {sure_name}"
     return (f"{told}. {wording.capital(lost)}", both, lost)

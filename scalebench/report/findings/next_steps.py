@@ -24,6 +24,7 @@ class NextStep:
         row: Of which case.
         cause: What takes time.
         at_most_s: Seconds of a step that this takes: no action wins more.
+        larger_batch: Whether a larger batch is what to try.
         also: Other suites whose best case has the same thing to do, and less to win.
     """
 
@@ -31,6 +32,7 @@ class NextStep:
     row: Row
     cause: str
     at_most_s: Estimate
+    larger_batch: bool = False
     also: tuple[str, ...] = ()
 
     @property
@@ -87,17 +89,22 @@ def _best(verdict: SuiteVerdict) -> Sequence[Row]:
 
 def _of_row(row: Row, of_suite: Sequence[Row]) -> list[NextStep]:
     return [
-        NextStep(loss.advice.next_step, row, loss.cause, loss.taken_s)
+        NextStep(
+            *(loss.advice.next_step, row, loss.cause, loss.taken_s),
+            larger_batch=loss.advice.larger_batch,
+        )
         for loss in losses(row, of_suite)
         if row.step_s is not None
     ]
 
 
 def _merged(found: Sequence[NextStep]) -> list[NextStep]:
+    """Tell once what helps several: a larger batch wins most where it wins most."""
     once: dict[str, NextStep] = {}
     for step in found:
-        first = once.setdefault(step.action, step)
+        key = "larger batch" if step.larger_batch else step.action
+        first = once.setdefault(key, step)
         suite = wording.plain(step.row.suite, 64)
         if step.row.suite != first.row.suite and suite not in first.also:
-            once[step.action] = replace(first, also=(*first.also, suite))
+            once[key] = replace(first, also=(*first.also, suite))
     return list(once.values())
