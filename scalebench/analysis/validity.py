@@ -10,6 +10,7 @@ import numpy as np
 
 from scalebench.analysis.rows.fields import Context, Fields, known
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.timing.steps import clean_pace, skipped_steps
 from scalebench.analysis.timing.windows import Window, clean_windows, used_devices
 from scalebench.records.run import CellResult
 from scalebench.records.summary import Correctness, Row
@@ -98,6 +99,7 @@ def validity_stamps(
         "foreign load": _foreign_load(row_results),
         "allocator retries": _allocator_retries(row_results),
         "swap": _swap(row_results),
+        "skipped steps": _skipped(row_results),
     }
     return [f"{name}: {details}" for name, details in stamps.items() if details]
 
@@ -181,6 +183,12 @@ def _allocator_retries(results: Sequence[CellResult]) -> str:
     ]
     most = max(retries, default=0)
     return f"{most} on a rank" if most > 0 else ""
+
+
+def _skipped(results: Sequence[CellResult]) -> str:
+    """Say how many clean steps were done for nothing, since float16 gradients overflowed."""
+    skipped = sum(len(skipped_steps(result.ranks)) for result in results)
+    return f"{skipped} of {sum(len(clean_pace(r)) for r in results)} clean steps" if skipped else ""
 
 
 def _swap(results: Sequence[CellResult]) -> str:

@@ -100,8 +100,9 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 )
 @option(
     "--dtype",
-    type=click.Choice(["float32", "bfloat16"]),
-    help="bfloat16: autocast. Default: bfloat16 on CUDA, float32 on CPU.",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="bfloat16: autocast; float16: with a scaled loss, too. Default: bfloat16 on CUDA (float16 "
+    "where a GPU has none), float32 on CPU.",
 )
 @option("--compile/--no-compile", default=None, help="torch.compile. Default: on CUDA.")
 @option("--scaling", type=click.Choice(["strong", "weak"]), help="Default: strong.")
@@ -383,6 +384,9 @@ def show_result(measured: "Run", flags: dict[str, Any]) -> None:
             print_where_the_rest_is(str(measured.paths.root))
 
 
+AUTOCAST: dict[str, Any] = {"float32": False, "bfloat16": True, "float16": "float16"}
+
+
 def request_from(flags: dict[str, Any]) -> "Request":
     """Return what the flags ask for."""
     from scalebench.session.plan import Request
@@ -396,7 +400,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         **values
         | {
             "device": None if flags["device"] == "auto" else flags["device"],
-            "autocast": None if flags["dtype"] is None else flags["dtype"] == "bfloat16",
+            "autocast": AUTOCAST.get(flags["dtype"]),
             "scaling": None if of_script else flags["scaling"],  # its suite has it
             "threads": threads_of_script(flags["script"]) if of_script else None,
             "trace": not flags["no_trace"],

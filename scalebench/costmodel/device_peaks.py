@@ -84,6 +84,8 @@ def compute_dtype(execution: Execution, tf32: bool) -> Dtype:
     """
     if execution.computes_in_bfloat16:
         return "bfloat16"
+    if execution.autocast:
+        return "float16"
     return "tf32" if tf32 else "float32"
 
 

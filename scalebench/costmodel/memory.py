@@ -243,7 +243,7 @@ def _kept_vectors(strategy: Strategy) -> int:
 
 
 ACTIVATIONS_DEPEND_ON = {
-    "computes_in_bfloat16": "precision",
+    "half_precision": "precision",
     "compile": "compilation",
     "checkpointing": "checkpointing",
 }

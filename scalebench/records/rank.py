@@ -5,6 +5,7 @@ these at every reading. Times are seconds, sizes bytes. ``*_ns`` are nanoseconds
 monotonic clock, comparable between processes of one machine and with nothing else.
 """
 
+from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat
@@ -204,6 +205,8 @@ class RankRecord(Record):
         step_s: Duration of every step in seconds, warm-up included, by step number.
         data_s: How long the rank waited for the batches of each step, seconds; null: not recorded.
             Of ``bare`` steps nothing is known, and 0 stands.
+        loss_scale: In float16, the steps from which on each scale of the loss was in force, up to
+            the clean window's end; where it falls, the step before was skipped. Null: not scaled.
         loss: Loss of every step, mean over the rank's batch; null: it was not finite.
         blocks: How the steps were grouped; see `Block`.
         steady: Whether the steady state was found before the warm-up limits; null in an
@@ -245,6 +248,7 @@ class RankRecord(Record):
     error: RankError | None = None
     step_s: list[FiniteFloat] = []
     data_s: list[FiniteFloat] | None = None
+    loss_scale: list[tuple[int, FiniteFloat]] | None = None
     loss: list[FiniteFloat | None] = []
     blocks: list[Block] = []
     steady: bool | None = None
@@ -280,6 +284,12 @@ class RankRecord(Record):
         if self.another_rank_left is None:
             return not (self.trace_unavailable or "").startswith("another rank")
         return not self.another_rank_left
+
+    @property
+    def skipped(self) -> set[int]:
+        """Steps without an update: their gradients overflowed in float16."""
+        scales = self.loss_scale or []
+        return {step - 1 for (_, a), (step, b) in pairwise(scales) if b < a}
 
     @property
     def num_trained(self) -> int:

@@ -101,6 +101,8 @@ class Row(BaseModel):
     process. ``axes`` has the same operations by the dimension of the mesh whose group carried them;
     null where a strategy does not say. ``experts`` is how a mixture's tokens spread over its
     experts, ``lockstep`` where the time of a race's ranks went and how stale their gradients were.
+    ``loss_scale`` has the steps of the first launch from which on each scale of the float16 loss
+    was in force, ``num_skipped_steps`` the clean steps of all launches whose gradients overflowed.
     ``strategy_settings`` are the fields of the suite's own strategy, which a newer version may have
     more of. ``copies_s`` is the union of copies and fills of GPU memory, ``comm_beside_copies_s``
     exposed communication during them; null on CPU.
@@ -191,6 +193,8 @@ class Row(BaseModel):
     script: IfValid[ScriptFacts] = None
     framework: IfValid[FrameworkFacts] = None
     against_fastest: IfValid[AgainstFastest] = None
+    loss_scale: IfValid[list[tuple[int, FiniteFloat]]] = None
+    num_skipped_steps: int | None = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

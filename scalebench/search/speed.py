@@ -180,7 +180,7 @@ def _recomputing_line(
 
 
 def _is_in(row: Row, precision: str) -> bool:
-    return bool(row.strategy_settings.get("autocast")) == (precision == "bfloat16")
+    return (row.strategy_settings.get("autocast") or False) is (precision == "bfloat16")
 
 
 def _line(steps: Mapping[int, float], update_s: float) -> tuple[float, float]:

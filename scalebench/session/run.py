@@ -15,9 +15,10 @@ from scalebench.session.storing.finish import Run
 from scalebench.session.suites.files import load_suites
 from scalebench.spec import Suite
 
-_SWITCHES = {
+_SWITCHES: dict[tuple[str, object], list[str]] = {
     ("autocast", True): ["--dtype", "bfloat16"],
     ("autocast", False): ["--dtype", "float32"],
+    ("autocast", "float16"): ["--dtype", "float16"],
     ("compile", False): ["--no-compile"],
     ("shared", False): ["--isolated"],
     ("pinned", False): ["--unpinned"],
@@ -43,7 +44,7 @@ def command_of(suites: Sequence[Suite | str], request: Request) -> list[str]:
 
 
 def _option(name: str, value: object) -> list[str]:
-    if isinstance(value, bool) and (name, value) in _SWITCHES:
+    if (name, value) in _SWITCHES:
         return _SWITCHES[name, value]
     option = option_of(name)
     if isinstance(value, bool):

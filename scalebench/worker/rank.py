@@ -190,6 +190,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": Memory(**memory(device, retries)),
         "compression": traffic_of(training),
+        "loss_scale": training.scaler and training.scaler.history(),
         "facts": {"optimizer": optimizer_kind(training.optimizer), **training.facts},
     }
     lost = training.lost_ranks

@@ -53,8 +53,13 @@ CASES: dict[str, Strategy] = {
     "fsdp1": Fsdp1(),
     "fsdp1-shard-grad-op": Fsdp1(reshard_after_forward=False),
     "zero1": Zero1(),
+    "ddp-fp16": Ddp(accumulate=2, autocast="float16"),
+    "fsdp-fp16": Fsdp(autocast="float16"),
+    "hsdp-fp16": Fsdp(shard_size=2, autocast="float16"),
+    "fsdp1-fp16": Fsdp1(autocast="float16"),
+    "zero1-fp16": Zero1(autocast="float16"),
 }
-OF_FOUR = ("fsdp", "hsdp", "fsdp1", "zero1")
+OF_FOUR = ("fsdp", "hsdp", "hsdp-fp16", "fsdp1", "zero1")
 MEMORY = (
     *((case, "gpt-tiny") for case in ("fsdp", "shard-grad-op", "fsdp1", "zero1")),
     *((case, "gpt-mini") for case in ("fsdp", "zero1")),
@@ -64,7 +69,9 @@ MEMORY = (
 
 def cases(world_size: int) -> dict[str, Strategy]:
     """Return what is looked at on three ranks, or on four, which can be two groups."""
-    return {n: s for n, s in CASES.items() if (n in OF_FOUR if world_size == 4 else n != "hsdp")}
+    return {
+        n: s for n, s in CASES.items() if (n in OF_FOUR if world_size == 4 else "hsdp" not in n)
+    }
 
 
 class Layer(nn.Module):
@@ -143,7 +150,7 @@ def look(context: RankContext) -> dict[str, Any]:
     Returns:
         ``verification``; ``wire_bytes`` and ``predicted_wire_bytes`` of a step; ``not_apart``: why
         waits could not be told; ``parameter_deviation``: the largest over the parameters after
-        several steps, relative to their norm.
+        several steps, relative to their norm; ``loss_scale``: see `LossScaler.history`.
     """
     cell = context.cell
     verification = inspect(context).verification
@@ -152,7 +159,7 @@ def look(context: RankContext) -> dict[str, Any]:
     training = build_training(workload, context)
     batches = list(workload.batches)
     for batch in batches[: NUM_STEPS - 2]:
-        training.step(batch)
+        training.step_done(batch)
     # Other cases' groups are still there: where a strategy tells none, it has one.
     known = {} if training.groups else {"default": cell.world_size}
     launch = traced_launch(context, training, batches[NUM_STEPS - 2 : NUM_STEPS], known)
@@ -166,6 +173,7 @@ def look(context: RankContext) -> dict[str, Any]:
         "predicted_wire_bytes": predicted.total_bytes,
         "not_apart": launch.not_apart,
         "parameter_deviation": parameter_deviation(training, context),
+        "loss_scale": training.scaler and training.scaler.history(),
     }
 
 

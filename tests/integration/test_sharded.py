@@ -15,7 +15,7 @@ from tests.integration.conftest import TRACED, row_of
 from tests.integration.programs import Reports, reports_of
 from tests.integration.sharded_ranks import MEMORY, cases
 
-FLAT = ("fsdp1", "fsdp1-shard-grad-op")
+FLAT = ("fsdp1", "fsdp1-shard-grad-op", "fsdp1-fp16")
 """Cases that pad whole groups, by a few elements that the law leaves out."""
 
 EVERY = [(n, case) for n in (3, 4) for case in cases(n)]
@@ -35,9 +35,23 @@ def test_gradients_losses_and_parameters_are_those_of_one_process(
     found = [report["cases"][case] for report in reports[world_size]]
     assert {one["verification"]["status"] for one in found} == {"verified"}
     spoken = found[0]["verification"]
-    in_bfloat16 = case == "bf16"
-    assert 0 < spoken["gradient_deviation"] < (0.05 if in_bfloat16 else 5e-6)
-    assert 0 < max(one["parameter_deviation"] for one in found) < (0.05 if in_bfloat16 else 5e-6)
+    assert 0 < spoken["gradient_deviation"] < (0.05 if case == "bf16" else 5e-6)
+    allowed = 0.05 if case == "bf16" else 5e-3 if "fp16" in case else 5e-6
+    assert 0 < max(one["parameter_deviation"] for one in found) < allowed
+
+
+def test_all_ranks_skip_the_steps_whose_gradients_overflow(reports: Reports) -> None:
+    """At a scale of 65,536 this model's do: the scale is halved until they are finite."""
+    for n, case in EVERY:
+        scales = [report["cases"][case]["loss_scale"] for report in reports[n]]
+        assert scales == scales[:1] * n
+        if "fp16" not in case:
+            assert scales[0] is None
+            continue
+        steps, values = zip(*scales[0], strict=True)
+        assert steps == tuple(range(len(steps)))
+        assert len(steps) > 1 or case == "ddp-fp16"  # half of a batch at a time has half of them
+        assert values == tuple(65536 / 2**step for step in steps)
 
 
 @every_case
@@ -45,7 +59,9 @@ def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -
     found = [report["cases"][case] for report in reports[world_size]]
     for one in found:
         allowed = 0.05 if case in FLAT else 1e-9
-        assert one["wire_bytes"] == pytest.approx(one["predicted_wire_bytes"], rel=allowed)
+        flag = 6 if "fp16" in case else 0  # whether a gradient is infinite: bytes to all ranks
+        predicted = pytest.approx(one["predicted_wire_bytes"], rel=allowed, abs=flag)
+        assert one["wire_bytes"] == predicted
         assert "not found on all ranks" not in (one["not_apart"] or "")
         assert "do not show" not in (one["not_apart"] or "")
 
@@ -130,3 +146,46 @@ def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(
     done = scalebench("project", "r", "--gpus", "8", "--measure-shard")
     assert done.returncode == 5
     assert "was made with a different torch: a shard measured here says nothing" in done.stderr
+
+
+OVERFLOWING = """
+from itertools import count
+
+import torch
+from scalebench import Workload
+
+CALLS = count(1)
+
+def loss(module, batch):
+    x, y = batch
+    return torch.nn.functional.mse_loss(module(x), y) * (1e9 if next(CALLS) % 40 == 0 else 1)
+
+def workload(shard):
+    data = torch.Generator().manual_seed(shard.rank)
+    x = torch.randn(shard.batch_size, 8, generator=data)
+    return Workload(module=torch.nn.Linear(8, 1), batches=[(x, x[:, :1])], loss=loss)
+"""
+
+
+def test_skipped_steps_are_counted_and_are_no_progress(
+    scalebench: Scalebench, project: Path
+) -> None:
+    (project / "overflowing.py").write_text(OVERFLOWING)
+    done = scalebench(
+        *("run", "ddp", "-k", "ddp and not bucket and not accumulate", "--gpus", "1,2"),
+        *("--workload", "overflowing:workload", "--batch-size", "8", "--dtype", "float16"),
+        *("--steps", "60", "--quick", "--no-trace", "--no-report", "--out", "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    for case, n in (("plain", 1), ("ddp", 1), ("ddp", 2)):
+        row = row_of(project / "r", case, n)
+        assert row["correctness"]["status"] == ("reference" if case == "plain" else "verified")
+        skipped = row["num_skipped_steps"]
+        assert 1 <= skipped <= 3
+        assert f"skipped steps: {skipped} of 60 clean steps" in row["stamps"]
+        values = [scale for _, scale in row["loss_scale"]]
+        assert values == [65536 / 2**k for k in range(len(values))] and len(values) > skipped
+        if n == 1:  # the job's steps are the rank's own
+            (launch,) = row["samples"]
+            mean_s = sum(launch["step_s"]) / 60
+            assert row["step_s"]["value"] == pytest.approx(mean_s * 60 / (60 - skipped))

@@ -7,7 +7,13 @@ from scalebench.analysis.rows.efficiency import calls_per_step
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.resources import memory_of_row, peak_memory_of
-from scalebench.analysis.timing.steps import clean_pace, clean_steps, mean_losses, mean_step
+from scalebench.analysis.timing.steps import (
+    clean_pace,
+    clean_steps,
+    mean_losses,
+    mean_step,
+    skipped_steps,
+)
 from scalebench.analysis.validity import NOT_REACHED
 from scalebench.records.run import CellResult, Status
 from scalebench.records.summary import StepSamples
@@ -20,6 +26,8 @@ IN_TURNS = (
 )
 NO_LOSSES = "the losses of a script are not known"
 NOT_AT_ONE_RANK = "no round in which the strategy succeeded at N=1"
+
+NOT_SCALED = "the loss is scaled in float16 only"
 
 LOST_A_RANK = "lost a rank"
 OF_ALL_RANKS = ("throughput", "tokens_per_s", "speedup", "efficiency", "efficiency_wrapped")
@@ -64,11 +72,21 @@ def headline_of_row(row: Launches, run: Context) -> Fields:
             next((result.ranks[0].num_parameters for result in good), None),
             "no optimizer was seen",
         ),
+        **_loss_scale(good),
         "num_clean_steps": sum(len(clean_steps(result)) for result in good),
         "samples": [_samples(result) for result in good],
         "stamps": lost,
         **(null(OF_ALL_RANKS, WITHOUT_A_RANK) if lost else {}),
     }
+
+
+def _loss_scale(good: Sequence[CellResult]) -> Fields:
+    """Return what became of the scale of a loss in float16."""
+    scale = good[0].ranks[0].loss_scale if good else None
+    if scale is None:
+        return null(("loss_scale", "num_skipped_steps"), NOT_SCALED if good else NO_LAUNCH)
+    skipped = sum(len(skipped_steps(result.ranks)) for result in good)
+    return {"loss_scale": scale, "num_skipped_steps": skipped}
 
 
 def _no_baseline(row: Launches) -> str:

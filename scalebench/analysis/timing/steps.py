@@ -65,12 +65,25 @@ def clean_stretches(ranks: Sequence[RankRecord]) -> list[Block]:
 
 
 def _clean_parts(ranks: Sequence[RankRecord]) -> list[NDArray[np.float64]]:
-    """Return the clean steps that count of every stretch, as these ranks went together."""
+    """Return the clean steps that count of every stretch, as these ranks went together.
+
+    A step that was skipped in float16 is no progress: its time is added to the others', in equal
+    parts.
+    """
     parts = [
         _training_part(ranks, block, steps_of_block(ranks, block))
         for block in clean_stretches(ranks)
     ]
-    return [part for part in parts if len(part)]
+    num_steps, num_skipped = sum(map(len, parts)), len(skipped_steps(ranks))
+    longer = num_steps / max(num_steps - num_skipped, 1) if num_skipped else 1.0
+    return [part * longer for part in parts if len(part)]
+
+
+def skipped_steps(ranks: Sequence[RankRecord]) -> set[int]:
+    """Return the clean steps that count and that float16 skipped, the same on every rank."""
+    clean = clean_stretches(ranks)
+    counted = {step for b in clean for step in range(b.first + 1, b.first + b.count)}
+    return counted & ranks[0].skipped
 
 
 def _training_part(

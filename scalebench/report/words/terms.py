@@ -51,6 +51,7 @@ WORDS: Mapping[str, str] = {
     "clocks differ": "clocks differ",
     "allocator retries": "allocator retries",
     "swap": "swap",
+    "skipped steps": "skipped steps",
 }
 """Word on the page → the same in the tables of the document, without its marks."""
 

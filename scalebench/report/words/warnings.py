@@ -218,6 +218,13 @@ MARKS = {
             "The machine moved memory to disk during the measurement.",
             "Use fewer ranks or a smaller batch, or close what holds the memory.",
         ),
+        Mark(
+            "skipped steps",
+            "r",
+            "Gradients overflowed in float16: these steps took time and changed nothing. The step"
+            " time counts theirs as well.",
+            "Few at the doubling of the loss scale are normal; else train in bfloat16.",
+        ),
     )
 }
 

@@ -1,7 +1,7 @@
 """The suites as the user wants them, and the cases that are run: those chosen, and baselines."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from scalebench.errors import UsageError
 from scalebench.session.plan.races import race_of
@@ -113,7 +113,7 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
     cases = tuple(
         case.model_copy(
             update={
-                "strategy": _executed(case.strategy, bool(request.autocast), compiled),
+                "strategy": _executed(case.strategy, request.autocast or False, compiled),
                 "workload": _workload_name(case, suite, request, device),
                 "batch_size": request.batch_size or case.batch_size or suite.batch_size,
             }
@@ -142,10 +142,12 @@ def _workload_name(case: Case, suite: Suite, request: Request, device: Device) -
     return name
 
 
-def _executed(strategy: Strategy, autocast: bool, compiled: bool) -> Strategy:
+def _executed(strategy: Strategy, autocast: bool | Literal["float16"], compiled: bool) -> Strategy:
     """Return a strategy with the run's arithmetic; a script decides about its own."""
     if isinstance(strategy, Script):
         return strategy
+    if autocast == "float16" and (not strategy.scales_loss or strategy.rounds_parameters):
+        autocast = False
     changes = {"autocast": strategy.autocast or autocast, "compile": strategy.compile or compiled}
     return strategy.model_copy(update=changes)
 
@@ -216,7 +218,8 @@ def _baseline_of(case: Case, known: Sequence[Case], suite: Suite) -> Case:
 
 
 def _baseline_name(strategy: Plain, workload: str | None) -> str:
-    marks = [("-bf16", strategy.autocast), ("-compiled", strategy.compile)]
+    half = strategy.autocast == "float16"
+    marks = [("-bf16", strategy.autocast is True), ("-fp16", half), ("-compiled", strategy.compile)]
     _, *routing = (workload or "").split("+")  # as in gpt-moe+top-1
     of_routing = "".join(f"-{word}" for word in routing)
     return "plain" + "".join(mark for mark, on in marks if on) + of_routing.replace(".", "-")

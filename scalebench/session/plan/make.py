@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.run import RunSpec
@@ -21,6 +22,7 @@ from scalebench.session.plan.request import Machine, Plan, Request
 from scalebench.spec import Cell, Device, Script, Suite
 from scalebench.spec.presets import PacedShape
 from scalebench.spec.script import ScriptTarget
+from scalebench.spec.strategies.execution import WHY_NO_FLOAT16
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 
@@ -99,14 +101,16 @@ def about_scripts(rows: Sequence[Cell]) -> list[str]:
 
 
 def about_emulation(rows: Sequence[Cell], emulating: str | None) -> list[str]:
-    """Say why rows on GPUs train in float32; a script decides about its own arithmetic.
+    """Say why rows on GPUs train in other formats; a script decides about its own arithmetic.
 
     Args:
         rows: Of the plan.
         emulating: Name of a GPU on which torch emulates bfloat16; None: none does.
     """
     ours = any(not isinstance(cell.strategy, Script) for cell in rows)
-    return [f"{emulating} has no bfloat16: ranks train in float32"] if emulating and ours else []
+    formats = "float16 with a scaled loss, or in float32 where a strategy has none"
+    told = f"{emulating} has no bfloat16: ranks train in {formats}"
+    return [told] if emulating and ours else []
 
 
 BUSY_THREADS = 4
@@ -136,7 +140,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
     device = choose_device(request, machine)
     emulating = machine.emulates_bfloat16 if device == "cuda" else None
-    request = _in_real_formats(request, device, emulating)
+    half = request.autocast
+    request = _in_real_formats(request, suites, device, emulating)
     capacity = _capacity(request, device, machine)
     asked = request.world_sizes or _default_sizes(capacity, machine)
     trains = any(suite.cases for suite in suites)
@@ -173,7 +178,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for case in cases_to_run(suite, request.selection)
         for cell in cells_of_case(suite, case, spec, capacity)
     ]
-    rows = [_skip_emulated(cell, emulating) for cell in only(rows, request.only)]
+    rows = [_skip_format(cell, emulating, half) for cell in only(rows, request.only)]
     notices = [
         *request.notices,
         *notices_of(spec, machine, capacity),
@@ -184,19 +189,26 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     return Plan(spec, tuple(in_order(rows, spec)), tuple(notices))
 
 
-def _in_real_formats(request: Request, device: Device, emulating: str | None) -> Request:
-    """Return the request with its precision: bfloat16 on GPUs that compute in it, else float32."""
-    if request.autocast and emulating:
+def _in_real_formats(
+    request: Request, suites: Sequence[Suite], device: Device, emulating: str | None
+) -> Request:
+    """Return the request with its precision: bfloat16 on GPUs, float16 on those without it."""
+    if request.autocast is True and emulating:
         raise EnvironmentUnfit(
             f"--dtype bfloat16: {emulating} has none, and emulating it is slower than float32. "
-            "Give --dtype float32, or measure a script of your own that trains in float16."
+            "Give --dtype float16 or float32."
         )
-    default = device == "cuda" and emulating is None
+    saves = any(suite.recovery for suite in suites)  # checkpoints do not hold a loss scale
+    half: bool | Literal["float16"] = "float16" if emulating and not saves else not emulating
+    default = device == "cuda" and half
     return replace(request, autocast=default if request.autocast is None else request.autocast)
 
 
-def _skip_emulated(cell: Cell, emulating: str | None) -> Cell:
+def _skip_format(cell: Cell, emulating: str | None, half: object) -> Cell:
     strategy = cell.strategy
+    if half == "float16" and not strategy.scales_loss and not isinstance(strategy, Script):
+        why = WHY_NO_FLOAT16.format(strategy.kind)
+        return cell.model_copy(update={"skip_reason": cell.skip_reason or why})
     if not emulating or not (strategy.computes_in_bfloat16 or strategy.rounds_parameters):
         return cell
     why = f"{emulating} has no bfloat16, and emulating it is slower than float32"

@@ -76,4 +76,9 @@ def _saving(row: Cell, plan: Recovery) -> Cell:
             f"Case {row.case} of suite {row.suite}: checkpoints of {row.strategy.kind} are not "
             f"supported. Give a strategy among {names}, or leave recovery out of the suite."
         )
+    if row.strategy.autocast == "float16":
+        raise UsageError(
+            f"Case {row.case} of suite {row.suite}: checkpoints do not hold the loss scale of "
+            "float16, so the job would not continue bit for bit. Give --dtype float32."
+        )
     return row.model_copy(update={"purpose": "save", "part_batches": (), "recovery": plan})

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.run import RunSpec
@@ -32,7 +33,7 @@ class Request:
     device: Device | None = None
     oversubscribe: bool = False
     workload: str | None = None
-    autocast: bool | None = None
+    autocast: bool | Literal["float16"] | None = None
     compile: bool | None = None
     scaling: Scaling | None = None
     batch_size: int | None = None

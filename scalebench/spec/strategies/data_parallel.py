@@ -26,6 +26,7 @@ class Ddp(Execution):
     about = "DistributedDataParallel: replicas, gradients all-reduced in buckets"
     keeps_whole_model = True
     works_alone = True
+    scales_loss = True
     can_be_saved = True
     takes_any_size = True
     operations = ("all_reduce",)
@@ -66,6 +67,7 @@ class Fsdp(Execution):
     kind: Literal["fsdp"] = "fsdp"
     about = "FSDP2, fully_shard: parameters, gradients and optimizer state divided"
     works_alone = True
+    scales_loss = True
     can_be_saved = True
     takes_any_size = True
     operations = ("all_gather", "reduce_scatter", "all_reduce")
@@ -80,7 +82,7 @@ class Fsdp(Execution):
     @property
     def computes_in_bfloat16(self) -> bool:
         """Whether matrix products run in bfloat16."""
-        return self.autocast or self.param_dtype == "bfloat16"
+        return self.autocast is True or self.param_dtype == "bfloat16"
 
     @property
     def rounds_parameters(self) -> bool:
@@ -119,6 +121,7 @@ class Fsdp1(Execution):
     kind: Literal["fsdp1"] = "fsdp1"
     about = "FullyShardedDataParallel: the first FSDP, for comparison"
     works_alone = True
+    scales_loss = True
     operations = ("all_gather", "reduce_scatter", "all_reduce")
     reshard_after_forward: bool = True
 
@@ -145,6 +148,7 @@ class Zero1(Execution):
     kind: Literal["zero1"] = "zero1"
     about = "DDP with ZeroRedundancyOptimizer: optimizer state divided"
     works_alone = True
+    scales_loss = True
     can_be_saved = True
     takes_any_size = True
     operations = ("all_reduce", "broadcast")

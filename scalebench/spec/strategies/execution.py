@@ -1,18 +1,27 @@
 """How a rank does its arithmetic; the bare model in one process, and the user's own script."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from scalebench.spec.base import Device, Spec
 from scalebench.spec.collectives import CollectiveName
 from scalebench.spec.workload import Divisible
+
+WHY_NO_FLOAT16 = (
+    "float16 needs a scaled loss, which the steps of {} do not have; give bfloat16 or float32, "
+    "or one of plain, ddp, fsdp, fsdp1 and zero1"
+)
 
 
 class Execution(Spec):
     """How a rank does its arithmetic; the same at every N, so that sizes compare.
 
     Attributes:
-        autocast: Forward pass under bfloat16 autocast; parameters stay float32.
+        autocast: Forward pass under bfloat16 autocast; parameters stay float32. ``"float16"``: in
+            float16, with a scaled loss (``torch.amp.GradScaler``; Micikevicius et al. 2018): a step
+            whose gradients overflow is skipped.
         compile: ``torch.compile`` the module.
         checkpointing: Recompute each of the workload's blocks in the backward pass instead of
             keeping its activations (Chen et al. 2016). ``"selective"``: keep the results of
@@ -26,6 +35,7 @@ class Execution(Spec):
             share can be measured by itself.
         can_be_saved: Whether checkpoints of its state can be written and read.
         takes_any_size: Whether it goes on with any number of ranks.
+        scales_loss: Whether its steps can scale the loss, which float16 needs.
         untraced_because: Why a few traced steps do not stand for all of them; None: they do.
     """
 
@@ -36,15 +46,32 @@ class Execution(Spec):
     works_alone: ClassVar[bool] = False
     can_be_saved: ClassVar[bool] = False
     takes_any_size: ClassVar[bool] = False
+    scales_loss: ClassVar[bool] = False
     untraced_because: ClassVar[str | None] = None
-    autocast: bool = False
+    autocast: bool | Literal["float16"] = False
     compile: bool = False
     checkpointing: bool | Literal["selective"] = False
+
+    @model_validator(mode="after")
+    def _check_float16(self) -> Self:
+        if self.autocast == "float16":
+            if not self.scales_loss:
+                raise ValueError(WHY_NO_FLOAT16.format(getattr(self, "kind", "this strategy")))
+            if self.computes_in_bfloat16 or self.rounds_parameters:
+                raise ValueError(
+                    "autocast='float16' with parameters or gradients in bfloat16: give one format"
+                )
+        return self
 
     @property
     def computes_in_bfloat16(self) -> bool:
         """Whether matrix products run in bfloat16."""
-        return self.autocast
+        return self.autocast is True
+
+    @property
+    def half_precision(self) -> bool | Literal["float16"]:
+        """Whether matrix products run in bfloat16, ``"float16"``: in that."""
+        return self.autocast or self.computes_in_bfloat16
 
     @property
     def rounds_parameters(self) -> bool:
@@ -109,7 +136,7 @@ class Execution(Spec):
         Precision and compilation are kept: they are not what distribution costs.
         Checkpointing is not: a good engineer leaves it off when the model fits.
         """
-        return Plain(autocast=self.computes_in_bfloat16, compile=self.compile)
+        return Plain(autocast=self.half_precision, compile=self.compile)
 
 
 def why_not_groups(world_size: int, size: int, field: str = "size") -> str | None:
@@ -134,6 +161,7 @@ class Plain(Execution):
     kind: Literal["plain"] = "plain"
     about = "the bare model in one process: the baseline"
     keeps_whole_model = True
+    scales_loss = True
 
 
 class Script(Execution):

@@ -48,7 +48,7 @@ def tolerance(execution: Execution, device: torch.device, flops: CountedFlops) -
     """Return what rounding may explain, by the arithmetic in use.
 
     float32 sums in another order agree to about 1e-6 of their size; gradients pass through
-    hundreds of such sums. TF32 keeps 10 bits of each factor, bfloat16 keeps 8.
+    hundreds of such sums. TF32 and float16 keep 10 bits of each factor, bfloat16 keeps 8.
 
     Args:
         execution: Of the row.
@@ -58,6 +58,8 @@ def tolerance(execution: Execution, device: torch.device, flops: CountedFlops) -
     """
     if execution.computes_in_bfloat16 or execution.rounds_parameters:
         return BF16_TOLERANCE
+    if execution.autocast == "float16":
+        return TF32_TOLERANCE
     on = tf32_in_force(device)
     unknown = not flops.total
     convolves = unknown or flops.convolutions > 0

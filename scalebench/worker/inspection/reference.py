@@ -142,8 +142,11 @@ def eager_gradients(
     A pass of its own: counting makes a compiled model eager, and eager bfloat16 rounds elsewhere.
     """
     training = plain_training(context, compile=False, **other)
-    with count_flops() as flops:
-        forward_backward(training, pieces)
+    finite = False
+    while not finite:
+        training.optimizer.zero_grad()
+        with count_flops() as flops:
+            _, finite = _scaled_pass(training, pieces)
     return {name: g.to(CPU, copy=True) for name, g in training.gradients()}, flops
 
 
@@ -254,15 +257,26 @@ class Reference:
 def forward_backward(training: PlainTraining, pieces: Sequence[Any]) -> float:
     """Leave the mean gradient of equal pieces in the parameters; return the mean loss.
 
-    One piece after another is brought to the device, so no more than one is there.
+    One piece after another is brought to the device, so no more than one is there. In float16, it
+    is done again as long as gradients overflow.
     """
+    while True:
+        loss, finite = _scaled_pass(training, pieces)
+        if finite:
+            return loss
+        training.optimizer.zero_grad()
+
+
+def _scaled_pass(training: PlainTraining, pieces: Sequence[Any]) -> tuple[float, bool]:
+    """Return the loss of one try, and whether its gradients are finite in float16."""
     losses = [
         float(training.forward_backward(to_device(piece, training.device))) for piece in pieces
     ]
     for parameter in training.module.parameters():
         if parameter.grad is not None and len(pieces) > 1:
             parameter.grad.div_(len(pieces))
-    return sum(losses) / len(losses)
+    finite = training.scaler is None or training.scaler.unscale(training.optimizer)
+    return sum(losses) / len(losses), finite
 
 
 def reference_run(batches: Sequence[Any], context: RankContext) -> Reference | NoReference | None:

@@ -114,11 +114,11 @@ def inspect(context: RankContext) -> Inspection:
             watch.stretch("communication", kept=kept),
             seen_before_update(training, compare) as seen,
         ):
-            losses = [float(training.step(batches[0]))]
+            losses = [float(training.step_done(batches[0]))]
         by_gradient = seen[0] if seen else compare()
         for batch in batches[1:]:
             with watch.stretch("communication", kept=kept):
-                losses.append(float(training.step(batch)))
+                losses.append(float(training.step_done(batch)))
     losses = training.share_losses(torch.tensor(losses)).tolist()
     training.finish()
     verification = _verification(by_gradient, losses, reference, context)
@@ -157,7 +157,7 @@ def _inspect_reference_itself(batches: Sequence[Any], context: RankContext) -> I
         losses = []
         for batch in batches:
             with watch.stretch("activations"):
-                losses.append(float(training.step(batch)))
+                losses.append(float(training.step_done(batch)))
     return Inspection(Verification(status="reference"), losses, watch.memory, flops)
 
 

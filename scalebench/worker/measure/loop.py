@@ -102,6 +102,8 @@ class Loop:
                 return
         self.run_block("warmup", max(settling, min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps)))
         while True:
+            if self.training.scaler:
+                settling = max(settling, self.training.scaler.settled)
             steps = seen.pace_s[settling:]
             first_steady = steady_start(steps)
             if first_steady is not None:

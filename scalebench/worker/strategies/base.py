@@ -15,6 +15,7 @@ from scalebench.spec.workload import Workload
 from scalebench.trace.names import AXIS
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.execution import precision
+from scalebench.worker.strategies.loss_scale import LossScaler, loss_scaler
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Training:
         keeps_built: Whether what building leaves stays for good, though no parameter or state
             owns it.
         settling_steps: Steps before the method does all that it does; they are warm-up.
+        scaler: What scales the loss; None: it is not scaled.
         frees_gradients: Whether the update frees gradients: the step then calls ``before_update``.
     """
 
@@ -54,11 +56,13 @@ class Training:
     keeps_buffers: bool = True
     keeps_built: bool = False
     settling_steps: int = 0
+    scaler: LossScaler | None = None
     frees_gradients: bool = False
     before_update: Callable[[], Any] | None = None
 
     def __init__(self, strategy: Execution, workload: Workload, context: RankContext) -> None:
         self.strategy, self.device, self.loss = strategy, context.device, workload.loss
+        self.scaler = loss_scaler(strategy, context.device)
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch: forward, backward, optimizer.
@@ -72,8 +76,19 @@ class Training:
         stepper.zero_grad()
         loss = self.forward_backward(batch)
         self.complete_gradients()
-        stepper.step()
+        if self.scaler:
+            self.scaler.step(stepper)
+        else:
+            stepper.step()
         return loss
+
+    def step_done(self, batch: Any) -> torch.Tensor:
+        """Train on a batch as `step` does, again with a smaller scale as long as it is skipped."""
+        while True:
+            scale = self.scaler.scale if self.scaler else 0.0
+            loss = self.step(batch)
+            if self.scaler is None or self.scaler.scale >= scale:
+                return loss
 
     def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
         """Add a batch's gradient, one of so many parts of the mean; return its part of the loss."""
@@ -81,7 +96,7 @@ class Training:
             loss = self.loss(self.module, batch)
             if parts > 1:
                 loss = loss / parts
-        loss.backward()
+        (self.scaler.scaled(loss) if self.scaler else loss).backward()
         return loss.detach()
 
     def complete_gradients(self) -> None:
@@ -145,6 +160,8 @@ class Training:
         The loss of a pipeline is on its last rank. Telling the others at every step would make the
         ranks wait for one another: all ranks do it at once when the steps are over.
         """
+        if self.scaler:
+            self.scaler.note()
         return losses
 
     def collective_groups(self) -> dict[str, int] | None:

@@ -69,9 +69,10 @@ def recompute_blocks(workload: Workload, execution: Execution) -> None:
 
 
 def precision(execution: Execution, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context of the forward pass: bfloat16 autocast, or nothing."""
+    """Return the context of the forward pass: autocast to 16 bits, or nothing."""
     if execution.autocast:
-        return torch.autocast(device.type, dtype=torch.bfloat16)
+        half = torch.float16 if execution.autocast == "float16" else torch.bfloat16
+        return torch.autocast(device.type, dtype=half)
     return nullcontext()
 
 

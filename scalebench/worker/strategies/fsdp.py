@@ -84,6 +84,8 @@ class FsdpTraining(Training):
         """Return which ranks each kind of operation goes between."""
         of = {name: process_group_ranks(self.mesh, name) for name in self.mesh.mesh_dim_names or ()}
         kinds = {"all_gather": "shard", "reduce_scatter": "shard", "all_reduce": "replicate"}
+        if self.scaler and "replicate" not in of:
+            kinds["all_reduce"] = "shard"  # whether a gradient is infinite
         return {kind: of[name] for kind, name in kinds.items() if name in of}
 
 

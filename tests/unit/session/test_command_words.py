@@ -40,6 +40,7 @@ SWITCHES = [
     [
         VALUES,
         *({name: value} for name in SWITCHES for value in (True, False)),
+        {"autocast": "float16"},
         {},
     ],
 )

@@ -1,11 +1,12 @@
 """``torch.compile`` is the default on GPUs: what a run does where it cannot work."""
 
 import pytest
+from pydantic import ValidationError
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.prepare import prepare
-from scalebench.spec import Case, Ddp, Fsdp, Plain, Suite
+from scalebench.spec import Case, Ddp, Fsdp, Plain, Suite, Tensor
 
 PROBLEM = "no C compiler, no Python.h (apt install gcc; apt install python3.12-dev)"
 GPU = {"name": "A GPU", "uuid": "u", "index": 0, "memory_bytes": 8e10, "peers": []}
@@ -69,6 +70,7 @@ CASES = {
     "plain": Plain(),
     "ddp": Ddp(),
     "ddp-bf16": Ddp(autocast=True),
+    "tensor": Tensor(),
     "fsdp-bf16": Fsdp(param_dtype="bfloat16"),
     "fsdp-reduce-bf16": Fsdp(reduce_dtype="bfloat16"),
 }
@@ -90,15 +92,25 @@ def rows(machine, **asked):
 def test_the_default_is_what_the_device_computes_in():
     assert rows(A100)[1]["ddp"] == (True, False)
     plan, there = rows(V100)
-    assert there["plain"] == there["ddp"] == (False, False)
+    assert there["plain"] == there["ddp"] == ("float16", False)
+    assert there["tensor"] == (False, False)
     assert {name for name, (_, skipped) in there.items() if skipped} == {
         *("plain-bf16", "ddp-bf16", "fsdp-bf16", "fsdp-reduce-bf16")
     }
-    assert "Tesla V100-SXM2-16GB has no bfloat16: ranks train in float32" in plan.notices
+    assert any("no bfloat16: ranks train in float16" in notice for notice in plan.notices)
     assert not rows(V100, device="cpu", autocast=True)[1]["ddp-bf16"][1]
 
 
 def test_who_asks_for_it_is_told_what_to_do():
-    with pytest.raises(EnvironmentUnfit, match=r"Tesla V100.*Give --dtype float32"):
+    with pytest.raises(EnvironmentUnfit, match=r"Tesla V100.*Give --dtype float16 or float32"):
         rows(V100, autocast=True)
     assert rows(V100, autocast=False)[1]["ddp"] == (False, False)
+    plan, there = rows(A100, autocast="float16")
+    assert there["ddp"] == ("float16", False) and there["tensor"] == (False, True)
+    assert there["plain"] == ("float16", False) and there["ddp-bf16"] == (True, False)
+    (why,) = {c.skip_reason for c in plan.cells if c.case == "tensor"}
+    assert "needs a scaled loss, which the steps of tensor do not have; give bfloat16" in why
+    with pytest.raises(ValidationError, match="which the steps of tensor do not have"):
+        Tensor(autocast="float16")
+    with pytest.raises(ValidationError, match="give one format"):
+        Fsdp(autocast="float16", reduce_dtype="bfloat16")
