@@ -14,6 +14,7 @@ SUITE = Suite(
         Case(name="ddp-bucket-100mb", strategy=Ddp(bucket_mb=100), optional=True),
         Case(name="ddp-accumulate-2", strategy=Ddp(accumulate=2), optional=True),
         Case(name="ddp-static-graph", strategy=Ddp(static_graph=True), optional=True),
+        Case(name="ddp-balanced", strategy=Ddp(balance="measured"), optional=True),
         Case(name="ddp-bf16", strategy=Ddp(autocast=True), optional=True),
         Case(name="ddp-checkpointing", strategy=Ddp(checkpointing=True), optional=True),
         Case(

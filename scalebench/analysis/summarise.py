@@ -19,6 +19,7 @@ from scalebench.analysis.prediction_scores import interval_of_row, score
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import attribution_of_row
 from scalebench.analysis.rows.axes import wires_of_row
+from scalebench.analysis.rows.balance import balance_of_row
 from scalebench.analysis.rows.compression import compression_of_row
 from scalebench.analysis.rows.experts import experts_of_row
 from scalebench.analysis.rows.fields import AmongRows, Context, Subject, union_of, with_fields
@@ -43,6 +44,7 @@ SUBJECTS: tuple[Subject, ...] = (
     memory_of_row,
     energy_of_row,
     experts_of_row,
+    balance_of_row,
     mfu_of_row,
     prediction_of_row,
     compression_of_row,

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, FiniteFloat
 from scalebench.records.certificate import Certificate
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.precision import PrecisionReached
+from scalebench.records.rows.balance import BalanceFigures
 from scalebench.records.rows.base import IfValid
 from scalebench.records.rows.budget import Budget
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
@@ -101,8 +102,9 @@ class Row(BaseModel):
     process. ``axes`` has the same operations by the dimension of the mesh whose group carried them;
     null where a strategy does not say. ``experts`` is how a mixture's tokens spread over its
     experts, ``lockstep`` where the time of a race's ranks went and how stale their gradients were.
-    ``loss_scale`` has the steps of the first launch from which on each scale of the float16 loss
-    was in force, ``num_skipped_steps`` the clean steps of all launches whose gradients overflowed.
+    ``balance`` is how the global batch was shared by measured speed. ``loss_scale`` has the steps
+    of the first launch from which on each scale of the float16 loss was in force,
+    ``num_skipped_steps`` the clean steps of all launches whose gradients overflowed.
     ``strategy_settings`` are the fields of the suite's own strategy, which a newer version may have
     more of. ``copies_s`` is the union of copies and fills of GPU memory, ``comm_beside_copies_s``
     exposed communication during them; null on CPU.
@@ -180,6 +182,7 @@ class Row(BaseModel):
     communication: IfValid[list[OperationFigures]] = None
     axes: IfValid[list[AxisFigures]] = None
     experts: IfValid[ExpertFigures] = None
+    balance: IfValid[BalanceFigures] = None
     lockstep: IfValid[LockstepFigures] = None
     stragglers: IfValid[list[Straggler]] = None
     wires: IfValid[NcclWires] = None

@@ -19,6 +19,7 @@ from scalebench.analysis.rows.at_one_rank import (
     prediction_base,
     step_at_one_rank,
 )
+from scalebench.analysis.rows.balance import as_shared
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
@@ -87,6 +88,7 @@ def predict_row(
     """
     cell = of_row.cell
     try:
+        cell = as_shared(cell)
         bare, model = _start(cell, base, link)
         bare = bare.with_shards(of_row.shards).played_over(model, cell)
         if contention is not None:

@@ -104,6 +104,7 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "accumulate": lambda v: None if v == 1 else _number_of(v, "{:g} microbatches"),
     "static_graph": lambda v: "static graph" if v is True else None,
     "gradient_as_bucket_view": lambda v: "gradients copied to buckets" if v is False else None,
+    "balance": lambda v: "shares by measured speed" if v == "measured" else None,
     "autocast": lambda v: {True: "bfloat16 autocast", "float16": "float16, loss scaled"}.get(v),
     "compile": lambda v: "compiled" if v is True else None,
     "checkpointing": lambda v: (

@@ -20,6 +20,9 @@ class Ddp(Execution):
         accumulate: Microbatches per step; all but the last run under ``no_sync``.
         static_graph: Tell DDP that the graph does not change between steps.
         gradient_as_bucket_view: Gradients live inside the buckets (saves one copy of them).
+        balance: ``"measured"``: a rank's share of the global batch follows its measured speed, in
+            whole samples, between one and twice the equal share; gradients are weighted by samples.
+        balance_every: Steps after which shares are set anew.
     """
 
     kind: Literal["ddp"] = "ddp"
@@ -34,6 +37,8 @@ class Ddp(Execution):
     accumulate: int = Field(1, ge=1)
     static_graph: bool = False
     gradient_as_bucket_view: bool = True
+    balance: Literal["measured"] | None = None
+    balance_every: int = Field(10, ge=1)
 
     def num_parts(self, world_size: int) -> int:
         """Return the microbatches of all ranks together."""

@@ -39,6 +39,7 @@ from scalebench.worker.optimizers import optimizer_of
 from scalebench.worker.process.agreement import dtype_of, gather_json
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify, describe
+from scalebench.worker.strategies.balanced import compared_shares
 from scalebench.worker.strategies.data_parallel import PlainTraining
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import (
@@ -298,10 +299,11 @@ def _reference_of(gathered: Sequence[Sequence[Any]], context: RankContext) -> Re
         first_rank.setdefault(cell.strategy.shard_of(rank, cell.world_size), rank)
     per_shard = [gathered[first_rank[shard]] for shard in range(cell.num_shards)]
     parts = cell.strategy.num_parts(cell.world_size) // cell.num_shards
-    steps = [
-        [piece for batch in of_shards for piece in split(batch, parts)]
-        for of_shards in zip(*per_shard, strict=True)
-    ]
+    together = zip(*per_shard, strict=True)
+    if compared_shares(cell) is not None:  # the same samples, in equal pieces
+        steps = [split(concatenate(of_shards), parts * cell.num_shards) for of_shards in together]
+    else:
+        steps = [[one for batch in shards for one in split(batch, parts)] for shards in together]
     reference = Reference(context, steps)
     reference.fed_alike = [
         first_rank[number]

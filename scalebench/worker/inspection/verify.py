@@ -43,6 +43,7 @@ from scalebench.worker.inspection.reference import (
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify
 from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.balanced import Samples, compared_shares
 from scalebench.worker.strategies.base import Training, seen_before_update
 from scalebench.worker.workloads.batches import check_size, endless, first_samples, to_device
 from scalebench.worker.workloads.flops import CountedFlops, count_flops
@@ -130,9 +131,12 @@ def inspect(context: RankContext) -> Inspection:
 def first_batches(count: int, context: RankContext) -> list[Any]:
     """Return the batches of this rank's first steps, on its device."""
     feed = endless(fresh_workload(context).batches, context.device, context.cell.rank_batch)
-    batches = [next(feed) for _ in range(count)]
+    shares = compared_shares(context.cell)
+    share = context.cell.rank_batch if shares is None else shares[context.rank]
+    samples = Samples(feed)
+    batches = [next(feed) if shares is None else samples.take(share) for _ in range(count)]
     for batch in batches:
-        check_size(batch, context.cell.rank_batch)
+        check_size(batch, share)
     return batches
 
 

@@ -13,9 +13,10 @@ from scalebench.worker.strategies.asynchronous.gossip import (
 )
 from scalebench.worker.strategies.asynchronous.local_sgd import DiLoCoTraining, LocalSgdTraining
 from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
+from scalebench.worker.strategies.balanced import ddp_training
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
-from scalebench.worker.strategies.data_parallel import DdpTraining, PlainTraining, Zero1Training
+from scalebench.worker.strategies.data_parallel import PlainTraining, Zero1Training
 from scalebench.worker.strategies.expert import ExpertTraining
 from scalebench.worker.strategies.frameworks.accelerate import AccelerateTraining
 from scalebench.worker.strategies.frameworks.deepspeed import DeepSpeedTraining
@@ -42,7 +43,7 @@ def mesh_training(strategy: Mesh, workload: Workload, context: RankContext) -> T
 
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "plain": PlainTraining,
-    "ddp": DdpTraining,
+    "ddp": ddp_training,
     "fsdp": FsdpTraining,
     "fsdp1": Fsdp1Training,
     "zero1": Zero1Training,

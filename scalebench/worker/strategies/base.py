@@ -90,11 +90,11 @@ class Training:
             if self.scaler is None or self.scaler.scale >= scale:
                 return loss
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
         """Add a batch's gradient, one of so many parts of the mean; return its part of the loss."""
         with precision(self.strategy, self.device):
             loss = self.loss(self.module, batch)
-            if parts > 1:
+            if parts != 1:
                 loss = loss / parts
         (self.scaler.scaled(loss) if self.scaler else loss).backward()
         return loss.detach()

@@ -58,7 +58,7 @@ class CompressedTraining(Training):
         self.module.register_comm_hook(*self._hook(context.cell.seed))
         self.optimizer = make_optimizer(workload, self.module.parameters())
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
         """Train on this rank's batch."""
         try:
             return super().forward_backward(batch, parts)

@@ -49,13 +49,17 @@ class PlainTraining(Training):
 class Accumulating(Training):
     """A training whose module can hold back the exchange of all microbatches but the last."""
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
-        """Add the gradient of a batch, in ``accumulate`` microbatches."""
+    def microbatches(self, batch: Any) -> list[tuple[Any, float]]:
+        """Return the parts of a batch, each with how many such parts the mean is of."""
         parts = self.strategy.accumulate
-        *held_back, last = split(batch, parts)
+        return [(one, parts) for one in split(batch, parts)]
+
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
+        """Add the gradient of a batch, in ``accumulate`` microbatches."""
+        *held_back, last = self.microbatches(batch)
         with self.module.no_sync() if held_back else nullcontext():
-            losses = [super(Accumulating, self).forward_backward(one, parts) for one in held_back]
-        losses.append(super().forward_backward(last, parts))
+            losses = [super(Accumulating, self).forward_backward(*one) for one in held_back]
+        losses.append(super().forward_backward(*last))
         return torch.stack(losses).sum() if held_back else losses[0]
 
 

@@ -63,7 +63,7 @@ class FabricTraining(Training):
             told = {}
         self.facts = told | framework_facts(strategy, self.settings())
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
         """Add the gradient of a batch, in ``accumulate`` microbatches."""
         microbatches = split(batch, self.strategy.accumulate)
         losses = []

@@ -178,7 +178,7 @@ class HorovodTraining(Training):
         uncounted = UNCOUNTED if on_cpu and context.cell.world_size > 1 else None
         self.facts = framework_facts(strategy, settings, uncounted)
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
         """Add the gradient of a batch, in ``accumulate`` microbatches."""
         microbatches = split(batch, self.strategy.accumulate)
         losses = [

@@ -72,7 +72,7 @@ class InStages(Training):
             strategy.schedule, self.stages, strategy.microbatches, self.loss_of_microbatch
         )
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
         """Pass the pipeline's batch through; the loss is 0 where the last stage is not."""
         self.microbatches = split(batch, self.strategy.microbatches)
         inputs = inputs_of(self.loss, batch) if self.layout.has_first else ()
@@ -158,7 +158,7 @@ class MeshPipelineTraining(InStages, MeshTraining):
         self.note(num_samples(batch))
         return loss
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
         """Pass the batch through, the loss divided if that was asked for."""
         with self.dividing_the_loss():
             return super().forward_backward(batch, parts)

@@ -293,7 +293,7 @@ class MeshTraining(Training):
         """What predictions rest on: what a first step has shown; empty before."""
         return self.seen
 
-    def forward_backward(self, batch: Any, parts: int = 1) -> torch.Tensor:
+    def forward_backward(self, batch: Any, parts: float = 1) -> torch.Tensor:
         """Add the gradient of this rank's tokens; exchanges happen in hooks of the layers."""
         mine = batch if self.tokens is None else self.tokens.of(batch)
         with self.dividing_the_loss():
