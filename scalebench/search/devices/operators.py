@@ -77,9 +77,7 @@ def device_passes(
     heads = flops > layers * model.block_flops * (1 + 1e-9)
     launches = OPERATORS[job.framework.launch] * device.values.launch_s
     full = of.checkpointing == CHECKPOINTING.index("full")
-    crosses = (of.pipeline > 1) & (of.near_pipeline < of.pipeline)
-    late = 1 + np.where(crosses, device.values.skew * (of.tensor - 1), 0.0)
-    host = launches * (3.0 + full) * late
+    host = launches * (3.0 + full) * (1 + device.values.skew * _sending_hosts(of))
     device_s = forward + inputs + weights + again
     slower = np.maximum(1.0, (host - sent_s / np.maximum(layers, 1)) / device_s)
     forward, inputs, weights, again = (x * slower for x in (forward, inputs, weights, again))
@@ -93,6 +91,18 @@ def device_passes(
         layers * weights + heads * top_backward / 2,
         whole / of.pipeline,
     )
+
+
+def _sending_hosts(of: Candidates) -> Floats:
+    """Return how many other hosts a tensor group's rank waits for that also send between nodes.
+
+    Where stages are on other nodes, all ranks of the group send there; where only the group itself
+    spans nodes, its ring leaves each of them once.
+    """
+    stages = (of.pipeline > 1) & (of.near_pipeline < of.pipeline)
+    spans = of.near_tensor < of.tensor
+    ring = np.where(spans, of.tensor / of.near_tensor, 0.0)
+    return np.asarray(np.where(stages, of.tensor - 1.0, ring))
 
 
 class _Rate:

@@ -82,8 +82,8 @@ PARAMETERS: Mapping[str, Parameter] = {
     ),
     "skew": Parameter(
         0.03, 1e-3, 1.0, 2.0,
-        "how much later operators start for each further rank of a tensor group whose stages are "
-        "on other nodes", "none: 0 in Megatron, 0.5 in nanotron",
+        "how much later operators start for each further rank of a tensor group that sends to "
+        "other nodes", "none: 0 in Megatron, 0.5 in nanotron",
     ),
     "overlap": Parameter(
         0.8, 0.1, 1.0, 0.3, "part of a pass behind which gathers and gradients hide", FIELD
