@@ -1,15 +1,17 @@
 """Tables of other people's measurements, read as rows of ``search --measured``."""
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from scalebench.costmodel.links.topology import TOPOLOGIES
-from scalebench.search.devices.fit import fit_rows, predicted_s
+from scalebench.search.devices.fit import fit_rows, predicted_bytes, predicted_s
 from scalebench.search.devices.measured import MeasuredRow, measured_s, row_of
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.job import Job
@@ -29,10 +31,13 @@ MPT = {
 """Layers, width and heads: llm-foundry's configurations."""
 
 GPUS = {"a100_40gb": "a100-40gb", "a100_80gb": "a100", "h100_80gb": "h100"}
-LLAMA_405B = {
-    "layers": 126, "width": 16384, "heads": 128, "kv_heads": 8, "inner": 53248, "gated": True,
-    "tied": False, "vocabulary": 128256,
-}  # fmt: skip
+LLAMAS = {
+    "8": {"layers": 32, "width": 4096, "heads": 32, "inner": 14336},
+    "70": {"layers": 80, "width": 8192, "heads": 64, "inner": 28672},
+    "405": {"layers": 126, "width": 16384, "heads": 128, "inner": 53248},
+}
+LLAMA = {"kv_heads": 8, "gated": True, "tied": False, "vocabulary": 128256}
+"""Llama 3: Dubey et al. 2024, table 3."""
 
 
 def _lines(path: Path) -> Iterator[Line]:
@@ -85,7 +90,11 @@ def llm_foundry(path: Path) -> Rows:
 
 
 def playbook(path: Path) -> Rows:
-    """nanotron: gradients in 32 bits; what failed has no speed and is left out."""
+    """nanotron: gradients in 32 bits; what failed has no speed and is left out.
+
+    The table does not tell what its versions store: by their memory, gathered inputs in groups of
+    one node without stages. It reserves 1.3 times what is counted.
+    """
     rows: Rows = []
     for line in _lines(path):
         if not line["tok_s"] or float(line["tok_s"]) <= 0:
@@ -96,7 +105,8 @@ def playbook(path: Path) -> Rows:
             "tied": int(line["layers"]) < 32, "vocabulary": line["vocab"], "sequence": line["seq"],
             "batch": line["gbs_samples"], "microbatch": line["mbs"], "tensor": line["tp"],
             "pipeline": line["pp"], "zero": line["zero"], "tokens_per_s": line["tok_s"],
-            "memory_gb": line["gpu_memory_gb"] or 0,
+            "memory_gb": line["gpu_memory_gb"] or 0, "state": "accumulated", "reserved": 1.3,
+            "gathered": "stored" if line["pp"] == "1" and int(line["tp"]) <= 8 else "again",
         })  # fmt: skip
     return rows
 
@@ -108,13 +118,65 @@ def mlperf(path: Path) -> Rows:
         if line["benchmark"] != "llama31_405b" or "H100" not in line["config_file"]:
             continue
         rows += _made({
-            **LLAMA_405B, "gpu": "h100", "gpus": int(line["nodes"]) * int(line["gpus_per_node"]),
+            **LLAMA, **LLAMAS["405"], "gpu": "h100",
+            "gpus": int(line["nodes"]) * int(line["gpus_per_node"]),
             "sequence": line["max_sequence_length"], "batch": line["global_batch_size"],
             "microbatch": 1, "tensor": line["tp"], "pipeline": line["pp"], "context": line["cp"],
             "zero": 1, "matrices": "fp8", "gradient_bytes": 2, "launch": "compiled",
             "overlap": True,
             "schedule": "interleaved-1f1b", "chunks": 8,
             "step_s": line["train_step_time_median_s"],
+        })  # fmt: skip
+    return rows
+
+
+def bridge(path: Path) -> Rows:
+    """Megatron-Bridge: Llama 3 on devices that are known; shorter samples are fine-tuning."""
+    rows: Rows = []
+    for line in _lines(path):
+        name = re.fullmatch(r"LLAMA3(?:\.1)?_(\d+)B", line["model"])
+        gpu = line["System"].removeprefix("DGX-").lower()
+        if not name or gpu not in ("h100", "h200", "b200") or line["Sequence Length"] != "8192":
+            continue
+        chunks = int(line["VP"]) if line["VP"].isdecimal() else 1
+        rows += _made({
+            **LLAMA, **LLAMAS[name[1]], "gpu": gpu, "gpus": line["#-GPUs"], "sequence": 8192,
+            "batch": line["GBS"], "microbatch": line["MBS"], "tensor": line["TP"],
+            "pipeline": line["PP"], "context": line["CP"],
+            "zero": 3 if line["FSDP"] not in ("", "0") else 1, "launch": "compiled",
+            "matrices": "fp8" if "FP8" in line["Precision"] else "bfloat16", "gradient_bytes": 2,
+            "overlap": True, "schedule": "interleaved-1f1b" if chunks > 1 else "1f1b",
+            "chunks": chunks, "tokens_per_s_per_gpu": line["Tokens / sec / GPU"],
+        })  # fmt: skip
+    return rows
+
+
+def torchtitan(path: Path) -> Rows:
+    """torchtitan: what the title of a table says; its H200 tables do not tell their batch."""
+    rows: Rows = []
+    for line in _lines(path):
+        told = " ".join([line["table"], line["Techniques"], line["Parallelism"]])
+        model = re.search(r"Llama ?3(?:\.1)? (\d+)b", told, re.IGNORECASE)
+        gpus = re.search(r"(\d+) (?:GPUs|H100s)", told)
+        batch = re.search(r"ocal batch size (\d+)", told)
+        speed = line["TPS/GPU"] or line["Vanilla TP tokens/sec"]
+        if not model or not gpus or not batch or not speed:
+            continue
+        sizes = {axis: int(found[-1]) for axis in ("TP", "PP", "CP")
+                 if (found := re.findall(rf"\b{axis}[ =]?(\d+)", told))}  # fmt: skip
+        tensor, pipeline, context = (sizes.get(axis, 1) for axis in ("TP", "PP", "CP"))
+        replicas = int(gpus[1]) // (tensor * pipeline * context)
+        memory = float(line["Memory(GiB)"] or 0) * 2**30 / 1e9
+        fp8 = "float8" in (told + line["Quantization"]).lower()
+        rows += _made({
+            **LLAMA, **LLAMAS[model[1]], "gpu": "h100", "gpus": gpus[1], "tensor": tensor,
+            "pipeline": pipeline, "context": context, "sequence": line["Sequence Length"] or 8192,
+            "batch": replicas * int(batch[1]), "microbatch": 1 if pipeline > 1 else batch[1],
+            "zero": 2 if pipeline > 1 else 3, "memory_gb": memory,
+            "checkpointing": "full" if re.search("full (AC|activation)", told, re.I) else
+            "selective", "matrices": "fp8" if fp8 else "bfloat16", "launch":
+            "compiled" if "torch.compile" in told else "eager",
+            "tokens_per_s_per_gpu": speed.replace(",", ""),
         })  # fmt: skip
     return rows
 
@@ -144,6 +206,8 @@ SETS: Mapping[str, tuple[str, Callable[[Path], Rows], Callable[[MeasuredRow], bo
     ),
     "playbook, > 8 nodes": ("ultrascale_playbook_h100.csv", playbook, lambda row: row.gpus > 64),
     "MLPerf 405B, H100": ("mlperf_training_v5.0_llm.csv", mlperf, lambda row: True),
+    "torchtitan": ("torchtitan.csv", torchtitan, lambda row: True),
+    "Megatron-Bridge": ("megatron_bridge_perf.csv", bridge, lambda row: True),
     "fms-fsdp": ("fms_fsdp_llama2_a100.csv", fms, lambda row: True),
 }  # fmt: skip
 """Name → file, how it is read, and which of its rows."""
@@ -160,7 +224,9 @@ def _job_of(gpu: str, values: Parameters) -> Job:
 
 def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
     """Return one row of the table: means over draws of the rows that are fitted."""
-    found = []
+    found, memory = [], predicted_bytes(rows, _job_of)
+    known = np.array([row.memory_gb for row in rows]) * 1e9
+    off_bytes = np.abs(memory / known - 1)[known > 0] if known.any() else np.array([np.nan])
     for seed in range(seeds if num_fitted else 1):
         order = np.random.default_rng(seed).permutation(len(rows))
         fit = fit_rows([rows[i] for i in order[:num_fitted]], _job_of)
@@ -170,16 +236,25 @@ def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
         ends = np.array([fit.interval(row.gpu, row.gpus) for row in rest])
         inside = (errors >= ends[:, 0]) & (errors <= ends[:, 1])
         ranks = spearmanr(step, truth).statistic if len(rest) > 2 else np.nan
-        worse = _regrets(rest, step, truth) or [np.nan]
+        limits = np.array([device_type(row.gpu).memory_bytes for row in rows])
+        fits = (memory <= 0.9 * limits) | (not known.any())
+        worse = _regrets(rest, step, truth, fits[order[num_fitted:]]) or [np.nan]
         found.append([100 * off.mean(), 100 * np.median(off), 100 * inside.mean(), ranks,
                       np.median(worse), max(worse)])  # fmt: skip
     mean, median, share, ranks, regret, worst = np.mean(found, axis=0)
     return (f"| {name} | {num_fitted} | {mean:.1f} % | {median:.1f} % | {share:.0f} % "
-            f"| {ranks:.2f} | {regret:.2f}, {worst:.2f} |")  # fmt: skip
+            f"| {ranks:.2f} | {regret:.2f}, {worst:.2f} "
+            f"| {100 * off_bytes.mean():.1f} % |").replace("nan %", "–").replace(
+                "nan, nan", "–").replace("nan", "–")  # fmt: skip
 
 
-def _regrets(rows: Rows, step: Floats, truth: Floats) -> list[float]:
-    """Return measured step of the first choice over the fastest, of each model and nodes."""
+def _regrets(rows: Rows, step: Floats, truth: Floats, fits: npt.NDArray[np.bool_]) -> list[float]:
+    """Return a sample's measured time in the first choice over the least, by model and nodes.
+
+    The first choice is the fastest one of those that are predicted to fit, a tenth left free.
+    """
+    batch = np.array([row.batch for row in rows])
+    step, truth = np.where(fits, step, step * 1e6) / batch, truth / batch
     alike: dict[tuple[Any, int], list[int]] = {}
     for i, row in enumerate(rows):
         alike.setdefault((row.model, row.gpus), []).append(i)
@@ -191,11 +266,11 @@ def table(folder: Path, seeds: int = 3) -> Iterator[str]:
     """Yield the table of docs/predictions.md: every set, fitted to 0, 1 and 20 of its rows."""
     yield (
         "| measured by others | rows fitted | mean error | median | inside 90 % | rank correlation "
-        "| regret: median, worst |"
+        "| regret: median, worst | memory, mean error |"
     )
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for name, (file, read, keep) in SETS.items():
-        rows = [row for row in read(folder / file) if keep(row)]
+        rows = [row for row in read(folder / file) if keep(row)] if (folder / file).exists() else []
         for num_fitted in (0, 1, 20):
             if len(rows) > num_fitted + 1:
                 yield _line(name, rows, num_fitted, seeds)

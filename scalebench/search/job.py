@@ -82,6 +82,11 @@ class Framework(Record):
         stages: Of a pipeline: ``balanced`` by their work, or ``equal`` numbers of layers.
         overlap: Whether ZeRO-1's gathers, and gradients of meshes, hide behind passes.
         gradient_bytes: Of a gradient on the wire.
+        state: Kept in ``float32``; ``mixed``: 16-bit parameters with 32-bit gradients, copies and
+            moments (Megatron-LM); ``accumulated``: gradients in 16 bits, too (nanotron).
+        gathered: What tensor groups gather of a divided sequence is gathered ``again`` in backward,
+            or ``stored``.
+        reserved: Memory that the allocator reserves for activations, over what they fill.
     """
 
     launch: Literal["eager", "compiled", "graphs"] = "eager"
@@ -90,6 +95,9 @@ class Framework(Record):
     stages: Literal["balanced", "equal"] = "balanced"
     overlap: bool = False
     gradient_bytes: int = Field(4, ge=1, le=4)
+    state: Literal["float32", "mixed", "accumulated"] = "float32"
+    gathered: Literal["again", "stored"] = "again"
+    reserved: float = Field(1.0, ge=1, le=3)
 
 
 USUAL = Framework()

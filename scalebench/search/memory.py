@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scalebench.costmodel.memory import FP32_ADAM, zero_state
+from scalebench.costmodel.memory import FP32_ADAM, BytesPerParameter, zero_state
 from scalebench.errors import UsageError
 from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
 from scalebench.search.model import Models, SearchModel
@@ -23,6 +23,12 @@ from scalebench.search.space import Candidates, Floats, candidates, meshes
 
 BYTES = np.array([4.0, 2.0])
 """Of an activation, by number of its precision."""
+
+STATES = {
+    "float32": FP32_ADAM, "mixed": BytesPerParameter(2, 4, 12),
+    "accumulated": BytesPerParameter(2, 6, 12),
+}  # fmt: skip
+"""Option of a framework → bytes of a parameter, its gradients, and what ZeRO-1 divides."""
 
 MASTER_BYTES = 4
 """Of a parameter, and of its gradient: under autocast they stay float32."""
@@ -76,6 +82,8 @@ def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     unit = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision] / 2
     tokens_divided = t if job.sequence else 1
     whole = 8.0 / tokens_divided + divided_numbers(model) / t
+    if job.framework.gathered == "stored" and job.sequence:
+        whole = whole + 4.0 * (1 - 1 / t)  # the inputs of both first matrix products
     kept_input = 2.0 / tokens_divided
     selective = _products(model) / t + kept_input
     per_layer = np.select(
@@ -85,10 +93,18 @@ def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
         default=kept_input * np.ones(len(of)),
     )  # fmt: skip
     again = np.where(of.checkpointing == CHECKPOINTING.index("none"), 0.0, whole)
-    waiting = unit * (per_layer * layers * activations_in_flight(of) + again)
+    in_flight = activations_in_flight(of)
     tokens = model.context / of.context * samples_of(job, of)
     logits = 2 * 4.0 * tokens * model.vocabulary / t  # logits and their gradient, float32
-    return np.asarray(job.activation_ratio * (waiting + logits))
+    # With 1F1B the last stage has them, and one microbatch; the first has all that are in flight.
+    last = of.schedule == SCHEDULES.index("1f1b")
+    most = np.where(
+        last & (of.pipeline > 1),
+        np.maximum(unit * per_layer * layers * in_flight, unit * per_layer * layers + logits),
+        unit * per_layer * layers * in_flight + logits,
+    )
+    ratio = job.activation_ratio * job.framework.reserved
+    return np.asarray(ratio * (most + unit * again))
 
 
 def divided_numbers(model: SearchModel | Models) -> Any:
@@ -113,11 +129,11 @@ def _products(model: SearchModel | Models) -> Any:
 def state_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     """Return parameters, gradients and AdamW's moments of a rank, bytes."""
     experts, dense = local_parameters(job, of, layers)
-    total = np.zeros(len(of))
+    total, per = np.zeros(len(of)), STATES[job.framework.state]
     for stage in range(4):
         mine = of.zero == stage
         for parameters in (experts, dense):
-            held = zero_state(stage, parameters[mine], of.shard[mine], FP32_ADAM)
+            held = zero_state(stage, parameters[mine], of.shard[mine], per)
             total[mine] += held.total
     return total
 
@@ -134,9 +150,10 @@ def gathered_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     tables = job.model.table_parameters / of.tensor
     each = job.gathered_bytes_each
     three = each * (2 * tables + 2 * block) + MASTER_BYTES * block
-    # `zero_state` has 32 bits of every parameter: the shard, and the gathered ones.
-    smaller = (each - MASTER_BYTES) * (1 - 1 / of.shard) * (experts + dense)
-    kept = MASTER_BYTES * (1 - 1 / of.shard) * (experts + dense)  # whole gradients
+    per = STATES[job.framework.state]
+    # `zero_state` has every parameter as it is kept: the shard, and the gathered ones.
+    smaller = (each - per.parameters) * (1 - 1 / of.shard) * (experts + dense)
+    kept = per.gradients * (1 - 1 / of.shard) * (experts + dense)  # whole gradients
     two = MASTER_BYTES * block + smaller + np.where(of.pipeline > 1, kept, 0.0)
     return np.asarray(np.select([of.zero == 3, of.zero == 2], [three, two], default=0.0))
 

@@ -319,7 +319,11 @@ def _assumptions(job: Job) -> tuple[str, ...]:
     modelled = job.speed.device is not None
     bits = "parameters, gradients and what is sent of them have 32 bits"
     if modelled:
-        bits = "parameters and gradients have 32 bits, and parameters are gathered in 16"
+        bits = "parameters are gathered in 16 bits"
+        if isinstance(job.links, NominalLinks):
+            bits += (
+                "; a ring of ranks uses all links of a node, or ranks first combine inside nodes"
+            )
     told: Sequence[str] = (
         job.speed.told,
         job.links.told,

@@ -21,6 +21,7 @@ from scalebench.search.devices.measured import (
 )
 from scalebench.search.devices.parameters import OF_DEVICE, PARAMETERS, Parameters, defaults
 from scalebench.search.job import Job
+from scalebench.search.memory import memory_bytes
 from scalebench.search.space import Floats
 from scalebench.search.step import step_parts
 
@@ -91,6 +92,15 @@ UNFITTED = Fit({}, 0, *SHIPPED[0])
 def predicted_s(rows: Sequence[MeasuredRow], fit: Fit, job_of: JobOf, gpu: str = "") -> Floats:
     """Return the predicted steps of rows, seconds."""
     return _predicted(_groups(rows, gpu, job_of), len(rows), fit.of, job_of)
+
+
+def predicted_bytes(rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str = "") -> Floats:
+    """Return the predicted peaks of rows, bytes of the fullest rank."""
+    found = np.zeros(len(rows))
+    for group in _groups(rows, gpu, job_of):
+        job = group.job(job_of(group.gpu, defaults(chip(group.gpu))))
+        found[group.places] = memory_bytes(job, group.of)
+    return found
 
 
 def _groups(rows: Sequence[MeasuredRow], gpu: str, job_of: JobOf) -> list[Group]:

@@ -10,7 +10,7 @@ from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.errors import UsageError
 from scalebench.records.summary import Summary
 from scalebench.search.choice import Choice, columns_of
-from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, predicted_s
+from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, predicted_bytes, predicted_s
 from scalebench.search.devices.measured import measured_rows, row_of, rows_of_summary
 from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
 from scalebench.search.job import Job
@@ -179,3 +179,20 @@ def test_a_run_folder_gives_its_rows_in_16_bits_and_one_on_cpu_is_refused(tmp_pa
         for fit in (UNFITTED, fit_rows(found, job_of))
     ]
     assert errors[1] < errors[0] / 2
+
+
+def peak_bytes(**options: object) -> float:
+    given = {"gpus": 16, "layers": 24, "width": 2048, "heads": 16, "sequence": 1024, "batch": 16,
+             "microbatch": 1, "tensor": 2, "zero": 1, "step_s": 1.0, **options}  # fmt: skip
+    return float(predicted_bytes([row_of(given)], job_of, "a100")[0])
+
+
+def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
+    usual, parameters = peak_bytes(), (24 * 12 * 2048**2 + 51200 * 2048) / 2
+    mixed, accumulated = peak_bytes(state="mixed"), peak_bytes(state="accumulated")
+    # float32: 8 + 8/8 bytes, mixed: 6 + 12/8, accumulated: 8 + 12/8 (ZeRO-1 of 8 ranks)
+    assert mixed - usual == pytest.approx((6 + 12 / 8 - 9) * parameters)
+    assert accumulated - mixed == pytest.approx(2 * parameters)
+    stored = peak_bytes(gathered="stored") - usual  # two inputs of 16 bits, the other half of each
+    assert stored == pytest.approx((24 + 0) * 2 * 2 * 1024 * 2048 / 2)
+    assert peak_bytes(reserved=1.5) > usual
