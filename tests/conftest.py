@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from scalebench.cli import main
+
 # How long an example takes says nothing on a machine that others use as well.
 settings.register_profile("shared machine", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=20)
@@ -46,6 +48,23 @@ def scalebench(project: Path) -> Scalebench:
             text=True,
             timeout=timeout,
         )
+
+    return run
+
+
+@pytest.fixture
+def in_process(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Scalebench:
+    """Run the command line as `scalebench` does, in this process: for what starts no ranks."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests keep their handlers
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        code = ended.value.code
+        assert isinstance(code, int)
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
 
     return run
 

@@ -49,15 +49,15 @@ LAB = ("--launcher", "lab", "--link")
     ],
 )
 def test_without_starting_anything(
-    scalebench: Scalebench, project: Path, arguments: tuple[str, ...], words: list[str]
+    in_process: Scalebench, project: Path, arguments: tuple[str, ...], words: list[str]
 ) -> None:
-    line = complaint(scalebench("run", *arguments))
+    line = complaint(in_process("run", *arguments))
     assert all(word in line for word in words), line
     assert not (project / "reports").exists()
 
 
-def test_a_workload_that_does_not_exist(scalebench: Scalebench, project: Path) -> None:
-    line = complaint(scalebench("run", "ddp", "--workload", "gpt-tyni"))
+def test_a_workload_that_does_not_exist(in_process: Scalebench, project: Path) -> None:
+    line = complaint(in_process("run", "ddp", "--workload", "gpt-tyni"))
     assert "Did you mean 'gpt-tiny'" in line
     assert "module:function" in line
     assert not (project / "reports").exists()
@@ -83,17 +83,17 @@ def test_a_workload_function_that_is_wrong(
 
 
 def test_a_folder_for_the_page_that_cannot_be_written(
-    scalebench: Scalebench, project: Path
+    in_process: Scalebench, project: Path
 ) -> None:
     gallery = Path(__file__).parents[2] / "reports" / "gallery" / "ddp-2-cores"
     shutil.copytree(gallery, project / "old", ignore=shutil.ignore_patterns("*.html", "logs"))
     (project / "old" / "report.html").mkdir()
-    line = complaint(scalebench("report", "old"), code=5)
+    line = complaint(in_process("report", "old"), code=5)
     assert "The page cannot be written" in line
 
 
-def test_a_name_that_is_too_long(scalebench: Scalebench) -> None:
-    line = complaint(scalebench("run", "ddp", "--out", "x" * 300), code=5)
+def test_a_name_that_is_too_long(in_process: Scalebench) -> None:
+    line = complaint(in_process("run", "ddp", "--out", "x" * 300), code=5)
     assert "too long" in line
 
 
@@ -106,26 +106,26 @@ def test_cuda_where_there_is_none(scalebench: Scalebench) -> None:
     assert "--device cpu" in line
 
 
-def test_out_is_a_file(scalebench: Scalebench, project: Path) -> None:
+def test_out_is_a_file(in_process: Scalebench, project: Path) -> None:
     (project / "taken").write_text("mine")
-    line = complaint(scalebench("run", "ddp", "--out", "taken"))
+    line = complaint(in_process("run", "ddp", "--out", "taken"))
     assert "taken is a file" in line
     assert (project / "taken").read_text() == "mine"
 
 
-def test_out_holds_something(scalebench: Scalebench, project: Path) -> None:
+def test_out_holds_something(in_process: Scalebench, project: Path) -> None:
     (project / "full").mkdir()
     (project / "full" / "thesis.tex").write_text("mine")
-    line = complaint(scalebench("run", "ddp", "--out", "full"))
+    line = complaint(in_process("run", "ddp", "--out", "full"))
     assert "full" in line and "--resume" in line
 
 
-def test_out_cannot_be_written(scalebench: Scalebench) -> None:
-    line = complaint(scalebench("run", "ddp", "--out", "/proc/nothing/here"), code=5)
+def test_out_cannot_be_written(in_process: Scalebench) -> None:
+    line = complaint(in_process("run", "ddp", "--out", "/proc/nothing/here"), code=5)
     assert "/proc/nothing/here" in line and "--out" in line
 
 
-def test_out_on_a_full_disk(scalebench: Scalebench, tmp_path: Path) -> None:
+def test_out_on_a_full_disk(in_process: Scalebench, tmp_path: Path) -> None:
     import subprocess
 
     small = tmp_path / "small"
@@ -136,15 +136,15 @@ def test_out_on_a_full_disk(scalebench: Scalebench, tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
     try:
-        line = complaint(scalebench("run", "ddp", "--out", str(small / "run")), code=5)
+        line = complaint(in_process("run", "ddp", "--out", str(small / "run")), code=5)
     finally:
         subprocess.run(["umount", str(small)], check=True)
     assert "No space left" in line
 
 
 @pytest.mark.parametrize("command", ["show", "report"])
-def test_a_folder_that_is_no_run(scalebench: Scalebench, project: Path, command: str) -> None:
+def test_a_folder_that_is_no_run(in_process: Scalebench, project: Path, command: str) -> None:
     (project / "folder").mkdir()
-    assert "not a run folder" in complaint(scalebench(command, "folder"))
-    assert "no run folder missing" in complaint(scalebench(command, "missing"))
-    assert "no run in reports" in complaint(scalebench(command))
+    assert "not a run folder" in complaint(in_process(command, "folder"))
+    assert "no run folder missing" in complaint(in_process(command, "missing"))
+    assert "no run in reports" in complaint(in_process(command))

@@ -3,11 +3,9 @@
 import io
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from itertools import pairwise
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import junitparser
@@ -18,14 +16,13 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from scalebench.analysis.summarise import summarise
-from scalebench.cli import main
 from scalebench.errors import ScalebenchError, UsageError
 from scalebench.records.trace import ClockAlignment, TracedAction
 from scalebench.report.export import FORMATS
 from scalebench.report.export.measures import numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
 from tests.builders.junit_schema import assert_of_the_schema
-from tests.builders.runs import make_cell, make_run, make_small_run, make_stored_run
+from tests.builders.runs import make_cell, make_failed, make_run, make_small_run, make_stored_run
 from tests.builders.summaries import (
     HOSTILE,
     attributed,
@@ -334,22 +331,8 @@ def test_a_run_without_traces_says_why_there_is_nothing():
 # The command
 
 
-@pytest.fixture
-def export(tmp_path, monkeypatch, capsys):
-    """Run the command; returns its exit code and what it printed."""
-    paths = make_stored_run(tmp_path / "run", [*make_small_run()])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its handlers
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as end:
-            main(["export", str(paths.root), *arguments])
-        return SimpleNamespace(returncode=end.value.code, **capsys.readouterr()._asdict())
-
-    return run
-
-
-def test_export_refuses_in_one_line(export):
+def test_export_refuses_in_one_line(in_process, tmp_path):
+    run = str(make_stored_run(tmp_path / "run", [*make_small_run()]).root)
     for arguments, word in (
         (["--format", "junitt"], "Did you mean 'junit'?"),
         (["--format", "parquet"], "--out FILE.parquet"),
@@ -357,21 +340,16 @@ def test_export_refuses_in_one_line(export):
         (["--format", "chrome-trace"], "no traced steps"),
         (["--format", "csv", "--out", "."], "is a directory"),
     ):
-        refused = export(*arguments)
-        assert (refused.returncode, refused.out) == (2, ""), refused
-        assert word in refused.err
-        assert len(refused.err.splitlines()) == 1
+        refused = in_process("export", run, *arguments)
+        assert (refused.returncode, refused.stdout) == (2, ""), refused
+        assert word in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
 
 
-def test_export_says_what_it_left_out(tmp_path):
-    from click.testing import CliRunner
-
-    from scalebench.cli import cli
-    from tests.builders.runs import make_failed
-
+def test_export_says_what_it_left_out(in_process, tmp_path):
     results = [*make_small_run(), make_failed(make_cell("ddp", 4), "rank 3: it broke")]
-    paths = make_stored_run(tmp_path / "run", results)
-    done = CliRunner().invoke(cli, ["export", str(paths.root), "--format", "bencher"])
-    assert done.exit_code == 0
+    run = str(make_stored_run(tmp_path / "run", results).root)
+    done = in_process("export", run, "--format", "bencher")
+    assert done.returncode == 0
     assert "left out: ddp/ddp N=4 [gpt-tiny, strong, cpu]: failed: rank 3: it broke" in done.stderr
     assert all("N=4" not in name for name in json.loads(done.stdout))
