@@ -26,8 +26,8 @@ def test_table_and_page(scalebench: Scalebench, project: Path) -> None:
     assert (project / "page.html").stat().st_size > 1e6
 
 
-def test_json_alone_on_standard_output(scalebench: Scalebench) -> None:
-    done = scalebench("trace", TRACES[0], "--json", "--window", "steps")
+def test_json_alone_on_standard_output(in_process: Scalebench) -> None:
+    done = in_process("trace", TRACES[0], "--json", "--window", "steps")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["window"] == "steps"
@@ -35,9 +35,9 @@ def test_json_alone_on_standard_output(scalebench: Scalebench) -> None:
     assert answer["files"][0]["window_s"] < 0.45
 
 
-def test_one_bad_file_among_several(scalebench: Scalebench, project: Path) -> None:
+def test_one_bad_file_among_several(in_process: Scalebench, project: Path) -> None:
     (project / "empty.json").touch()
-    done = scalebench("trace", TRACES[0], "empty.json", "--json")
+    done = in_process("trace", TRACES[0], "empty.json", "--json")
     assert done.returncode == 4
     assert done.stderr.strip() == (
         "scalebench: empty.json is empty. A trace is what torch.profiler's export_chrome_trace "
@@ -46,9 +46,9 @@ def test_one_bad_file_among_several(scalebench: Scalebench, project: Path) -> No
     assert len(json.loads(done.stdout)["files"]) == 1
 
 
-def test_nothing_but_bad_files(scalebench: Scalebench, project: Path) -> None:
+def test_nothing_but_bad_files(in_process: Scalebench, project: Path) -> None:
     (project / "notes.json").write_text('{"model": "gpt"}')
-    done = scalebench("trace", "absent.json", "notes.json")
+    done = in_process("trace", "absent.json", "notes.json")
     assert done.returncode == 2
     assert done.stdout == ""
     assert "absent.json cannot be read" in done.stderr
@@ -56,31 +56,31 @@ def test_nothing_but_bad_files(scalebench: Scalebench, project: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_no_file(scalebench: Scalebench) -> None:
-    done = scalebench("trace")
+def test_no_file(in_process: Scalebench) -> None:
+    done = in_process("trace")
     assert done.returncode == 2
     assert "FILE" in done.stderr
 
 
-def test_a_page_that_cannot_be_written(scalebench: Scalebench) -> None:
-    done = scalebench("trace", TRACES[0], "--html", "no/such/folder/page.html")
+def test_a_page_that_cannot_be_written(in_process: Scalebench) -> None:
+    done = in_process("trace", TRACES[0], "--html", "no/such/folder/page.html")
     assert done.returncode == 5
     assert "page cannot be written" in done.stderr
 
 
-def test_a_pattern_that_is_none(scalebench: Scalebench) -> None:
-    done = scalebench("trace", TRACES[0], "--communication", "own(")
+def test_a_pattern_that_is_none(in_process: Scalebench) -> None:
+    done = in_process("trace", TRACES[0], "--communication", "own(")
     assert done.returncode == 2
     assert "--communication own( is no regular expression: missing )" in done.stderr
 
 
-def test_what_got_slower_than_in_an_earlier_trace(scalebench: Scalebench) -> None:
-    done = scalebench("trace", TRACES[3], "--against", TRACES[2], "--json")
+def test_what_got_slower_than_in_an_earlier_trace(in_process: Scalebench) -> None:
+    done = in_process("trace", TRACES[3], "--against", TRACES[2], "--json")
     assert done.returncode == 0, done.stderr
     against = json.loads(done.stdout)["against"]
     (copies,) = [kind for kind in against["kinds"] if kind["kind"] == "copy"]
     assert copies["after_s"] > 5 * copies["before_s"] > 0
-    table = scalebench("trace", TRACES[3], "--against", TRACES[2]).stdout
+    table = in_process("trace", TRACES[3], "--against", TRACES[2]).stdout
     assert re.search(r"^copy .*\+\d", table, re.M)
 
 
@@ -93,9 +93,9 @@ def test_what_got_slower_than_in_an_earlier_trace(scalebench: Scalebench) -> Non
     ],
 )
 def test_against_what_cannot_be_compared(
-    scalebench: Scalebench, arguments: tuple[str, ...], said: str
+    in_process: Scalebench, arguments: tuple[str, ...], said: str
 ) -> None:
-    done = scalebench("trace", TRACES[2], *arguments)
+    done = in_process("trace", TRACES[2], *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -119,7 +119,7 @@ os._exit(0)
 """
 
 
-def test_dumps_that_torch_wrote(scalebench: Scalebench, project: Path) -> None:
+def test_dumps_that_torch_wrote(in_process: Scalebench, project: Path) -> None:
     (project / "hangs.py").write_text(RECORDED)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     subprocess.run(
@@ -127,13 +127,13 @@ def test_dumps_that_torch_wrote(scalebench: Scalebench, project: Path) -> None:
         check=True, capture_output=True, timeout=PATIENCE_S,
     )  # fmt: skip
     for form in ("pickle", "json"):
-        done = scalebench("trace", f"{form}_rank_0", f"{form}_rank_1", "--against", "nvlink4")
+        done = in_process("trace", f"{form}_rank_0", f"{form}_rank_1", "--against", "nvlink4")
         assert done.returncode == 0, done.stderr
         assert "the last collective is 2, broadcast" in done.stdout
         assert "rank 1 did not enter it; the last call was 1, all_reduce" in done.stdout
-        done = scalebench("trace", f"{form}_rank_0", f"{form}_rank_1", "--json")
+        done = in_process("trace", f"{form}_rank_0", f"{form}_rank_1", "--json")
         (group,) = json.loads(done.stdout)["sources"][0]["groups"]
         assert [behind["rank"] for behind in group["missing"]] == [1]
-    refused = scalebench("trace", "pickle_rank_0", "--html", "page.html")
+    refused = in_process("trace", "pickle_rank_0", "--html", "page.html")
     assert refused.returncode == 2
     assert "dumps of collectives have no page" in refused.stderr
