@@ -18,8 +18,9 @@
 # make cuda-wheel                       the newest CUDA wheel of torch, without a GPU, in an
 #                                       environment of its own (3 GB to download)
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
-# make frameworks-env                   DeepSpeed, Accelerate, FairScale, Lightning, TRL and PyTorch
-#                                       Geometric, in an environment of their own, for their tests
+# make frameworks-env                   DeepSpeed, Accelerate, FairScale, Lightning, TRL, PyTorch
+#                                       Geometric, TensorBoard, W&B and a notebook's kernel, in an
+#                                       environment of their own, for their tests
 # make horovod                          Horovod's wheel, built from its source into that environment
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
@@ -153,7 +154,8 @@ $(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_PIP) torch setuptools wheel
 	DS_BUILD_OPS=0 $(FRAMEWORKS_PIP) --no-build-isolation deepspeed fairscale
-	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning]' trl torch_geometric
+	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning,tensorboard,wandb]' trl torch_geometric \
+	  nbclient ipykernel
 	@$(FRAMEWORKS_VENV)/bin/python -m compileall -q -j 0 $(FRAMEWORKS_VENV)/lib >/dev/null || true
 	@touch $@
 

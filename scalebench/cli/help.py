@@ -23,7 +23,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "How long": ("repeats", "time-limit"),
     "Where results go": (
-        *("resume", "checkpoint-dir", "no-trace", "no-report", "anonymise", "verbose"),
+        *("resume", "checkpoint-dir", "log-to", "no-trace", "no-report", "anonymise", "verbose"),
         *("json", "show-config", "help"),
     ),
     "Virtual hosts": (

@@ -163,12 +163,13 @@ IN_TWO = "github-action-benchmark"
     metavar="FORMAT",
     shell_complete=completion.formats,
     help="pytest-benchmark, github-action-benchmark (two files, or -bigger and -smaller apart), "
-    "bencher, openmetrics, junit, csv, parquet or chrome-trace.",
+    "bencher, openmetrics, junit, csv, parquet or chrome-trace; tensorboard and wandb write a "
+    "folder.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write to this file instead of standard output.",
+    help="Write to this file, or folder, instead of standard output.",
 )
 def export(run: str | None, name: str, out: Path | None) -> None:
     """Write RUN (default: the newest run) in the format of another tool.
@@ -176,10 +177,11 @@ def export(run: str | None, name: str, out: Path | None) -> None:
     Nothing is measured. Missing values stay null, with a reason if the format has room for one.
     """
     from scalebench.report.export import FORMATS
+    from scalebench.report.export.trackers import TRACKERS
 
     wanted = {f"{IN_TWO}-{better}": better for better in ("bigger", "smaller")}
-    if name != IN_TWO and name not in FORMATS:
-        raise unknown_name("format", name, [*FORMATS, IN_TWO])
+    if name not in {IN_TWO, *FORMATS, *TRACKERS}:
+        raise unknown_name("format", name, [*FORMATS, *TRACKERS, IN_TWO])
     if name == IN_TWO and out is None:
         raise UsageError(
             f"--format {IN_TWO} writes two files, because the action takes one direction per file: "
@@ -187,13 +189,19 @@ def export(run: str | None, name: str, out: Path | None) -> None:
         )
     if name == "parquet" and out is None:
         raise UsageError("--format parquet is not text: add --out FILE.parquet.")
+    if name in TRACKERS and out is None:
+        raise UsageError(f"--format {name} writes a folder: add --out FOLDER.")
 
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
 
     stored = load_run(resolve_run(run))
     summary = summarise(stored)
-    if name != IN_TWO:
+    if name in TRACKERS and out is not None:
+        with writing("export", out):
+            TRACKERS[name](stored, summary, out)
+        emit(str(out))
+    elif name != IN_TWO:
         _deliver(name, stored, summary, out)
     elif out is not None:
         for one, better in wanted.items():

@@ -221,6 +221,11 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     is_flag=True,
     help="Do not trace steps: faster, but no cause of lost time is known.",
 )
+@option(
+    "--log-to",
+    type=NAMES,
+    help="Also log the run to tensorboard or wandb, in a folder of the run folder.",
+)
 @click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option(
     "--verbose",
@@ -257,6 +262,10 @@ def run(context: click.Context, /, **flags: Any) -> None:
     if flags["changed_script"] and flags["resume"] is None:
         raise UsageError("--changed-script is for --resume: name the run, or leave it out.")
     _check_max_batch(flags)
+    if flags["log_to"]:
+        from scalebench.report.export.trackers import check_trackers
+
+        check_trackers(flags["log_to"])
     member = place_in_world(flags)
     if flags["dry_run"]:
         _dry_run(flags, member)
@@ -267,6 +276,10 @@ def run(context: click.Context, /, **flags: Any) -> None:
         emit_json(error.rest)
         raise
     show_result(measured, flags)
+    for name in flags["log_to"] or ():
+        from scalebench.report.export.trackers import log_to
+
+        say(f"Logged  {log_to(name, measured.paths.root, measured.summary)}")
     for name in unmeasured_cases(measured.summary.rows):
         say(f"scalebench: Nothing of {name} was measured: every row was skipped, see its reason.")
     context.exit(int(exit_code))

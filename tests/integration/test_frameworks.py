@@ -17,12 +17,11 @@ import pytest
 
 from benchmarks import same_deepspeed
 from scalebench.records.files import read_text
+from tests.builders.frameworks import PYTHON, REQUIRED
 from tests.conftest import PATIENCE_S
 from tests.integration.conftest import row_of
 
 ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("FRAMEWORKS_PYTHON") or ROOT / ".venv-frameworks" / "bin" / "python")
-REQUIRED = os.environ.get("SCALEBENCH_FRAMEWORK_TESTS") == "required"
 
 PARAMETERS_BYTES = 4 * 437_760
 """Of gpt-tiny."""

@@ -1,0 +1,139 @@
+"""Trackers of experiments: a run as event files of TensorBoard, or as a run of Weights & Biases.
+
+Every number of a row is a curve of its case over the number of ranks: ``efficiency/ddp/ddp-bucket``
+at step N, with ``…/low`` and ``…/high`` for its interval; ``budget/…`` has the parts of the loss
+budget, plain ratios of the step. The libraries write; secrets are read by them alone, from their
+environment variables.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from scalebench.analysis.run import StoredRun, load_run
+from scalebench.errors import EnvironmentUnfit, unknown_name
+from scalebench.records.summary import Row, Summary
+from scalebench.report import markdown
+from scalebench.report.export.frames import run_frame
+from scalebench.report.export.measures import nothing_for, numbers, split
+from scalebench.report.words.plain_text import plain
+
+Tracker = Callable[[StoredRun, Summary, Path], None]
+
+
+def points(row: Row) -> Iterator[tuple[str, float]]:
+    """Yield name and value of every number of a row."""
+    case = f"{plain(row.suite, 64)}/{plain(row.case, 64)}"
+    for measure, number in numbers(row):
+        ends = {"low": number.low, "high": number.high}
+        yield f"{measure.field}/{case}", number.value
+        yield from ((f"{measure.field}/{case}/{e}", v) for e, v in ends.items() if v is not None)
+    for part, lost in (row.budget.points if row.budget else {}).items():
+        if lost is not None:
+            yield f"budget/{part}/{case}", lost
+
+
+def _good(summary: Summary, reader: str) -> list[Row]:
+    rows = split(summary.rows)[0]
+    if not rows:
+        raise nothing_for(reader, summary)
+    return sorted(rows, key=lambda row: row.world_size)
+
+
+def missing(library: str) -> EnvironmentUnfit:
+    """Return the error of a tracker whose library is not installed."""
+    return EnvironmentUnfit(f"{library} is not installed: pip install 'scalebench[{library}]'.")
+
+
+def log_to_tensorboard(run: StoredRun, summary: Summary, out: Path) -> None:
+    """Write event files to a folder, for ``tensorboard --logdir``.
+
+    Raises:
+        EnvironmentUnfit: TensorBoard is not installed.
+        ScalebenchError: No row succeeded.
+    """
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        raise missing("tensorboard") from error
+    rows = _good(summary, "TensorBoard")
+    writer = EventFileWriter(str(out))
+    writer.add_event(Event(step=0, summary=text_pb("run", markdown.render_markdown(summary))))
+    for row in rows:
+        for name, value in points(row):
+            writer.add_event(Event(step=row.world_size, summary=scalar_pb(name, value)))
+    writer.close()
+
+
+def log_to_wandb(run: StoredRun, summary: Summary, out: Path) -> None:
+    """Log to Weights & Biases: with ``WANDB_API_KEY`` to its server, else to a folder, offline.
+
+    ``WANDB_PROJECT``, ``WANDB_ENTITY`` and ``WANDB_MODE`` hold as ever. Nothing of this machine is
+    stored besides what the run's summary has.
+
+    Raises:
+        EnvironmentUnfit: wandb is not installed, or refuses.
+        ScalebenchError: No row succeeded.
+    """
+    try:
+        import wandb
+    except ImportError as error:
+        raise missing("wandb") from error
+    rows = _good(summary, "Weights & Biases")
+    offline = None if os.environ.get("WANDB_API_KEY") else "offline"
+    out.mkdir(parents=True, exist_ok=True)
+    silent = {name: True for name in ("silent", "disable_git", "disable_code", "x_disable_meta")}
+    quiet = wandb.Settings(console="off", x_disable_stats=True, x_save_requirements=False, **silent)
+    try:
+        logged = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "scalebench"),
+            name=plain(summary.run_id, 120),
+            mode=os.environ.get("WANDB_MODE", offline),
+            dir=str(out),
+            config={"environment": summary.environment, "reproduce": summary.reproduce},
+            settings=quiet,
+        )
+        logged.define_metric("*", step_metric="num_ranks")
+        for size in dict.fromkeys(row.world_size for row in rows):
+            found = dict(p for row in rows if row.world_size == size for p in points(row))
+            logged.log({"num_ranks": size, **found})
+        frame = run_frame(summary)
+        known = frame.astype(object).where(frame.notna(), None)
+        logged.log({"rows": wandb.Table(columns=list(frame.columns), data=known.values.tolist())})
+        files = wandb.Artifact(f"run-{plain(summary.run_id, 100)}", type="scalebench-run")
+        for path in (run.paths.summary_json, run.paths.report_html):
+            if path.is_file():
+                files.add_file(str(path))
+        logged.log_artifact(files)
+        logged.finish()
+    except wandb.Error as error:
+        raise EnvironmentUnfit(f"Weights & Biases refused the run: {plain(error, 300)}.") from error
+
+
+TRACKERS: dict[str, Tracker] = {"tensorboard": log_to_tensorboard, "wandb": log_to_wandb}
+"""What ``export --format`` and ``run --log-to`` take: each writes into a folder."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Look before a run whether it can be logged.
+
+    Raises:
+        UsageError: There is no such tracker.
+        EnvironmentUnfit: Its library is not installed.
+    """
+    for name in names:
+        if name not in TRACKERS:
+            raise unknown_name("tracker", name, TRACKERS)
+        if find_spec(name) is None:
+            raise missing(name)
+
+
+def log_to(name: str, root: Path, summary: Summary) -> Path:
+    """Log a run, in a folder of its folder that is named like the tracker; return that."""
+    folder = root / name
+    TRACKERS[name](load_run(root), summary, folder)
+    return folder
