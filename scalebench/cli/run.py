@@ -87,7 +87,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 )
 @option(
     "--workload",
-    metavar="NAME|MODULE:FUNCTION",
+    metavar="NAME|MODULE:FUNCTION|hf:FILE",
     shell_complete=completion.workloads,
     help="What to train; see scalebench list workloads.",
 )

@@ -18,6 +18,7 @@ from scalebench.records.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.choice import choice_at, choices
+from scalebench.search.configurations import model_of_configuration
 from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, fit_told
 from scalebench.search.devices.measured import measured_rows
 from scalebench.search.devices.parameters import Parameters
@@ -52,7 +53,7 @@ from scalebench.search.speed import (
 )
 from scalebench.search.strategies import strategy_of
 from scalebench.spec import Device
-from scalebench.spec.presets import PRESETS, GptShape, MoeShape, resolve_workload
+from scalebench.spec.presets import HF, PRESETS, GptShape, MoeShape, resolve_workload
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 OnProgress = Callable[[str, object], None]
@@ -120,12 +121,14 @@ def carry_out(
     model: SearchModel
     if isinstance(shape, GptShape | MoeShape):
         model = SearchModel.of_preset(shape)
+    elif on_gpu and shape.name.startswith(HF):
+        model = model_of_configuration(shape.name)
     elif on_gpu:
         names = sorted(n for n, s in PRESETS.items() if isinstance(s, GptShape | MoeShape))
         raise UsageError(
             f"--workload {shape.name} with --gpu-type: of a device that is not here, only "
-            f"transformers can be predicted: {', '.join(names)}. Give one of them, or leave out "
-            "--gpu-type: then the workload is measured here."
+            f"transformers can be predicted: {', '.join(names)}, hf:config.json. Give one of them, "
+            "or leave out --gpu-type: then the workload is measured here."
         )
     else:
         model = WholeModel.of(shape.name)

@@ -203,6 +203,11 @@ class PacedShape(Spec):
         return third, 2 * third
 
 
+HF = "hf:"
+NAMED = "scalebench.worker.workloads.named"
+"""The module of models by name; its functions are called with that name, too."""
+
+
 class CustomTarget(Spec):
     """The user's own workload: a function, found by import in the worker."""
 
@@ -344,13 +349,16 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
 
     Args:
         name: A preset, a family (``gpt``: the preset that fits the device), or
-            ``module:function`` for the user's own. One with experts may be followed by
-            ``+experts-8``, ``+top-1``, ``+capacity-1.5`` or ``+dropless``.
+            ``module:function`` for the user's own, or ``hf:config.json``. One with experts may be
+            followed by ``+experts-8``, ``+top-1``, ``+capacity-1.5`` or ``+dropless``.
         device: ``"cpu"`` or ``"cuda"``.
 
     Raises:
         UsageError: No such workload; the text lists the valid names and the nearest.
     """
+    if name.startswith(HF):
+        hf_configuration(name)
+        return CustomTarget(name=name, module=NAMED, function="hf", batch_size=8)
     if ":" in name:
         module, _, function = name.partition(":")
         parts = [*module.split("."), function]
@@ -369,6 +377,24 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
     raise _meant(name) or unknown_name(
         "workload", name, [*_DEFAULT_OF_FAMILY, *PRESETS, "module:function"]
     )
+
+
+def hf_configuration(name: str) -> tuple[Path, int | None]:
+    """Return the file of ``hf:FILE`` or ``hf:FOLDER``, and the context of ``…+context-512``.
+
+    Raises:
+        UsageError: There is no such file, or the context is no number.
+    """
+    given, plus, context = name.removeprefix(HF).partition("+context-")
+    path = Path(given) / "config.json" if Path(given).is_dir() else Path(given)
+    if not path.is_file():
+        raise UsageError(
+            f"--workload {name}: there is no {path}. Give a config.json of Hugging Face, or the "
+            "folder of one; nothing is downloaded."
+        )
+    if plus and not (context.isdecimal() and int(context) > 1):
+        raise UsageError(f"--workload {name}: the context is a number of tokens: +context-512.")
+    return path, int(context) if plus else None
 
 
 def _meant(name: str) -> UsageError | None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from scalebench.errors import UsageError, unknown_name
-from scalebench.spec.presets import CustomTarget
+from scalebench.spec.presets import NAMED, CustomTarget
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import classify
 
@@ -40,9 +40,9 @@ def build_custom(spec: CustomTarget, shard: Shard) -> Workload:
     module = _import(spec)
     function = _function(spec, module)
     try:
-        returned = function(shard)
+        returned = function(*((spec.name,) if spec.module == NAMED else ()), shard)
     except _USER_ERRORS as error:
-        if classify(error) == "oom":
+        if classify(error) == "oom" or spec.module == NAMED:
             raise
         raise _failed(spec, module, "raised", error) from error
     workload = _checked(spec, returned)
@@ -67,7 +67,7 @@ def _import(spec: CustomTarget) -> ModuleType:
         ) from error
 
 
-def _function(spec: CustomTarget, module: ModuleType) -> Callable[[Shard], Any]:
+def _function(spec: CustomTarget, module: ModuleType) -> Callable[..., Any]:
     try:
         function = getattr(module, spec.function)
     except AttributeError as error:

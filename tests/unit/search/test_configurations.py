@@ -1,0 +1,100 @@
+"""Shapes of public configurations, compared with the parameters that their model cards publish."""
+
+import json
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.search.configurations import model_of_configuration
+from scalebench.spec.presets import NAMED, resolve_workload
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "tie_word_embeddings": False,
+}  # fmt: skip
+MISTRAL = LLAMA | {"model_type": "mistral", "vocab_size": 32000}
+PUBLISHED = {
+    "Llama-3-8B": (LLAMA, 8.03e9),
+    "Mistral-7B-v0.1": (MISTRAL, 7.24e9),
+    "Mixtral-8x7B-v0.1": (
+        MISTRAL | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+        46.7e9,
+    ),
+    "Qwen2.5-7B": (
+        LLAMA
+        | {"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28}
+        | {"num_attention_heads": 28, "num_key_value_heads": 4}
+        | {"intermediate_size": 18944, "vocab_size": 152064},
+        7.61e9,
+    ),
+    "gemma-2b": (
+        LLAMA
+        | {"model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "head_dim": 256}
+        | {"num_attention_heads": 8, "num_key_value_heads": 1}
+        | {"intermediate_size": 16384, "vocab_size": 256000, "tie_word_embeddings": True},
+        2.51e9,
+    ),
+    "gpt-neox-20b": (
+        {"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44}
+        | {"num_attention_heads": 64, "intermediate_size": 24576, "vocab_size": 50432}
+        | {"max_position_embeddings": 2048, "tie_word_embeddings": False},
+        20.55e9,
+    ),
+    "gpt2": (
+        {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
+        | {"vocab_size": 50257},
+        124.4e6,
+    ),
+}
+"""Model → what its config.json has, and its parameters as its card gives them."""
+
+
+def written(tmp_path, content):
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    return f"hf:{tmp_path}"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_parameters_are_those_that_are_published(name, tmp_path):
+    config, parameters = PUBLISHED[name]
+    model = model_of_configuration(written(tmp_path, config))
+    assert model.num_parameters == pytest.approx(parameters, rel=0.01)
+
+
+def test_a_token_of_a_mixture_works_with_the_parameters_that_are_active(tmp_path):
+    model = model_of_configuration(written(tmp_path, PUBLISHED["Mixtral-8x7B-v0.1"][0]))
+    active = model.layers * model.matrix_flops / 2 / model.context + 2 * model.table_parameters
+    assert active == pytest.approx(12.9e9, rel=0.01)  # Jiang et al. 2024, section 2
+
+
+def test_the_context_can_be_asked_for_and_is_never_longer_than_the_models(tmp_path):
+    name = written(tmp_path, PUBLISHED["gpt2"][0])
+    assert model_of_configuration(name).context == 1024
+    assert model_of_configuration(f"{name}+context-512").context == 512
+    with pytest.raises(UsageError, match="number of tokens"):
+        model_of_configuration(f"{name}+context-many")
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"model_type": "deepseek_v3"}, "not known here. Known: llama"),
+        ({"model_type": "gemma", "hidden_size": 3072, "num_attention_heads": 16, "head_dim": 256}
+         | {"num_hidden_layers": 28, "vocab_size": 256000, "intermediate_size": 24576},
+         "16 heads of 256"),
+        ({"model_type": "llama"}, "hidden_size"),
+        ([], "no configuration"),
+    ],
+)  # fmt: skip
+def test_what_is_not_counted_is_refused(config, word, tmp_path):
+    with pytest.raises(UsageError, match=word):
+        model_of_configuration(written(tmp_path, config))
+
+
+def test_a_folder_is_as_good_as_its_file_and_a_missing_one_is_refused(tmp_path):
+    name = written(tmp_path, LLAMA)
+    for given in (name, f"{name}/config.json"):
+        assert resolve_workload(given, "cpu").module == NAMED
+    with pytest.raises(UsageError, match="nothing is downloaded"):
+        resolve_workload("hf:meta-llama/Llama-3-8B", "cpu")
