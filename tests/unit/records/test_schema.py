@@ -28,10 +28,13 @@ def published(name: str) -> Path:
 
 
 def open_to_additions(schema: Any) -> Any:
-    """Return a schema that lets newer versions add fields: that is no error for a reader."""
+    """Return a schema that lets newer versions add fields, which is no error for a reader.
+
+    The default of a script's interpreter is another one on every machine: it is left out.
+    """
     if isinstance(schema, dict):
-        closed = {"additionalProperties": False}.items()
-        return {k: open_to_additions(v) for k, v in schema.items() if (k, v) not in closed}
+        left_out = (("additionalProperties", False), ("default", sys.executable))
+        return {k: open_to_additions(v) for k, v in schema.items() if (k, v) not in left_out}
     return [open_to_additions(one) for one in schema] if isinstance(schema, list) else schema
 
 
