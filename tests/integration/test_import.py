@@ -63,15 +63,15 @@ def right_step(meta: dict[str, Any], name: str, number: str) -> float:
     return next(run[key] for key in RIGHT if run.get(key))
 
 
-def summary_of(scalebench: Scalebench, *words: str) -> tuple[dict[str, Any], str]:
-    done = scalebench("import", *words, "--json", "--no-report")
+def summary_of(in_process: Scalebench, *words: str) -> tuple[dict[str, Any], str]:
+    done = in_process("import", *words, "--json", "--no-report")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
 
 @pytest.mark.parametrize("name", FOLDERS or ["none"])
 def test_every_log_of_the_field_gives_its_step_or_its_reason(
-    scalebench: Scalebench, name: str
+    in_process: Scalebench, name: str
 ) -> None:
     folder = Path(field_log(name))
     number = name[:2]
@@ -81,12 +81,12 @@ def test_every_log_of_the_field_gives_its_step_or_its_reason(
             continue
         log = str(path)
         if number in SAYS_NO_N:
-            refused = scalebench("import", log)
+            refused = in_process("import", log)
             assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
             assert "on how many GPUs" in refused.stderr and "gpus=" in refused.stderr
             in_name = re.search(r"\d+", path.name)
             log += f":gpus={SAYS_NO_N[number] or (in_name and in_name[0])}"
-        (row,) = summary_of(scalebench, log)[0]["rows"]
+        (row,) = summary_of(in_process, log)[0]["rows"]
         if number in REFUSED:
             assert row["step_s"] is None
             assert REFUSED[number] in row["unavailable"]["step_s"]
@@ -99,53 +99,53 @@ def of(pattern: str, *sizes: int, told: bool = True) -> list[str]:
     return [field_log(pattern.format(n)) + (f":gpus={n}" if told else "") for n in sizes]
 
 
-def test_what_else_the_field_says_is_right_as_well(scalebench: Scalebench) -> None:
-    dllogger, _ = summary_of(scalebench, *of("18*/gpus{}.txt", 1, 2, 4, 8))
+def test_what_else_the_field_says_is_right_as_well(in_process: Scalebench) -> None:
+    dllogger, _ = summary_of(in_process, *of("18*/gpus{}.txt", 1, 2, 4, 8))
     assert [row["rank_batch"] for row in dllogger["rows"]] == [1280] * 4
     assert dllogger["rows"][3]["throughput"]["value"] == pytest.approx(20914.85, rel=0.01)
     assert {row["scaling"] for row in dllogger["rows"]} == {"weak"}
-    ranks, _ = summary_of(scalebench, *of("21*/gpus{}.txt", 1, 8, told=False), "--per", "sample")
+    ranks, _ = summary_of(in_process, *of("21*/gpus{}.txt", 1, 8, told=False), "--per", "sample")
     assert ranks["rows"][1]["throughput"]["value"] == pytest.approx(1558.09, rel=1e-4)
     assert ranks["rows"][1]["efficiency"]["value"] == pytest.approx(1558.09 / 224.66 / 8, rel=1e-4)
-    titan, _ = summary_of(scalebench, field_log("24*/before*") + ":gpus=32")
+    titan, _ = summary_of(in_process, field_log("24*/before*") + ":gpus=32")
     assert titan["rows"][0]["tokens_per_s"]["value"] == 217120
     assert titan["rows"][0]["mfu"]["value"] == pytest.approx(0.3973)
     given = ("--seq", "8192", "--batch-per-gpu", "1")
-    titan, _ = summary_of(scalebench, field_log("24*/before*") + ":gpus=32", *given)
+    titan, _ = summary_of(in_process, field_log("24*/before*") + ":gpus=32", *given)
     assert titan["rows"][0]["step_s"]["value"] == pytest.approx(8192 / 6785)
-    deepspeed, _ = summary_of(scalebench, field_log("05*/train.log"))
+    deepspeed, _ = summary_of(in_process, field_log("05*/train.log"))
     assert "DeepSpeed's timer says 303.1 samples/s and the job does 27.2" in str(deepspeed)
     repeats, _ = summary_of(
-        scalebench, *(log + ":gpus=8" for log in of("09*/run{}.txt", *range(8), told=False))
+        in_process, *(log + ":gpus=8" for log in of("09*/run{}.txt", *range(8), told=False))
     )
     step = repeats["rows"][0]["step_s"]
     assert step["n"] == 8 and step["low"] < step["value"] < step["high"]
 
 
-def test_jobs_that_do_different_work_have_no_efficiency(scalebench: Scalebench) -> None:
-    models, _ = summary_of(scalebench, *of("03*/gpus{}.log", 16, 32, 64, 128, 256, told=False))
+def test_jobs_that_do_different_work_have_no_efficiency(in_process: Scalebench) -> None:
+    models, _ = summary_of(in_process, *of("03*/gpus{}.log", 16, 32, 64, 128, 256, told=False))
     assert {row["efficiency"] for row in models["rows"]} == {None}
     assert "differ in their model (layers): 40, 48, 64" in str(models["notices"])
     llama = of("14*/h100-{}.txt", 512, 2048, 8192)
-    batches, _ = summary_of(scalebench, *llama)
+    batches, _ = summary_of(in_process, *llama)
     assert "neither batch nor batch per GPU" in batches["rows"][1]["unavailable"]["efficiency"]
-    tokens, _ = summary_of(scalebench, *llama, "--per", "token")
+    tokens, _ = summary_of(in_process, *llama, "--per", "token")
     assert [row["baseline"][2] for row in tokens["rows"]] == [512] * 3
     assert tokens["rows"][2]["efficiency"]["value"] == pytest.approx(
         2428215 / 171265 / 16, rel=0.02
     )
-    mixed = scalebench("import", llama[0], *of("14*/gb200-{}.txt", 1024), "--per", "token")
+    mixed = in_process("import", llama[0], *of("14*/gb200-{}.txt", 1024), "--per", "token")
     assert "differ in their GPU: H100, NVIDIA GB200" in mixed.stdout
 
 
-def test_the_study_of_the_document_is_the_field_s(scalebench: Scalebench, project: Path) -> None:
+def test_the_study_of_the_document_is_the_field_s(in_process: Scalebench, project: Path) -> None:
     logs = of("22*/gpus{}.txt", 1, 2, 4, 8, told=False)
-    done = scalebench("import", *logs, "--name", "mask-rcnn", "--out", "study")
+    done = in_process("import", *logs, "--name", "mask-rcnn", "--out", "study")
     assert done.returncode == 0, done.stderr
     shown, llama = blocks("docs/import.md", "text")
     assert shown.strip() in done.stdout
     logs = of("14*/h100-{}.txt", 512, 2048, 2432, 2560, 8192)
-    done = scalebench("import", *logs, "--per", "token", "--name", "llama31-405b", "--no-report")
+    done = in_process("import", *logs, "--per", "token", "--name", "llama31-405b", "--no-report")
     assert llama.strip() in done.stdout
     page = (project / "study" / "report.html").read_text()
     assert "the clock counts" in page and "maskrcnn-benchmark" in page
@@ -170,7 +170,7 @@ def test_the_examples_of_the_document(scalebench: Scalebench, project: Path) -> 
         assert done.returncode == 0, (export, done.stderr)
 
 
-def test_an_imported_run_is_judged_by_the_gate(scalebench: Scalebench, project: Path) -> None:
+def test_an_imported_run_is_judged_by_the_gate(in_process: Scalebench, project: Path) -> None:
     for side, ms in (("base", 500), ("slow", 560)):
         for repeat in range(4):
             for n in (1, 8):
@@ -178,18 +178,18 @@ def test_an_imported_run_is_judged_by_the_gate(scalebench: Scalebench, project: 
                 lines = [f"iter {i}: loss 4.0, time {t:.2f}ms" for i, t in enumerate(times)]
                 (project / f"{side}{repeat}-{n}.log").write_text("\n".join(lines) + "\n")
         logs = [f"{side}{r}-{n}.log:gpus={n}" for r in range(4) for n in (1, 8)]
-        done = scalebench("import", *logs, "--batch-per-gpu", "4", "--out", side, "--no-report")
+        done = in_process("import", *logs, "--batch-per-gpu", "4", "--out", side, "--no-report")
         assert done.returncode == 0, done.stderr
-    slower = scalebench("gate", "--baseline", "base", "slow")
+    slower = in_process("gate", "--baseline", "base", "slow")
     assert slower.returncode == 1, slower.stdout
-    same = scalebench("gate", "--baseline", "base", "base")
+    same = in_process("gate", "--baseline", "base", "base")
     assert same.returncode in (0, 3)
-    assert scalebench("compare", "base", "slow").returncode == 0
-    assert scalebench("history", "base", "slow").returncode == 0
+    assert in_process("compare", "base", "slow").returncode == 0
+    assert in_process("history", "base", "slow").returncode == 0
 
 
 def test_bad_logs_are_one_line_each_and_the_rest_is_read(
-    scalebench: Scalebench, project: Path
+    in_process: Scalebench, project: Path
 ) -> None:
     good = "".join(f"iter {i}: loss 4.0, time 500.00ms\n" for i in range(20))
     for name, text in {
@@ -200,7 +200,7 @@ def test_bad_logs_are_one_line_each_and_the_rest_is_read(
         "nan.log": good + "".join(f"iter {i}: loss nan, time 500.00ms\n" for i in range(20, 30)),
     }.items():
         (project / name).write_text(text)
-    done = scalebench(
+    done = in_process(
         *("import", "good.log:gpus=8", "empty.log:gpus=8", "words.log:gpus=8", "size.log:gpus=8"),
         *("gone.log:gpus=8", "--no-report", "--out", "some"),
     )
@@ -208,7 +208,7 @@ def test_bad_logs_are_one_line_each_and_the_rest_is_read(
     told = done.stderr.splitlines()
     assert len(told) == 4 and all("left out" in line for line in told)
     assert "says that the job had 16 ranks, and gpus=8" in done.stderr
-    failed = scalebench("import", "nan.log:gpus=8", "--no-report", "--out", "bad")
+    failed = in_process("import", "nan.log:gpus=8", "--no-report", "--out", "bad")
     assert failed.returncode == 4
     assert "the loss is not finite from step 20 on" in failed.stdout
     for words, word in (
@@ -217,6 +217,6 @@ def test_bad_logs_are_one_line_each_and_the_rest_is_read(
         (["good.log:gpus=8", "--format", "megatorn"], "megatron"),
         (["good.log:gpus=8", "--column", "time"], "VALUE=NAME"),
     ):
-        refused = scalebench("import", *words)
+        refused = in_process("import", *words)
         assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
         assert word in refused.stderr
