@@ -29,8 +29,10 @@ from scalebench.analysis.rows.lockstep import equal_loss_of_row, lockstep_of_row
 from scalebench.analysis.rows.prediction import prediction_of_row
 from scalebench.analysis.rows.rank_excess import rank_excess_of_row
 from scalebench.analysis.rows.recovery import recovery_of_row
+from scalebench.analysis.rows.reproducible import reproducible_of_row
 from scalebench.analysis.rows.resources import energy_of_row, memory_of_row, mfu_of_row
 from scalebench.analysis.rows.script import script_of_row, step_kinds_of_row
+from scalebench.analysis.rows.script_checks import exchanges_of_row
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.validity import validity_of_row
 from scalebench.records.largest_batch import from_notices
@@ -50,6 +52,7 @@ SUBJECTS: tuple[Subject, ...] = (
     compression_of_row,
     script_of_row,
     step_kinds_of_row,
+    reproducible_of_row,
     rank_excess_of_row,
     recovery_of_row,
     framework_of_row,
@@ -64,6 +67,7 @@ AMONG_ROWS: tuple[AmongRows, ...] = (
     lockstep_of_row,
     equal_loss_of_row,
     against_fastest,
+    exchanges_of_row,
 )
 """What is said of a row beside the others, when all have been worked out."""
 

@@ -29,6 +29,7 @@ from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.recovery import RecoveryFigures
+from scalebench.records.rows.reproducible import Reproducible
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.rows.step_kinds import StepKinds
 from scalebench.records.run import Status
@@ -110,7 +111,8 @@ class Row(BaseModel):
     exposed communication during them; null on CPU.
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
     distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
-    every other row. ``race`` is what came of a race towards a loss. ``recovery`` is what
+    every other row. ``reproducible`` is whether the row's launches have the same losses, bit for
+    bit; null for one launch. ``race`` is what came of a race towards a loss. ``recovery`` is what
     checkpoints cost and how the row continued from them. ``framework`` has version and settings of
     the framework that trained the row, null where it is torch alone. ``against_fastest`` compares
     the step with the shortest one, in a suite with other frameworks.
@@ -194,6 +196,7 @@ class Row(BaseModel):
     outside_step: IfValid[OutsideSteps] = None
     wrappers: IfValid[list[Wrapper]] = None
     script: IfValid[ScriptFacts] = None
+    reproducible: IfValid[Reproducible] = None
     framework: IfValid[FrameworkFacts] = None
     against_fastest: IfValid[AgainstFastest] = None
     loss_scale: IfValid[list[tuple[int, FiniteFloat]]] = None

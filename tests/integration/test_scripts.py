@@ -412,35 +412,76 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
     assert shown.returncode == 0 and "my-loop" in shown.stdout
 
 
+IN_SYNC = "checks: in sync · different data"
+FAST = ("--no-trace",)
+BOTH = ("--gpus", "1,2", "--batch-size", "16")
+
+
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("ways", "options", "told"),
     [
-        ("nothing", ["checks: replicas are in sync · ranks train on different batches"]),
+        (
+            "averaged {rank_batch}",
+            (*BOTH, "--repeats", "2"),
+            [f"{IN_SYNC} · accumulates right · gradient as at N=1 · reproducible"],
+        ),
+        ("twice", ("--gpus", "1,2", *FAST), ["CHECK: the gradient is divided by 2 twice, as DDP"]),
+        (
+            "never {rank_batch}",
+            (*BOTH, *FAST),
+            ["CHECK: the gradient is 2 times that of N=1 on the same samples"],
+        ),
         (
             "data+outside",
+            FAST,
             [
-                "CHECK: the ranks' models differ, in weight of Linear, outside of DDP and bias of"
-                " Linear, outside of DDP; DDP must wrap all of it",
+                "CHECK: the ranks' models differ from the start, in weight of Linear, outside of"
+                " DDP and bias of Linear, outside of DDP; DDP must wrap all of it",
                 "CHECK: all ranks train on the same batches: 2 ranks do the work of one; give the"
                 " DataLoader a DistributedSampler",
             ],
         ),
         (
             "order+norm+noise",
+            FAST,
             [
-                "CHECK: the ranks' models differ, in 1.weight; DDP must wrap all of it",
+                "CHECK: the ranks' models differ since step 1, in 1.weight; a rank changes them"
+                " alone",
                 "CHECK: every epoch has the same order; call sampler.set_epoch(epoch) in each",
                 "CHECK: BatchNorm sees 8 samples, those of one rank; SyncBatchNorm takes those of"
                 " all",
-                "checks: ranks train on different batches",
+                "checks: different data",
+            ],
+        ),
+        (
+            "hybrid+start",
+            FAST,
+            ["CHECK: the ranks' models differ from the start, in 0.0.weight, 0.0.bias, 0.3.weight"],
+        ),
+        (
+            "buffer+kept+unseeded+drops",
+            (*FAST, "--repeats", "2"),
+            [
+                "CHECK: the ranks' buffers differ, in 0.4.mean",
+                f"{IN_SYNC} · note: not reproducible",
+            ],
+        ),
+        (
+            "buffer+summed+each+dropout",
+            (),
+            [
+                f"{IN_SYNC} · note: buffers are those of rank 0 · note: micro-batches are summed ·"
+                " note: gradients are sent for each micro-batch · note: dropout is the same on all"
+                " ranks"
             ],
         ),
     ],
 )
-def test_a_script_that_trains_wrongly_is_told_so(
-    run: Run, project: Path, wrong: str, told: list[str]
+def test_how_a_script_trains_is_told(
+    run: Run, project: Path, ways: str, options: tuple[str, ...], told: list[str]
 ) -> None:
-    run("checked.py", wrong, options=("--gpus", "2", "--no-report"))
+    gpus = () if "--gpus" in options else ("--only", "checked.script.n2")
+    run("checked.py", *ways.split(), options=(*gpus, *options, "--no-report"))
     said = " ".join((project / "table").read_text().split())
     assert [f"script, N=2: {one}" for one in told if one not in said] == []
     assert said.count("CHECK") == sum("CHECK" in one for one in told)

@@ -39,7 +39,7 @@ OF_NO_SCRIPT = {
 """Field → why no other strategy has it."""
 
 
-def script_of_row(row: Launches, _: Context) -> Fields:
+def script_of_row(row: Launches, context: Context) -> Fields:
     """Return what only a script's row has, and its marks."""
     if not isinstance(row.cell.strategy, Script):
         return {name: Unavailable(why) for name, why in OF_NO_SCRIPT.items()}
@@ -53,7 +53,7 @@ def script_of_row(row: Launches, _: Context) -> Fields:
     noted = all(rank.gaps is not None for rank in ranks)
     return {
         "wrappers": known(_wrappers(ranks[0]), "the modules have no wrapper that is recognised"),
-        "script": known(_facts(good), NOT_RECORDED),
+        "script": known(_facts(row, context), NOT_RECORDED),
         "outside_step": known(_outside(row) if noted else None, NOT_RECORDED),
         "stamps": [
             *([f"ended early: after {min(early)} steps"] if early else []),
@@ -71,8 +71,9 @@ def _wrappers(rank: RankRecord) -> list[Wrapper] | None:
         return None
 
 
-def _facts(launches: Sequence[CellResult]) -> ScriptFacts | None:
+def _facts(row: Launches, context: Context) -> ScriptFacts | None:
     """Return what was seen of the script's own code; None: an older version did not look."""
+    launches = list(row.good.values())
     ranks = [rank for result in launches for rank in result.ranks]
     stored = ranks[0].facts
     searches = [s for rank in ranks if (s := rank.facts.get("unused_search_s")) is not None]
@@ -88,7 +89,7 @@ def _facts(launches: Sequence[CellResult]) -> ScriptFacts | None:
             calls_per_step=stored.get("calls_per_step"),
             backwards_per_step=stored.get("backwards_per_step"),
             batch_wait_s=_batch_wait(launches),
-            checks=checks_of(launches[0].ranks),
+            checks=checks_of(row, context),
         )
     except (ValidationError, KeyError, TypeError):  # of a version that knows others
         return None

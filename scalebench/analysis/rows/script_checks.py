@@ -1,10 +1,14 @@
-"""Whether the ranks of a user's script train one model, each on samples of its own."""
+"""Whether the ranks of a user's script train one model, rightly, each on samples of its own."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
+from typing import Any, Literal
 
+from scalebench.analysis.rows.fields import Context, Fields
+from scalebench.analysis.rows.launches import Launches
 from scalebench.records.rank import RankRecord
-from scalebench.records.rows.script import ScriptChecks
+from scalebench.records.rows.script import LearningRate, ScriptChecks, Wrapper
+from scalebench.records.summary import Row
 
 ROUNDING = 1e-5
 """Of a parameter's norm: sums that differ by less differ by the order of additions."""
@@ -19,60 +23,305 @@ OF_DATA_PARALLEL = (
 )
 """Wrappers under which each rank has samples of its own."""
 
+SYNCHRONISING = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel")
+"""Wrappers that send the gradients of every backward pass, unless they are told not to."""
 
-def checks_of(ranks: Sequence[RankRecord]) -> ScriptChecks | None:
-    """Compare the ranks of one launch.
+GRADIENT_BYTES = 4
+"""Of a parameter, at most; of bfloat16 half."""
+
+NEAR = 1e-3
+"""Of a factor: it is N, or one part in N."""
+
+SAME_LOSS = 1e-5
+"""Of the first losses: the same samples went through the same model."""
+
+GROWN = 1.5
+"""Times the samples of a step at N=1: from then on the learning rate is held against them."""
+
+ONE_RANK_UNKNOWN = "N=1 was not measured, or is not comparable"
+NOW_AND_THEN = "the models are averaged now and then, and differ in between"
+NOT_ALIKE_SEEN = "the ranks were not looked at in the same steps"
+
+Noted = Sequence[Mapping[str, Any]]
+"""What each rank has noted; see `scalebench.worker.attach.checks.Checks.end`."""
+
+
+def checks_of(row: Launches, context: Context) -> ScriptChecks | None:
+    """Compare the ranks of a row's first launch, and them with N=1.
 
     Returns:
         None: there is one rank, or some rank's script was not looked at.
     """
-    stored = [rank.facts.get("checks") for rank in ranks]
-    known = [one for one in stored if one is not None]
-    if len(ranks) < 2 or len(known) < len(ranks):
+    ranks = next(iter(row.good.values())).ranks
+    known = _noted(ranks)
+    if len(ranks) < 2 or known is None:
         return None
-    now_and_then = (ranks[0].facts.get("exchange_every") or 1) > 1
-    differing = None if now_and_then else _differing([one["replicas"] for one in known])
+    passes, accumulation = _accumulation(ranks[0], known[0], len(ranks))
     orders = [one["repeated_orders"] for one in known]
+    one = context.at_one_rank(row)
     return ScriptChecks(
-        in_sync=None if differing is None else not differing,
-        differing=(differing or [])[:MOST_NAMED],
-        num_differing=len(differing or ()),
+        **_replicas(ranks[0], known),
         same_batches=_same_batches(ranks[0], known),
         same_order=True if any(orders) else None,
-        batch_norms=known[0]["batch_norms"],
+        batch_norms=known[0].get("batch_norms", 0),
+        same_dropout=_same_dropout(ranks[0], known),
+        accumulated=passes,
+        accumulation=accumulation,
+        learning_rate=_learning_rate(row, one, known[0]),
+        **_divided(ranks[0], known, _alone(one)),
     )
 
 
-def _differing(replicas: Sequence[Mapping[str, Any] | None]) -> list[str] | None:
-    """Return the names of parameters that some replica has otherwise; None: not known."""
-    found: dict[str, None] = {}
-    first_of: dict[str, Sequence[Any]] = {}
-    for one in replicas:
-        if one is None:
-            return None
-        sums = one["sums"]
-        first = first_of.setdefault(str(one["ranks"]), sums)
-        if len(first) != len(sums):
-            return None
-        found.update((a[0], None) for a, b in zip(first, sums, strict=True) if _differ(a, b))
-    return list(found)
+def _noted(ranks: Sequence[RankRecord]) -> Noted | None:
+    stored = [rank.facts.get("checks") for rank in ranks]
+    known = [one for one in stored if one is not None]
+    return known if known and len(known) == len(ranks) else None
+
+
+def _alone(one: Launches | None) -> tuple[RankRecord, Mapping[str, Any]] | None:
+    """Return the rank of the first launch at N=1, and what it has noted."""
+    first = next(iter(one.good.values()), None) if one is not None else None
+    known = _noted(first.ranks) if first is not None else None
+    return (first.ranks[0], known[0]) if first is not None and known else None
+
+
+def _replicas(first: RankRecord, known: Noted) -> dict[str, Any]:
+    reasons = [one.get("replicas_unavailable") for one in known]
+    why = next((reason for reason in reasons if reason), None)
+    if (first.facts.get("exchange_every") or 1) > 1:
+        why = NOW_AND_THEN
+    steps = sorted(set.intersection(*({m["step"] for m in one["moments"]} for one in known)))
+    if why is None and (not steps or len({len(one["held"]) for one in known}) > 1):
+        why = NOT_ALIKE_SEEN
+    if why is not None:
+        return {"in_sync_unavailable": why}
+    unlike = {step: list(_differing(known, step)) for step in steps}
+    models = {step: [name for name, buffer in unlike[step] if not buffer] for step in steps}
+    buffers = {name: None for step in steps for name, is_buffer in unlike[step] if is_buffer}
+    names = models[steps[-1]]
+    alike = [step for step in steps if not models[step]]
+    since = min((s for s in steps if not alike or s > alike[-1]), default=None)
+    return {
+        "in_sync": not names,
+        "observed_steps": steps,
+        "in_sync_until": alike[-1] if names and alike else None,
+        "drift_from": since if names else None,
+        "differing": names[:MOST_NAMED],
+        "num_differing": len(names),
+        "differing_buffers": list(buffers)[:MOST_NAMED],
+        "buffers_broadcast": known[0]["broadcasts"],
+    }
+
+
+def _differing(known: Noted, step: int) -> Iterator[tuple[str, bool]]:
+    """Return the names of what some copy has otherwise, and whether it is a buffer."""
+    for index, (name, _, is_buffer) in enumerate(known[0]["held"]):
+        first_of: dict[str, Any] = {}
+        for one in known:
+            sums = next(m["sums"] for m in one["moments"] if m["step"] == step)
+            first = first_of.setdefault(str(one["held"][index][1]), sums[index])
+            if _differ(first, sums[index]):
+                yield name, is_buffer
+                break
 
 
 def _differ(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    (_, bits, total, norm), (_, other_bits, other_total, other_norm) = one, other
+    (bits, total, norm), (other_bits, other_total, other_norm) = one, other
     if bits == other_bits:
         return False
     near = ROUNDING * max(norm, other_norm)
     return not (abs(total - other_total) <= near and abs(norm - other_norm) <= near)
 
 
-def _same_batches(first: RankRecord, known: Sequence[Mapping[str, Any]]) -> bool | None:
+def _divides_data(first: RankRecord, num_ranks: int, least: int = 1) -> bool:
+    """Tell whether each rank has samples of its own, by its wrappers and process groups."""
     kinds = [one.get("kind") for one in first.facts.get("wrappers") or ()]
-    layers = [one for one in first.facts.get("groups") or () if 1 < one["ranks"] < len(known)]
+    layers = [one for one in first.facts.get("groups") or () if 1 < one["ranks"] < num_ranks]
+    return len(kinds) >= least and not layers and set(kinds) <= set(OF_DATA_PARALLEL)
+
+
+def _same_batches(first: RankRecord, known: Noted) -> bool | None:
     batches = [one["batches"] for one in known]
     fewest = min(map(len, batches))
-    if not kinds or layers or not set(kinds) <= set(OF_DATA_PARALLEL) or fewest < FEWEST_BATCHES:
+    if not _divides_data(first, len(known)) or fewest < FEWEST_BATCHES:
         return None
     if len(set(batches[0])) == 1:  # a stand-in for data
         return None
     return all(one[:fewest] == batches[0][:fewest] for one in batches)
+
+
+def _same_dropout(first: RankRecord, known: Noted) -> bool | None:
+    """Tell whether all ranks draw the same random numbers, at every moment but that of the start.
+
+    Moments without dropout in between tell nothing: the state has to move.
+    """
+    if not _divides_data(first, len(known)) or not all(one.get("dropouts") for one in known):
+        return None
+    states = [one["states"] for one in known]
+    moved = len({state for _, state in states[0]}) == len(states[0]) > 1
+    return all(one == states[0] for one in states) if moved else None
+
+
+def _accumulation(
+    first: RankRecord, noted: Mapping[str, Any], num_ranks: int
+) -> tuple[int | None, Literal["averaged", "summed"] | None]:
+    """Return the micro-batches of a step, and whether their gradients are averaged or summed.
+
+    Several losses of one batch, as a GAN's, are no micro-batches: a step has to have a batch for
+    each pass, or each loss has to be divided by their number (and, wrongly, by that of ranks).
+    """
+    found: dict[int, list[Any]] = {}
+    for step, factor, kind in noted["passes"]:
+        found.setdefault(step, []).append((factor, kind))
+    steps = [passes for passes in found.values() if len(passes) > 1]
+    alike = len({tuple(passes) for passes in steps}) == 1 and len(steps) == len(found)
+    if not alike or (first.facts.get("calls_per_step") or 1) > 1 or len(set(steps[0])) > 1:
+        return None, None
+    count, (factor, kind) = len(steps[0]), steps[0][0]
+    if factor is None or kind != "mean":
+        return None, None
+    if any(abs(factor * count * by - 1) < NEAR for by in (1, num_ranks)):
+        return count, "averaged"
+    of_batches = first.facts.get("microbatches") == count
+    return (count, "summed") if of_batches and abs(factor - 1) < NEAR else (None, None)
+
+
+def _learning_rate(
+    row: Launches, one: Launches | None, noted: Mapping[str, Any]
+) -> LearningRate | None:
+    """Return the learning rate beside that of N=1; None: it was not read."""
+    if not noted["rates"]:
+        return None
+    (_, first), (last_step, last) = noted["rates"][0], noted["rates"][-1]
+    found = LearningRate(first=first, last=last, last_step=last_step)
+    alone = _alone(one)
+    if one is None or alone is None or not alone[1]["rates"] or not (row.counted and one.counted):
+        return found
+    grown, at_one = row.work / one.work, alone[1]["rates"][0][1]
+    if grown < GROWN:
+        return found
+    rules = {"linear": at_one * grown, "square_root": at_one * sqrt(grown)}
+    batches = {"batch": row.work, "batch_at_one": one.work}
+    return found.model_copy(update={"at_one": at_one, **rules, **batches})
+
+
+def _divided(
+    first: RankRecord, known: Noted, alone: tuple[RankRecord, Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    """Return how often the gradient is divided by N: by what is seen at N=1 beside it."""
+    if alone is None:
+        return {"divided_unavailable": ONE_RANK_UNKNOWN}
+    if not _divides_data(first, len(known), 0):
+        return {"divided_unavailable": "not all ranks divide the data"}
+    num_ranks, at_one = len(known), alone[1]
+    one, several = _loss_of_first_step(alone[1:]), _loss_of_first_step(known)
+    if one and several:
+        of_loss = several / one
+        for scale in (1.0, 1 / num_ranks):
+            if abs(of_loss / scale - 1) < SAME_LOSS:
+                return _by_gradient(first, known, at_one)
+    if _factor(alone[0], at_one) and _factor(first, known[0]):
+        part = _factor(first, known[0]) / _factor(alone[0], at_one)
+        is_averaged = _averages(first) and not _is_enlarged(known[0])
+        if abs(part * num_ranks - 1) < NEAR and is_averaged:
+            return {"divided": "twice"}
+    return {"divided_unavailable": "the first step of N=1 has other samples, or another start"}
+
+
+def _loss_of_first_step(known: Noted) -> float | None:
+    """Return the mean over ranks of the losses of the first step, micro-batches added."""
+    losses = [[loss for step, loss in one["losses"] if step == 0] for one in known]
+    if any(not of_rank or None in of_rank for of_rank in losses):
+        return None
+    return sum(sum(of_rank) for of_rank in losses) / len(losses)
+
+
+def _by_gradient(first: RankRecord, known: Noted, at_one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how often the gradient of the same samples is divided by N."""
+    num_ranks = len(known)
+    after, applied = at_one["gradient"]
+    unchanged = after and applied and abs(applied / after - 1) < NEAR
+    index, base = (1, applied) if unchanged else (0, after)
+    parts = [one["gradient"][index] for one in known]
+    if not base or any(part is None for part in parts) or not (unchanged or _averages(first)):
+        return {"divided_unavailable": "the gradient of the first step was not seen"}
+    scale = sqrt(sum(parts) / base)
+    times = {"once": 1.0, "twice": 1 / num_ranks, "never": float(num_ranks)}
+    for name, expected in times.items():
+        if abs(scale / expected - 1) < NEAR * 10:
+            return {"divided": name, "gradient_scale": scale}
+    return {
+        "divided_unavailable": "the gradient of the first step is another",
+        "gradient_scale": scale,
+    }
+
+
+def _factor(first: RankRecord, noted: Mapping[str, Any]) -> float:
+    """Return what each sample's gradient is multiplied by before ranks average; 0: not known."""
+    passes = [(factor, kind) for step, factor, kind in noted["passes"] if step == 1]
+    factor, kind = passes[0] if passes else (None, None)
+    if len(set(passes)) != 1 or factor is None or kind != "mean":
+        return 0.0
+    return float(factor) * len(passes)
+
+
+def _is_enlarged(noted: Mapping[str, Any]) -> bool:
+    """Tell whether a gradient is made larger after the backward pass."""
+    after, applied = noted["gradient"]
+    return not after or not applied or applied > after * (1 + NEAR)
+
+
+def _averages(first: RankRecord) -> bool:
+    """Tell whether a wrapper averages the gradients of all ranks, and nothing changes that."""
+    found = first.facts.get("wrappers") or ()
+    return bool(found) and all(
+        one.get("kind") == "DistributedDataParallel" and not one.get("hook") for one in found
+    )
+
+
+def sends_each_pass(row: Row) -> tuple[int, float] | None:
+    """Return the backward passes of a step and the bytes that they send, if each sends gradients.
+
+    None: they are sent once, or it is not known.
+    """
+    facts = row.script
+    passes = round((facts.backwards_per_step if facts else None) or 1)
+    wrapped = synchronising(row)
+    sent = gradients_sent(row)
+    if passes < 2 or not wrapped or not sent or not row.num_parameters:
+        return None
+    if ((facts and facts.calls_per_step) or 1) > 1 or any(one.hook for one in wrapped):
+        return None
+    least = (passes + 1) / 2 * GRADIENT_BYTES * row.num_parameters
+    return (passes, sent[1]) if sent[1] >= least else None
+
+
+def synchronising(row: Row) -> list[Wrapper]:
+    """Return the wrappers that send the gradients of every backward pass by default."""
+    return [one for one in row.wrappers or () if one.kind in SYNCHRONISING]
+
+
+def gradients_sent(row: Row) -> tuple[float, float] | None:
+    """Return operations and bytes of a step that backward passes send; None: not known."""
+    found = [
+        one
+        for one in row.communication or ()
+        if one.kind in ("all_reduce", "reduce_scatter")
+        and one.ordinal is None
+        and one.phase == "backward"
+    ]
+    if not found or any(one.num_bytes is None for one in found):
+        return None
+    return sum(one.count for one in found), sum(one.num_bytes or 0.0 for one in found)
+
+
+def exchanges_of_row(row: Row, _: Sequence[Row], __: Context) -> Fields:
+    """Say whether accumulated gradients are exchanged once a step, or in each backward pass."""
+    facts = row.script
+    if facts is None or facts.checks is None or not facts.checks.accumulated:
+        return {}
+    each = sends_each_pass(row) is not None
+    if not each and (gradients_sent(row) is None or not synchronising(row)):
+        return {}
+    checks = facts.checks.model_copy(update={"exchanged": "each pass" if each else "once"})
+    return {"script": facts.model_copy(update={"checks": checks})}

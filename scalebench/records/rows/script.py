@@ -140,27 +140,82 @@ class ProcessGroups(BaseModel):
     count: int
 
 
+class LearningRate(BaseModel):
+    """The largest learning rate of a script's first optimizer, and that of N=1.
+
+    Attributes:
+        first: In the first step.
+        last: After ``last_step`` steps.
+        at_one: In the first step of N=1; null, like the rest: not measured, or a step has as many
+            samples as there.
+        batch: Samples of a step.
+        batch_at_one: Likewise, at N=1.
+        linear: What the linear rule makes of that of N=1 (Goyal et al. 2017, with warm-up).
+        square_root: What the square-root rule makes of it (Krizhevsky 2014; for Adam Malladi et al.
+            2022).
+    """
+
+    first: FiniteFloat
+    last: FiniteFloat
+    last_step: int
+    at_one: FiniteFloat | None = None
+    batch: FiniteFloat | None = None
+    batch_at_one: FiniteFloat | None = None
+    linear: FiniteFloat | None = None
+    square_root: FiniteFloat | None = None
+
+
 class ScriptChecks(BaseModel):
     """Whether the ranks of a script train one model on different samples, in the first launch.
 
     Attributes:
-        in_sync: Whether the ranks' parameters are equal after the measurement, but for rounding;
-            null: the script has no DDP, or divides them, or averages now and then.
-        differing: Names of some parameters that are not.
+        in_sync: Whether what ranks hold alike is equal at the last moment, but for rounding; null:
+            see ``in_sync_unavailable``.
+        observed_steps: Before which steps it was looked at, the last: after the last step.
+        in_sync_until: The last of them at which all was equal; null: at none, or it still is.
+        drift_from: The first of them from which on something differs; null: nothing does.
+        differing: Names of some parameters that differ in the end.
         num_differing: How many.
+        differing_buffers: Names of some buffers that differ at some moment; not BatchNorm's.
+        buffers_broadcast: Whether DDP gives all ranks the buffers of rank 0 in each forward pass.
         same_batches: Whether all ranks trained on the same batches, one after the other; null: no
             DataLoader feeds them, or the ranks do not all divide the data.
         same_order: Whether an epoch had the order of the one before, because nothing called
             ``set_epoch``; null: no two epochs began.
         batch_norms: Modules that normalise by the batch of one rank.
+        same_dropout: Whether dropout draws the same random numbers on all ranks; null: there is
+            none, or the ranks do not all divide the data.
+        accumulated: Micro-batches of a step; null: one, or not recognised.
+        accumulation: Whether their gradients are averaged or summed; null: likewise.
+        exchanged: Whether gradients are exchanged ``once`` a step or in ``each pass``; null: not
+            traced, or nothing is accumulated.
+        learning_rate: Null: not read.
+        divided: How often the gradient of the same samples is divided by N: ``once`` is right;
+            null: see ``divided_unavailable``.
+        gradient_scale: Norm of the gradient of the first step over that at N=1 on the same samples;
+            null: these were not seen.
     """
 
     in_sync: bool | None = None
+    in_sync_unavailable: str | None = None
+    observed_steps: list[int] = []
+    in_sync_until: int | None = None
+    drift_from: int | None = None
     differing: list[str] = []
     num_differing: int = 0
+    differing_buffers: list[str] = []
+    buffers_broadcast: bool | None = None
     same_batches: bool | None = None
     same_order: bool | None = None
     batch_norms: int = 0
+    same_dropout: bool | None = None
+    accumulated: int | None = None
+    accumulation: Literal["averaged", "summed"] | None = None
+    exchanged: Literal["once", "each pass"] | None = None
+    learning_rate: LearningRate | None = None
+    divided: Literal["once", "twice", "never"] | None = None
+    divided_unavailable: str | None = None
+    gradient_scale: FiniteFloat | None = None
 
 
 class ScriptFacts(BaseModel):

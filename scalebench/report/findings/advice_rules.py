@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import takewhile
 
 from scalebench import units
+from scalebench.analysis.rows.script_checks import SYNCHRONISING
 from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.records.rows.budget import PARTS, Budget, Part
 from scalebench.records.rows.prediction import ChangedStep
@@ -28,8 +29,6 @@ from scalebench.report.words.late_ranks import action, lateness, reasons, stragg
 from scalebench.report.words.warnings import marks
 
 DDP = "DistributedDataParallel"
-SYNCHRONISING = (DDP, "FSDPModule", "FullyShardedDataParallel")
-"""Wrappers whose gradients are sent in every backward pass that is not told otherwise."""
 
 LEAST_LOSS = 0.01
 """Of the step: a smaller part is not worth a change."""

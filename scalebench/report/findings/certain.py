@@ -9,17 +9,15 @@ from dataclasses import replace
 from math import ceil
 
 from scalebench import units
+from scalebench.analysis.rows.script_checks import gradients_sent, sends_each_pass, synchronising
 from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, SYNCHRONISING, Advice, Loss
+from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, Advice, Loss
 from scalebench.report.words import script_remarks, wording
 from scalebench.report.words.late_ranks import OWN_PARTS, action, arrivals, lateness
 from scalebench.report.words.late_ranks import reasons as reasons_of
 from scalebench.report.words.warnings import marks
-
-GRADIENT_BYTES = 4
-"""Of a parameter, at most; of bfloat16 half."""
 
 DEFAULT_BUCKET = 25 * 2**20
 """Bytes. Source: the documentation of DistributedDataParallel, ``bucket_cap_mb``."""
@@ -146,23 +144,17 @@ def _few_workers(row: Row) -> Iterator[Loss]:
 
 
 def _sent_too_often(row: Row) -> Iterator[Loss]:
-    facts = row.script
-    passes = round((facts.backwards_per_step if facts else None) or 1)
-    wrapped = [one for one in row.wrappers or () if one.kind in SYNCHRONISING]
-    sent = _gradients_sent(row)
-    if passes < 2 or not wrapped or not sent or not row.num_parameters:
+    sent = sends_each_pass(row)
+    if sent is None:
         return
-    if ((facts and facts.calls_per_step) or 1) > 1 or any(one.hook for one in wrapped):
-        return
-    if sent[1] < (passes + 1) / 2 * GRADIENT_BYTES * row.num_parameters:
-        return
-    of_ddp = wrapped[0].kind == DDP
+    passes, num_bytes = sent
+    of_ddp = synchronising(row)[0].kind == DDP
     remedy = "model.no_sync()" if of_ddp else "no_sync() or set_requires_gradient_sync(False)"
     exposed_s = _exposed_s(row) * (1 - 1 / passes)
     told = f"each of the {passes} backward passes of a step sends the gradients"
     size = (
-        f"{units.bytes_(sent[1])} a step instead of {units.bytes_(sent[1] / passes)}, which costs"
-        f" up to {units.seconds(exposed_s)}"
+        f"{units.bytes_(num_bytes)} a step instead of {units.bytes_(num_bytes / passes)}, which"
+        f" costs up to {units.seconds(exposed_s)}"
     )
     action = f"Run all passes but the last under {remedy}"
     yield _loss(
@@ -175,7 +167,7 @@ def _sent_too_often(row: Row) -> Iterator[Loss]:
 
 
 def _small_buckets(row: Row) -> Iterator[Loss]:
-    sent, wrapper = _gradients_sent(row), _only_ddp(row)
+    sent, wrapper = gradients_sent(row), _only_ddp(row)
     cap = wrapper.bucket_bytes if wrapper else None
     if not sent or cap is None or cap >= DEFAULT_BUCKET:
         return
@@ -212,20 +204,6 @@ def _model_prefers_small(row: Row) -> bool:
 def _only_ddp(row: Row) -> Wrapper | None:
     found = [one for one in row.wrappers or () if one.kind == DDP]
     return found[0] if len(found) == 1 else None
-
-
-def _gradients_sent(row: Row) -> tuple[float, float] | None:
-    """Return operations and bytes of a step that backward passes send; None: not known."""
-    found = [
-        one
-        for one in row.communication or ()
-        if one.kind in ("all_reduce", "reduce_scatter")
-        and one.ordinal is None
-        and one.phase == "backward"
-    ]
-    if not found or any(one.num_bytes is None for one in found):
-        return None
-    return sum(one.count for one in found), sum(one.num_bytes or 0.0 for one in found)
 
 
 def _exposed_s(row: Row) -> float:

@@ -48,7 +48,7 @@ from scalebench.report.tables import (
 )
 from scalebench.report.tables.layout import PlainTable
 from scalebench.report.tables.memory import max_batch_table
-from scalebench.report.words import wording
+from scalebench.report.words import script_checks, wording
 
 Part = Chart | PlainTable
 
@@ -139,6 +139,7 @@ def sections(material: Material) -> tuple[Section, ...]:
             [SAVE_COST, FAILURE_PHASES, ELASTIC_LOSS],
             recovery.tables,
         ),
+        _checks(material),
         _of_rows(material, "frameworks", "Frameworks", [FRAMEWORKS], frameworks.tables),
         _of_rows(material, "speedup", "Speedup", [scaling.SPEEDUP]),
         _of_rows(material, "efficiency", "Efficiency", [scaling.EFFICIENCY]),
@@ -190,6 +191,16 @@ def _of_rows(
 def _section(name: str, title: str, blocks: Sequence[Block], absent: str = "") -> Section:
     full = tuple(block for block in blocks if block.parts)
     return Section(name, title, full, "" if full else absent)
+
+
+def _checks(material: Material) -> Section:
+    blocks = []
+    for _, suite, rows in material.suites():
+        said = script_checks.of_largest(rows)
+        lines = tuple((one.about, one.kind, wording.as_sentence(one.sentence)) for one in said)
+        table = PlainTable("", "", ("check", "", "what was seen"), lines, frozenset({0, 1, 2}))
+        blocks.append(Block(suite, (table,) if lines else ()))
+    return _section("checks", "Is the script right?", blocks)
 
 
 def _races(material: Material) -> Section:

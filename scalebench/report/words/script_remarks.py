@@ -7,14 +7,10 @@ from scalebench import units
 from scalebench.records.rows.script import LoaderSettings, LongestGap, OutsideSteps, ProcessGroups
 from scalebench.records.rows.step_kinds import StepKinds
 from scalebench.records.summary import Row
-from scalebench.report.words import wording
-from scalebench.report.words.warnings import marks
+from scalebench.report.words import script_checks, wording
 
 LEAST_SHARE = 0.01
 """Of the step: a search that takes less is not worth a line in the brief table."""
-
-LEAST_TO_NORMALISE = 16
-"""Samples: with fewer BatchNorm's error grows. Source: Wu & He, Group Normalization, 2018."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def brief(rows: Sequence[Row]) -> list[str]:
     search = needless_search(row)
     worth_it = search is not None and search.share is not None and search.share >= LEAST_SHARE
     told = [
-        *checks(row),
+        *script_checks.brief(row),
         _calls(row),
         _search(row) if worth_it else "",
         _never_seen(row, rows),
@@ -78,7 +74,7 @@ def remarks(row: Row, of_case: Sequence[Row] = ()) -> list[str]:
     if row.script is None:
         return []
     told = [
-        *checks(row),
+        *script_checks.in_full(row),
         _calls(row),
         _search(row),
         host_waits(row),
@@ -87,47 +83,6 @@ def remarks(row: Row, of_case: Sequence[Row] = ()) -> list[str]:
         _never_seen(row, of_case),
     ]
     return [said for said in told if said]
-
-
-def checks(row: Row) -> list[str]:
-    """Say whether the script trains rightly: what is wrong, each with what to do, or what is right.
-
-    Wrong are ranks whose models differ, that train on the same samples, or in the same order in
-    every epoch, and batches too small to normalise by (Wu & He 2018).
-    """
-    found = row.script.checks if row.script else None
-    if found is None:
-        return []
-    wrong = []
-    if found.in_sync is False:
-        names = [wording.plain(name, 60) for name in found.differing]
-        more = found.num_differing - len(names)
-        named = wording.joined([*names, f"{more} more"] if more else names)
-        wrong.append(f"CHECK: the ranks' models differ, in {named}; DDP must wrap all of it")
-    if found.same_batches:
-        wrong.append(
-            f"CHECK: all ranks train on the same batches: {row.world_size} ranks do the work of"
-            " one; give the DataLoader a DistributedSampler"
-        )
-    if found.same_order:
-        wrong.append("CHECK: every epoch has the same order; call sampler.set_epoch(epoch) in each")
-    samples = _normalised(row)
-    if found.batch_norms and samples and samples < LEAST_TO_NORMALISE:
-        wrong.append(
-            f"CHECK: BatchNorm sees {samples:.3g} samples, those of one rank;"
-            " SyncBatchNorm takes those of all"
-        )
-    right = [
-        *(["replicas are in sync"] if found.in_sync else []),
-        *(["ranks train on different batches"] if found.same_batches is False else []),
-    ]
-    return wrong + ([f"checks: {' · '.join(right)}"] if right else [])
-
-
-def _normalised(row: Row) -> float | None:
-    """Return the samples of a forward pass on one rank; None: they were not counted."""
-    passes = row.script.backwards_per_step if row.script else None
-    return row.rank_batch / passes if passes and "samples not counted" not in marks(row) else None
 
 
 def _calls(row: Row) -> str:

@@ -23,7 +23,7 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
-from scalebench.worker.attach.checks import MOST_BATCHES, Order, print_of
+from scalebench.worker.attach.checks.data import MOST_BATCHES, Order, print_of
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -146,6 +147,7 @@ def install(watch: Any) -> Patches:
     _watch_scaler(watch, hooks)
     _watch_modes(watch, hooks)
     _watch_files(watch, hooks)
+    _watch_warnings(watch, hooks)
     _refuse_spawn(hooks)
     watch.traffic.install(hooks.put)
     watch.inputs.begin()
@@ -172,12 +174,15 @@ def _with_call_before(function: Any, watch: Any) -> Any:
         nonlocal running
         if running:
             return function(*args, **kwargs)
-        quietly(watch, watch.backward)
+        quietly(watch, watch.backward, args[0] if args else None)
         running = True
         try:
-            return function(*args, **kwargs)
+            answer = function(*args, **kwargs)
         finally:
             running = False
+        if watch.checks.wants_gradients:
+            quietly(watch, watch.checks.gradients)
+        return answer
 
     return wrapper
 
@@ -287,6 +292,16 @@ def _watch_files(watch: Any, hooks: Patches) -> None:
     put(torch, ("save",), save_quietly)
     put(torch, ("load",), note_and_load)
     after_import_of("torch.distributed.checkpoint", watch_checkpoints)
+
+
+def _watch_warnings(watch: Any, hooks: Patches) -> None:
+    show = warnings.showwarning
+
+    def shown(message: Any, *args: Any, **kwargs: Any) -> None:
+        watch.checks.warned(message)
+        show(message, *args, **kwargs)
+
+    hooks.put(warnings, "showwarning", shown)
 
 
 def _refuse_spawn(hooks: Patches) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.attach import checks, facts, schedule
+from scalebench.worker.attach import facts, schedule
 from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, FeedCounts, Inputs
 from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, OptimizerCalls
+from scalebench.worker.attach.checks import Checks
 from scalebench.worker.attach.hooks import SEEN
 from scalebench.worker.attach.instruments import HostWaits, Traces, UnusedSearch
 from scalebench.worker.attach.problems import (
@@ -79,6 +80,7 @@ class Watch:
         self.calls = OptimizerCalls()
         self.traffic = TrafficWatch()
         self.inputs = Inputs()
+        self.checks = Checks(request["device"], self.world_size)
         self.agreement = Agreement(
             self.rank, self.world_size, connect, request["limit_s"], request.get("key", "")
         )
@@ -117,8 +119,8 @@ class Watch:
             self.marks.append(self.clock.now())
             self.host_ns.append(time.monotonic_ns())
 
-    def backward(self) -> None:
-        """Note that a backward pass has begun."""
+    def backward(self, roots: Any = None) -> None:
+        """Note that a backward pass has begun, of the gradients of some tensors."""
         if self.clock.is_capturing():
             SEEN.captured_pass = True
             return
@@ -130,6 +132,7 @@ class Watch:
         self.calls.backward()
         if self._bare_until is None:
             self.batches.backward()
+        self.checks.backward(self.num_calls, self.backwards[-1] == 1, roots)
 
     def loads(self, file: Any = None, *_: Any, **named: Any) -> None:
         """Note that the script loads a checkpoint; one in its working folder is named."""
@@ -148,7 +151,7 @@ class Watch:
         elif not self.explicit and self.calls.matters(id(optimizer)):
             if id(optimizer) not in self.optimizers:
                 self._get_to_know(optimizer)
-            self._call_ended()
+            self._call_ended(optimizer=optimizer)
 
     def stepped(self, samples: int | None) -> None:
         """Note that the script says that a step is over."""
@@ -167,7 +170,7 @@ class Watch:
         self.begin()
         self._call_ended(samples)
 
-    def _call_ended(self, samples: int | None = None) -> None:
+    def _call_ended(self, samples: int | None = None, optimizer: Any = None) -> None:
         times = self.between.take()
         if times is not None:
             self.gaps[self.num_calls] = times
@@ -175,6 +178,8 @@ class Watch:
             self._retries_before = allocator_retries(self.request["device"]) or 0
         if self.num_calls == 0 and self.rank == 0:
             self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
+        if self.num_calls == 0 and optimizer is not None:
+            self.checks.stepped(optimizer)
         self.num_calls += 1
         self.backwards.append(0)
         self.inputs.end()
@@ -304,6 +309,8 @@ class Watch:
             self._actions.setdefault(step, []).append(action)
 
         at(decided.clean_end, self._read_memory)
+        for block in (*decided.blocks[:1], *decided.blocks[-1:]):
+            at(block.first, self._look_at_models)
         for block in decided.blocks:
             if block.kind == "traced":
                 at(block.first, lambda first=block.first: self._begin_trace(first))  # type: ignore[misc]
@@ -341,6 +348,9 @@ class Watch:
         self.waits.end()
         self.search.end()
         self._looked_at += (self.num_calls - self._looked_from) // self._period
+
+    def _look_at_models(self) -> None:
+        self.checks.is_due = True
 
     def _begin_bare(self, end: int) -> None:
         self._bare_until = end * self._period
@@ -423,12 +433,10 @@ class Watch:
         }
 
     def _checks(self, optimizers: list[Any]) -> dict[str, Any] | None:
-        """Return what tells whether the ranks train alike; None: this torch does not allow it."""
+        """Return what tells whether the ranks train alike; None: they could not be looked at."""
+        noted = self.checks.end(self.num_calls, optimizers)
         fed = {"batches": self.batches.prints, "repeated_orders": self.batches.order.repeats}
-        try:
-            return {**checks.of_rank(optimizers), **fed}
-        except Exception:  # a check never costs a measurement
-            return None
+        return None if noted is None else {**noted, **fed}
 
     def _period_so_far(self) -> int:
         if self.schedule is not None:

@@ -1,40 +1,82 @@
-"""Training with DDP that is right, or wrong in the ways that its argument names."""
+"""Training with DDP that is right, or wrong or odd in the ways that its argument names."""
 
+import contextlib
 import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-wrong = sys.argv[1].split("+")
+ways = sys.argv[1].split("+")
+batch = int(sys.argv[2]) if sys.argv[2:] else 8
+
+
+class Centred(nn.Module):
+    """Takes a mean off that each rank keeps of its own samples."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        return x - self.mean
+
+
 dist.init_process_group("gloo")
+rank, num_ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(256, 32), torch.randint(0, 10, (256,)))
-sampler = None if "data" in wrong else DistributedSampler(data)
-loader = DataLoader(data, 8, sampler=sampler)
+sampler = None if "data" in ways else DistributedSampler(data)
+loader = DataLoader(data, batch, sampler=sampler)
 held_out = DataLoader(data, 8, sampler=DistributedSampler(data))  # evaluated in one order
 next(iter(loader))  # a look at a batch begins no epoch
-torch.manual_seed(dist.get_rank())
-norm = nn.BatchNorm1d(64) if "norm" in wrong else nn.LayerNorm(64)
-body = DistributedDataParallel(nn.Sequential(nn.Linear(32, 64), norm, nn.ReLU(), nn.Linear(64, 64)))
+if "unseeded" in ways:
+    torch.seed()
+elif "dropout" not in ways:
+    torch.manual_seed(rank)
+norm = nn.BatchNorm1d(64) if "norm" in ways else nn.LayerNorm(64)
+between = [nn.Dropout(0.1)] if "dropout" in ways or "drops" in ways else []
+between += [Centred(64)] if "buffer" in ways else []
+body = nn.Sequential(nn.Linear(32, 64), norm, nn.ReLU(), *between, nn.Linear(64, 64))
 head = nn.Linear(64, 10)
-if "outside" in wrong:
-    model = nn.Sequential(body, head)
+wrapped = body if "outside" in ways else nn.Sequential(body, head)
+is_sharded = "hybrid" in ways
+if is_sharded:
+    names = ("replicate", "shard")
+    fully_shard(wrapped, mesh=init_device_mesh("cpu", (num_ranks, 1), mesh_dim_names=names))
 else:
-    model = DistributedDataParallel(nn.Sequential(body.module, head))
+    wrapped = DistributedDataParallel(wrapped, broadcast_buffers="kept" not in ways)
+model = nn.Sequential(wrapped, head) if "outside" in ways else wrapped
+if "start" in ways:
+    with torch.no_grad():
+        head.weight.mul_(1 + 0.01 * rank)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+every = 2 if "summed" in ways or "averaged" in ways else 1
 for epoch in range(100_000):
-    if sampler is not None and "order" not in wrong:
+    if sampler is not None and "order" not in ways:
         sampler.set_epoch(epoch)
     with torch.no_grad():
         model(next(iter(held_out))[0])
-    for inputs, labels in loader:
-        nn.functional.cross_entropy(model(inputs), labels).backward()
+    for number, (inputs, labels) in enumerate(loader, 1):
+        is_last = number % every == 0
+        wait = "each" not in ways and not is_last
+        with wrapped.no_sync() if wait and not is_sharded else contextlib.nullcontext():
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+            loss = loss / every if "averaged" in ways else loss
+            (loss / num_ranks if "twice" in ways else loss).backward()
+        if not is_last:
+            continue
+        for parameter in model.parameters() if "never" in ways else ():
+            dist.all_reduce(parameter.grad)
         optimizer.step()
-        if "noise" in wrong:
+        if "noise" in ways:
             with torch.no_grad():
-                head.weight.add_(1e-4 * dist.get_rank())
+                head.weight.add_(1e-4 * rank)
         optimizer.zero_grad()

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from scalebench.worker.attach import hooks
 from scalebench.worker.attach.batches import Batches, Inputs
 from scalebench.worker.attach.calls import Between, OptimizerCalls
+from scalebench.worker.attach.checks import Checks
 from scalebench.worker.attach.hooks import SEEN, catch_up
 from scalebench.worker.attach.problems import ScriptProblem
 from scalebench.worker.attach.traffic import TrafficWatch
@@ -39,6 +40,7 @@ class Counter:
         self.between = Between()
         self.traffic = TrafficWatch()
         self.inputs = Inputs()
+        self.checks = Checks("cpu", 1)
         self.seen = 0
         self.loaded = 0
 
@@ -48,7 +50,7 @@ class Counter:
     def loads(self, *_: object, **__: object) -> None:
         self.loaded += 1
 
-    def backward(self) -> None:
+    def backward(self, _: object = None) -> None:
         self.calls.backward()
         self.batches.backward()
 

@@ -1,0 +1,143 @@
+"""How a rank learns: its losses, what they are divided by, its gradient, its learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from scalebench.worker.attach.checks.replicas import num_copies
+
+MOST_LOSSES = 32
+"""So many are kept, the first ones."""
+
+LAST_STEP = 40
+"""After so many steps nothing is noted of the losses any more."""
+
+DEEPEST = 8
+"""Operations between a loss and what it is the mean of."""
+
+PASSES_OF = (1, 2, 3)
+"""Steps whose backward passes are looked at."""
+
+
+class Learning:
+    """What is noted of the first steps.
+
+    Attributes:
+        last_step: After it there is no more to note.
+    """
+
+    def __init__(self) -> None:
+        self.last_step = LAST_STEP
+        self._losses: list[Any] = []
+        self._passes: list[list[Any]] = []
+        self._rates: list[list[float]] = []
+        self._norms: list[float | None] = [None, None]
+
+    def backward(self, step: int, roots: Any) -> None:
+        """Note what a backward pass computes the gradients of.
+
+        Args:
+            step: Calls of optimizers so far.
+            roots: Tensors.
+        """
+        loss = roots[0] if isinstance(roots, (tuple, list)) and len(roots) == 1 else roots
+        if type(loss) is not torch.Tensor or loss.numel() != 1:
+            loss = None
+        if step <= self.last_step and len(self._losses) < MOST_LOSSES:
+            self._losses.append([step, None if loss is None else loss.detach().clone()])
+        if step in PASSES_OF:
+            self._passes.append([step, *(divided_by(loss) if loss is not None else (None, None))])
+
+    def gradients(self, optimizers: Sequence[Any]) -> None:
+        """Note the gradient after a backward pass of the first step."""
+        self._norms[0] = _squares(optimizers)
+
+    def applied(self, optimizers: Sequence[Any]) -> None:
+        """Note the gradient that an optimizer has applied."""
+        self._norms[1] = _squares(optimizers)
+
+    def rate(self, step: int, *optimizers: Any) -> None:
+        """Note the largest learning rate of an optimizer."""
+        rates = [float(g["lr"]) for one in optimizers for g in one.param_groups if "lr" in g]
+        if rates:
+            self._rates.append([step, max(rates)])
+
+    def noted(self) -> dict[str, Any]:
+        """Return what is compared between ranks, numbers of ranks, and launches.
+
+        Returns:
+            ``losses``: step and loss of the first backward passes (null: no number). ``passes``:
+            step, factor and kind, see `divided_by`. ``gradient``: squares of this rank's part of
+            the gradient of the first step, after its last backward pass and when the optimizer
+            had applied it. ``rates``: step and learning rate. ``seed``: of torch.
+        """
+        losses = [[step, None if one is None else float(one)] for step, one in self._losses]
+        return {
+            "losses": losses,
+            "passes": self._passes,
+            "gradient": self._norms,
+            "rates": self._rates,
+            "seed": torch.initial_seed(),
+        }
+
+
+def _squares(optimizers: Sequence[Any]) -> float | None:
+    """Return this rank's part of the squared norm of all gradients; None: there are none."""
+    total: Any = 0.0
+    parameters = {
+        id(p): p
+        for one in optimizers
+        if one is not None
+        for group in one.param_groups
+        for p in group["params"]
+        if p.grad is not None
+    }
+    for p in parameters.values():
+        own = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+        if own.layout is torch.strided and own.numel():
+            norm = torch.linalg.vector_norm(own.detach(), dtype=torch.float64)
+            total = total + norm**2 / num_copies(p)
+    return float(total) or None
+
+
+def divided_by(loss: Any) -> tuple[float | None, str | None]:
+    """Return by what a loss is multiplied, and what it is: ``mean``, ``sum``; null: not known.
+
+    Follows the operations that made it, from the last one back, as long as they are of one number.
+    A gradient scaler's factor, a power of two above one, does not count.
+    """
+    factor, node = 1.0, loss.grad_fn
+    for _ in range(DEEPEST):
+        name = node.name() if node is not None else ""
+        if name in ("MeanBackward0", "MeanBackward1"):
+            return factor, "mean"
+        if name in ("SumBackward0", "SumBackward1"):
+            return factor, "sum"
+        reduction = getattr(node, "_saved_reduction", None)
+        if reduction is not None:
+            return factor, {1: "mean", 2: "sum"}.get(reduction)
+        if name in ("DivBackward0", "MulBackward0"):
+            other = getattr(node, "_saved_other", None)
+            if other is None or other.numel() != 1 or len(_inputs(node)) != 1:
+                return factor, None
+            by = float(other)
+            scales = name == "MulBackward0" and by > 1 and by.as_integer_ratio()[1] == 1
+            if name == "DivBackward0":
+                factor /= by
+            elif not (scales and int(by) & (int(by) - 1) == 0):
+                factor *= by
+        elif len(_inputs(node)) != 1 or name not in PASSED_ON:
+            return factor, None
+        node = _inputs(node)[0]
+    return factor, None
+
+
+PASSED_ON = ("ToCopyBackward0", "CloneBackward0", "ViewBackward0", "SqueezeBackward0")
+"""Operations that leave a number as it is."""
+
+
+def _inputs(node: Any) -> list[Any]:
+    return [one for one, _ in getattr(node, "next_functions", ()) if one is not None]

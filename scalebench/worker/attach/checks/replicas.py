@@ -1,0 +1,330 @@
+"""What ranks hold alike: parameters, buffers, and the random numbers that dropout draws.
+
+DDP, DeepSpeed's ZeRO up to stage 2 and FSDP1's NO_SHARD keep whole copies. Hybrid sharding (FSDP1,
+FSDP2, any DTensor with a replicated dimension) keeps equal shards: those are compared. What one
+rank alone holds cannot differ from anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+MOST_SUMS = 256
+"""Tensors that follow each other share one where there are more."""
+
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element → integers of that size."""
+
+NO_WRAPPER = "nothing that keeps copies alike wraps the model"
+NOW_AND_THEN = "the models are averaged now and then, and differ in between"
+DIVIDED = "each rank holds other parts, of which there is no second copy"
+UNLIKE = "several wrappers keep copies on different ranks"
+
+
+class Held(NamedTuple):
+    """A tensor that other ranks hold as well.
+
+    Attributes:
+        ranks: Those; None: all.
+        of: Weak reference to what it is taken from.
+        is_buffer: Whether it is a buffer, and no parameter.
+    """
+
+    name: str
+    ranks: tuple[int, ...] | None
+    of: Any
+    is_buffer: bool = False
+
+
+class Replicas:
+    """Sums of what is held alike, at several moments; takes about as long as reading it."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._held: list[list[Held]] = []
+        self._unavailable: str | None = NO_WRAPPER
+        self._moments: list[dict[str, Any]] = []
+        self._states: list[list[int]] = []
+        self._late = False
+        self._modules: list[Any] = []
+        self._broadcast = False
+
+    def look(self, step: int, optimizers: Sequence[Any]) -> None:
+        """Note the sums before the gradients of a step are computed."""
+        held = [one for chunk in self._held for one in chunk]
+        if not held or any(one.of() is None for one in held):
+            self._find([one for one in optimizers if one is not None])
+            self._moments.clear()
+        self._moments += [{"step": step, "sums": list(map(_sums, self._held))}]
+        self._states.append([step, _random_state(self._device)])
+
+    def look_at_end(self, step: int, optimizers: Sequence[Any]) -> None:
+        """Note the sums after the last step, unless the ranks were still to exchange them."""
+        if not self._late:
+            self.look(step, optimizers)
+            self._states.pop()  # of a moment between two steps nothing is drawn
+
+    def _find(self, optimizers: Sequence[Any]) -> None:
+        found = _wrappers()
+        self._modules = [one for module in found.all for one in module.modules()]
+        self._late = any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers)
+        self._broadcast = any(getattr(one, "broadcast_buffers", False) for one in found.ddp)
+        try:
+            held, self._unavailable = list(_held(found, optimizers)), None
+        except _NotAlike as why:
+            held, self._unavailable = [], str(why)
+        self._held = list(_chunks(held))
+
+    def noted(self) -> dict[str, Any]:
+        """Return what is compared between ranks.
+
+        Returns:
+            ``held``: name, ranks (null: all), and whether it is a buffer, of each sum. ``moments``:
+            ``step`` and ``sums`` (bits, sum and norm of the values). ``replicas_unavailable``: why
+            there are none. ``broadcasts``: whether DDP gives all ranks the buffers of rank 0.
+            ``states``: step and checksum of the random state. ``dropouts``, ``batch_norms``:
+            modules that draw random numbers, and that normalise by the batch of one rank.
+        """
+        return {
+            "held": [[_name_of(chunk), chunk[0].ranks, chunk[0].is_buffer] for chunk in self._held],
+            "moments": self._moments if self._held else [],
+            "replicas_unavailable": self._unavailable,
+            "broadcasts": self._broadcast,
+            "states": self._states,
+            "dropouts": sum(_drops(one) for one in self._modules),
+            "batch_norms": sum(_normalises_alone(one) for one in self._modules),
+        }
+
+
+class _NotAlike(Exception):
+    """Nothing is held alike; the text says why."""
+
+
+class _Wrappers(NamedTuple):
+    ddp: list[Any]
+    deepspeed: list[Any]
+    fsdp1: list[Any]
+    fsdp2: list[Any]
+
+    @property
+    def all(self) -> list[Any]:
+        return [*self.ddp, *self.deepspeed, *self.fsdp1, *self.fsdp2]
+
+
+def _wrappers() -> _Wrappers:
+    """Return the outermost modules that distribute others, by their kind."""
+    names = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule")
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for one in gc.get_objects():
+        kind: Any = type(one)
+        if issubclass(kind, torch.nn.Module) and "_parameters" in vars(one):
+            bases = {
+                base.__name__
+                for base in kind.__mro__
+                if base.__module__.split(".")[0] in ("torch", "deepspeed")
+            }
+            for name in bases.intersection(names):
+                found[name].append(one)
+    return _Wrappers(*(found[name] for name in names))
+
+
+def _held(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:
+    divided = list(_of_shards(found, optimizers))
+    trained = [p for one in optimizers for group in one.param_groups for p in group["params"]]
+    if found.fsdp1 or any(hasattr(p, "device_mesh") for p in trained):
+        if not divided:
+            raise _NotAlike(DIVIDED)
+        yield from divided
+    elif found.deepspeed:
+        yield from _of_deepspeed(found.deepspeed)
+    elif found.ddp:
+        yield from _of_ddp(found.ddp, trained)
+    else:
+        raise _NotAlike(NO_WRAPPER)
+
+
+def _of_ddp(wrapped: Sequence[Any], trained: Sequence[Any]) -> Iterator[Held]:
+    groups = {_members(getattr(module, "process_group", None)) for module in wrapped}
+    if any("SGD" in str(hook) for one in wrapped for hook in _hooks(one)):
+        raise _NotAlike(NOW_AND_THEN)
+    if len(groups) > 1:
+        raise _NotAlike(UNLIKE)
+    ranks = groups.pop()
+    known: set[int] = set()
+    ignored: set[int] = set()
+    for module in wrapped:
+        left_out = getattr(module, "parameters_to_ignore", ())
+        for name, parameter in module.module.named_parameters():
+            if name in left_out:
+                ignored.add(id(parameter))
+            elif id(parameter) not in known:
+                known.add(id(parameter))
+                yield Held(name, ranks, weakref.ref(parameter))
+        for name, buffer in _buffers(module.module):
+            if name not in left_out:
+                yield Held(name, ranks, weakref.ref(buffer), is_buffer=True)
+    others = {id(p): p for p in trained if id(p) not in ignored | known}
+    names = dict(_owned(others))
+    for key, parameter in others.items():
+        name = names.get(key, "a parameter")
+        yield Held(f"{name}, outside of DDP", ranks, weakref.ref(parameter))
+
+
+def _buffers(model: Any) -> Iterator[tuple[str, Any]]:
+    """Return the buffers that ranks are meant to hold alike.
+
+    BatchNorm's own statistics are those of each rank by design, as DDP's documentation says. What
+    is not saved, and single numbers, may be anything: counters, masks.
+    """
+    kinds: Any = torch.nn.modules.batchnorm
+    for name, module in model.named_modules():
+        alone = isinstance(module, kinds._NormBase) and not isinstance(
+            module, torch.nn.SyncBatchNorm
+        )
+        for own, buffer in module.named_buffers(recurse=False):
+            is_saved = own not in module._non_persistent_buffers_set
+            if is_saved and not alone and buffer.is_floating_point() and buffer.numel() > 1:
+                yield f"{name}.{own}" if name else own, buffer
+
+
+def _owned(wanted: Any) -> Iterator[tuple[int, str]]:
+    """Name parameters by the modules that have them."""
+    for one in gc.get_objects() if wanted else ():
+        if issubclass(type(one), torch.nn.Module):
+            for name, parameter in vars(one).get("_parameters", {}).items():
+                if id(parameter) in wanted:
+                    yield id(parameter), f"{name} of {type(one).__name__}"
+
+
+def _of_deepspeed(engines: Sequence[Any]) -> Iterator[Held]:
+    for engine in engines:
+        named = list(engine.module.named_parameters())
+        if any(hasattr(parameter, "ds_id") for _, parameter in named):  # ZeRO-3
+            raise _NotAlike(DIVIDED)
+        ranks = _members(getattr(engine, "data_parallel_group", None))
+        for name, parameter in named:
+            yield Held(name, ranks, weakref.ref(parameter))
+
+
+def _of_shards(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:
+    for module in found.fsdp1:
+        handle = getattr(module, "_handle", None)
+        flat = getattr(handle, "flat_param", None)
+        strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
+        group = {"NO_SHARD": "process_group"}.get(strategy, "_inter_node_pg")
+        if flat is not None and ("HYBRID" in strategy or strategy == "NO_SHARD"):
+            ranks = _members(getattr(module, group, None))
+            yield Held(", ".join(getattr(flat, "_fqns", ())[:2]), ranks, weakref.ref(flat))
+    names = dict(_named_by_fsdp2(found.fsdp2))
+    trained = [p for one in optimizers for group in one.param_groups for p in group["params"]]
+    for number, parameter in enumerate(trained):
+        ranks = _copies_of(parameter)
+        if ranks is not None and len(ranks) > 1:
+            name = names.get(id(parameter), f"parameter {number} of the optimizer")
+            yield Held(name, ranks, weakref.ref(parameter))
+
+
+def _named_by_fsdp2(modules: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """Name sharded parameters: a module itself knows them only while they are not gathered."""
+    for module in modules:
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None) or [
+            getattr(state, "_fsdp_param_group", None)
+        ]
+        for group in groups:
+            for one in getattr(group, "fsdp_params", ()):
+                name = getattr(one, "_param_fqn", None)
+                if name:
+                    yield id(one.sharded_param), name
+
+
+def _copies_of(parameter: Any) -> tuple[int, ...] | None:
+    """Return the ranks that hold the same part of a DTensor; None: it is none."""
+    mesh = getattr(parameter, "device_mesh", None)
+    place = None if mesh is None else mesh.get_coordinate()
+    if mesh is None or place is None:
+        return None
+    at = tuple(
+        slice(None) if placed.is_replicate() else place[i]
+        for i, placed in enumerate(parameter.placements)
+    )
+    return tuple(int(rank) for rank in mesh.mesh[at].reshape(-1))
+
+
+def num_copies(parameter: Any) -> int:
+    """Return how many ranks hold the same part of a parameter."""
+    ranks = _copies_of(parameter)
+    world = int(torch.distributed.get_world_size()) if torch.distributed.is_initialized() else 1
+    if ranks is None:
+        return world
+    return max(1, len(ranks) * world // int(parameter.device_mesh.size()))
+
+
+def _hooks(wrapped: Any) -> Any:
+    return getattr(wrapped, "_comm_hooks", None) or ()
+
+
+def _members(group: Any) -> tuple[int, ...] | None:
+    """Return the ranks of a group; None: all of them."""
+    ranks = torch.distributed.get_process_group_ranks(group)
+    return None if len(ranks) == torch.distributed.get_world_size() else tuple(ranks)
+
+
+def _drops(module: Any) -> bool:
+    kinds: Any = torch.nn.modules
+    draws = isinstance(module, kinds.dropout._DropoutNd) and module.p > 0
+    attends = isinstance(module, torch.nn.MultiheadAttention) and module.dropout > 0
+    return bool(module.training and (draws or attends))
+
+
+def _normalises_alone(module: Any) -> bool:
+    kinds: Any = torch.nn.modules.batchnorm
+    known = isinstance(module, kinds._BatchNorm) and not isinstance(module, torch.nn.SyncBatchNorm)
+    return known and bool(module.training)
+
+
+def _random_state(device: str) -> int:
+    of_cuda = device == "cuda" and torch.cuda.is_initialized()
+    state = torch.cuda.get_rng_state() if of_cuda else torch.get_rng_state()
+    return zlib.crc32(bytes(state.numpy()))
+
+
+def _chunks(held: Sequence[Held]) -> Iterator[list[Held]]:
+    """Put tensors of one kind together that follow each other, so that there are not too many."""
+    kinds: dict[Any, list[Held]] = {}
+    for one in held:
+        kinds.setdefault((one.ranks, one.is_buffer), []).append(one)
+    each = -(-len(held) // MOST_SUMS) or 1
+    for some in kinds.values():
+        for first in range(0, len(some), each):
+            yield some[first : first + each]
+
+
+def _name_of(chunk: Sequence[Held]) -> str:
+    first, last = chunk[0].name, chunk[-1].name
+    return first if len(chunk) == 1 else f"{first} to {last}"
+
+
+def _sums(chunk: Sequence[Held]) -> list[float]:
+    """Return the bits, the sum and the norm of some tensors."""
+    known = [_local(one.of()) for one in chunk]
+    flat = [one.reshape(-1) for one in known if one.numel() and not one.is_complex()]
+    bits = sum(int(p.view(INTEGERS[p.element_size()]).sum()) for p in flat)
+    total = sum(float(p.sum(dtype=torch.float64)) for p in flat)
+    norm = sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in flat)
+    return [bits, total, norm**0.5]
+
+
+def _local(tensor: Any) -> Any:
+    """Return the part of a tensor that this rank keeps."""
+    shard = getattr(tensor, "_local_shard", None)  # of FSDP1, also while it is gathered
+    if shard is not None:
+        return shard.detach()
+    detached = tensor.detach()
+    return detached.to_local() if hasattr(detached, "to_local") else detached
