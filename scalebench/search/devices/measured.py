@@ -21,7 +21,7 @@ from scalebench.records.summary import Summary
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.job import Framework, Job
 from scalebench.search.model import Models, SearchModel
-from scalebench.search.space import Candidates, Floats, Ints
+from scalebench.search.space import DEFAULT_BUCKET_MB, Candidates, Floats, Ints
 from scalebench.search.speed import DEVICE_TYPES, device_type
 
 NEEDED = ("gpus", "layers", "width", "heads", "sequence", "batch")
@@ -151,7 +151,7 @@ def read_rows(path: Path) -> list[MeasuredRow]:
     missing = [name for name in NEEDED if name not in names]
     if missing or not names & set(SPEEDS):
         lacks = ", ".join(missing) or f"a speed (one of {', '.join(SPEEDS)})"
-        raise UsageError(f"{path} lacks {lacks}. See docs/search.md for the columns.")
+        raise UsageError(f"{path} lacks {lacks}. See docs/predictions.md for the columns.")
     unknown = sorted(str(n) for n in names - set(MeasuredRow.model_fields) - set(SPEEDS))
     if unknown:
         raise UsageError(f"{path} has unknown columns: {', '.join(unknown)}. Leave them out.")
@@ -291,15 +291,15 @@ def _rows_of_run(path: Path) -> list[MeasuredRow]:
 
 
 def rows_of_summary(summary: Summary, gpu: str) -> list[MeasuredRow]:
-    """Return the rows of a run that the search knows: built-in transformers in 16 bits."""
-    from scalebench.search.scores import choice_of_row, model_of
+    """Return the rows that the search knows: transformers in 16 bits, with the usual buckets."""
+    from scalebench.search.scores import choice_of_row, is_scored, model_of
 
     found = []
     for row in summary.rows:
         model, choice = model_of(row.workload), choice_of_row(row)
-        if row.status != "ok" or row.step_s is None or model is None or isinstance(choice, str):
+        if not is_scored(row) or row.step_s is None or model is None or isinstance(choice, str):
             continue
-        if choice.precision != "bfloat16":
+        if choice.precision != "bfloat16" or choice.bucket_mb != DEFAULT_BUCKET_MB:
             continue
         names = ("tensor", "context", "pipeline", "expert", "zero", "chunks", "checkpointing",
                  "precision", "context_method")  # fmt: skip
