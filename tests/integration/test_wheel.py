@@ -12,6 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from scalebench.cli import cli
 from tests.integration.conftest import TRACED, row_of
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,8 @@ def test_the_wheel_does_the_main_job(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     command = str(environment / "bin" / "scalebench")
+    for name in cli.commands:
+        assert checked(command, name, "--help", cwd=elsewhere).startswith("Usage: scalebench")
     flags = [flag for flag in TRACED if flag != "--no-report"]
     out = checked(command, "run", "ddp", "-k", "1mb", "--gpus", "1,2", *flags, cwd=elsewhere)
     (page,) = [line for line in out.splitlines() if line.startswith("Report")]
