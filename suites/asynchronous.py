@@ -9,6 +9,9 @@ from scalebench import (
     Gossip,
     LocalSgd,
     ParameterServer,
+    PipeDream,
+    PipeDream2BW,
+    Pipeline,
     Plain,
     Race,
     Recipe,
@@ -39,6 +42,9 @@ OPTIONAL = {
     "server-priority": (ParameterServer(staleness_bound=0, pushes="priority"), 1e-3),
     "servers-2": (ParameterServer(servers=2), 5e-4),
     "gossip-8": (Gossip(period=8), 1e-3),
+    "1f1b": (Pipeline(schedule="1f1b", microbatches=4), 1e-3),
+    "pipedream": (PipeDream(), 1e-3),
+    "pipedream-2bw": (PipeDream2BW(microbatches=4), 1e-3),
 }
 
 SUITE = Suite(

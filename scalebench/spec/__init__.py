@@ -27,6 +27,8 @@ from scalebench.spec.strategies.without_lockstep import (
     Gossip,
     LocalSgd,
     ParameterServer,
+    PipeDream,
+    PipeDream2BW,
     WithoutLockstep,
 )
 from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
@@ -64,6 +66,8 @@ __all__ = [
     "Mesh",
     "Name",
     "ParameterServer",
+    "PipeDream",
+    "PipeDream2BW",
     "Pipeline",
     "Plain",
     "Purpose",

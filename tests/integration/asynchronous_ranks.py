@@ -26,6 +26,8 @@ from scalebench.spec import (
     Gossip,
     LocalSgd,
     ParameterServer,
+    PipeDream,
+    PipeDream2BW,
     StepPlan,
     Strategy,
 )
@@ -73,6 +75,31 @@ def classification(shard: Shard) -> Workload:
         batches=ResidentBatches("points", 200, shard, lambda i: (points[i], classes[i])),
         loss=lambda module, batch: nn.functional.cross_entropy(module(batch[0]), batch[1]),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM),
+    )
+
+
+class Tied(nn.Module):
+    """The last layer of a network that uses the matrix of the first once more."""
+
+    def __init__(self, first: nn.Linear) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[B, 6]`` to ``[B, 6]``."""
+        return nn.functional.linear(x, self.first.weight)
+
+
+def in_layers(shard: Shard, tied: bool) -> Workload:
+    """Return a perceptron of as many layers as there are ranks; the last may share the first's."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(6, 6, bias=False), nn.Tanh()) for _ in range(4)]
+    layers[3] = nn.Sequential(Tied(layers[0][0])) if tied else layers[3]
+    return replace(
+        regression(shard),
+        module=nn.Sequential(*layers),
+        layers=tuple(layers),
+        loss=lambda module, batch: nn.functional.mse_loss(module(batch[0]).sum(1, True), batch[1]),
     )
 
 
@@ -289,6 +316,77 @@ def gradient(workload: Workload, parameters: torch.Tensor, batch: Any) -> torch.
     return torch.cat([one.flatten() for one in found])
 
 
+PIPES = {"pipedream": PipeDream(split="even"), "2bw": PipeDream2BW(split="even", microbatches=4)}
+
+
+def pipedream(ranks: Ranks) -> dict[str, Any]:
+    """Train stages that are never flushed; compare with one process that keeps all versions."""
+    found: dict[str, Any] = {}
+    for name, strategy in PIPES.items():
+        for tied in (False, True):
+            cell = make_cell(strategy, ranks.world_size)
+            cell = cell.model_copy(update={"rank_batch": cell.global_batch})
+            context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device, ranks.job.control)
+            training = build_training(in_layers(context.shard, tied), context)
+            batches = list(in_layers(context.shard, tied).batches)
+            for batch in batches[:9]:
+                training.step(batch)
+            training.settle()
+            held_out = training.held_out_loss(batches[0])
+            for batch in batches[9:]:
+                training.step(batch)
+            training.finish()
+            whole = in_layers(context.shard, tied)
+            halfway = versions_in_one_process(strategy, whole, batches[:9])
+            nn.utils.vector_to_parameters(
+                torch.cat(halfway[: len(list(whole.module.parameters()))]),
+                whole.module.parameters(),
+            )
+            expected = float(whole.loss(whole.module, batches[0]).detach())
+            alone = versions_in_one_process(strategy, in_layers(context.shard, tied), batches)
+            fresh = versions_in_one_process(strategy, in_layers(context.shard, tied), batches, 0)
+            found[f"{name} tied" if tied else name] = training.facts | {
+                "as simulated": distance(flat(training), alone[ranks.rank]),
+                "from the newest": distance(fresh[ranks.rank], alone[ranks.rank]),
+                "sent": training.sent_bytes,
+                "held out": None if held_out is None else float(held_out.detach()) / expected,
+                "kept bytes": sum(
+                    {t.data_ptr(): t.nbytes for t in training.kept_shards()}.values()
+                ),
+            }
+    return found
+
+
+def versions_in_one_process(
+    strategy: PipeDream, workload: Workload, batches: list[Any], age: int = 1
+) -> list[torch.Tensor]:
+    """Return each stage's weights in the end, shape [stages, Ψ], by the papers' equations.
+
+    PipeDream: ``w_s(t+1) = w_s(t) - η·∇f(w_1(t-S+1), …, w_S(t))``; 2BW: ``W(t+1) = W(t) -
+    η·∇f(W(t-1))``. A shared matrix is one of the first stage. With an age of 0 no weights are old.
+    """
+    module, layers = workload.module, len(workload.layers)
+    names = list(dict(module.named_parameters()))
+    kept = [[dict(module.named_parameters())[name].detach().clone()] for name in names]
+    momentum = [torch.zeros_like(versions[0]) for versions in kept]
+    late = [age * strategy.staleness(stage, layers) for stage in range(layers)]
+    for number, (x, y) in enumerate(batches):
+        used = [
+            versions[max(number - late[stage], 0)].clone().requires_grad_()
+            for stage, versions in enumerate(kept)
+        ]
+        output = torch.func.functional_call(module, dict(zip(names, used, strict=True)), x)
+        gradients = torch.autograd.grad(workload.loss(lambda _, out=output: out, (x, y)), used)
+        for stage, gradient in enumerate(gradients):
+            momentum[stage] = MOMENTUM * momentum[stage] + gradient
+            kept[stage].append(kept[stage][-1] - RATE * momentum[stage])
+    ahead = [layers - 1 - stage for stage in range(layers)]
+    parts = strategy.microbatches
+    steps = [(len(batches) * parts - slots) // parts for slots in ahead]
+    in_the_end = [versions[steps[stage]].flatten() for stage, versions in enumerate(kept)]
+    return [*in_the_end, in_the_end[0]] if len(in_the_end) < layers else in_the_end
+
+
 def fedavg(ranks: Ranks) -> dict[str, Any]:
     """Train every client on all its samples for a step; compare with a step on all samples."""
     everybody = FedAvg(period=1, clients=8, clients_per_rank=2, concentration=1.0)
@@ -406,6 +504,7 @@ CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
     "gossip": gossip,
     "elastic": elastic,
     "fedavg": fedavg,
+    "pipedream": pipedream,
     "parameter-server": parameter_server,
     "whole-layers": whole_layers,
     "slow-rank": slow_rank,

@@ -106,6 +106,32 @@ def test_elastic_averaging_trains_as_its_simulation_in_one_process(
         assert found["sent of 3 exchanges"] == pytest.approx(3 * ALL_REDUCE)
 
 
+@pytest.mark.parametrize("tied", ["", " tied"])
+@pytest.mark.parametrize("name", ["pipedream", "2bw"])
+def test_a_pipeline_that_is_not_flushed_trains_by_its_papers_equation(
+    reports: Found, name: str, tied: str
+) -> None:
+    """Each stage has the weights, versions and staleness of the law; so has a shared matrix."""
+    batches, activations, matrix = 12, 4 * 4 * NUM_RANKS * 6, 4 * 6 * 6
+    for stage, report in enumerate(reports):
+        found, ahead = report["pipedream"][name + tied], NUM_RANKS - 1 - stage
+        assert found["as simulated"] < ROUNDING < found["from the newest"] / 100
+        law = ahead if name == "pipedream" else 1
+        done = batches - ahead if name == "pipedream" else batches - (ahead > 0)
+        begun = {str(steps): 1 for steps in range(law)}
+        assert found["staleness"] == begun | {str(law): done - law}
+        versions = ahead + 1 if name == "pipedream" else 2
+        assert found["weight_versions"] == versions and found["stage_bytes"] == matrix
+        assert found["stash_bytes"] == (versions - 1) * matrix
+        assert found["kept bytes"] == versions * matrix
+        back = batches - ahead if name == "pipedream" else batches - ahead / 4
+        summed = done * matrix if tied and stage in (0, 3) else 0
+        sent = (stage < 3) * batches * activations + (stage > 0) * back * activations + summed
+        assert found["sent"] == sent
+        assert (found["held out"] is None) == (stage < 3)
+    assert reports[3]["pipedream"][name + tied]["held out"] == pytest.approx(1, rel=1e-5)
+
+
 def test_fedavg_with_one_step_on_all_samples_is_synchronous_sgd(
     reports: Found,
 ) -> None:

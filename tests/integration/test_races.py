@@ -71,7 +71,10 @@ def test_the_race_of_the_documents(scalebench: Scalebench, project: Path) -> Non
 
 
 WITHOUT_LOCKSTEP = """
-from scalebench import Case, FedAvg, LocalSgd, ParameterServer, Plain, Race, Recipe, Suite
+from scalebench import (
+    Case, FedAvg, LocalSgd, ParameterServer, PipeDream, PipeDream2BW, Pipeline, Plain, Race, Recipe,
+    Suite,
+)
 
 R = Recipe(optimizer="sgd", learning_rate=0.02)
 METHODS = {
@@ -79,6 +82,9 @@ METHODS = {
     "local": LocalSgd(period=4),
     "clients": FedAvg(period=2, clients=5, clients_per_rank=2),
     "server": ParameterServer(),
+    "1f1b": Pipeline(schedule="1f1b", microbatches=4),
+    "stashing": PipeDream(),
+    "2bw": PipeDream2BW(microbatches=4),
 }
 SUITE = Suite(
     name="apart",
@@ -107,6 +113,16 @@ def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
         assert sent_of(project / "r", case) == pytest.approx(
             all_reduces * 4 * row["num_parameters"]
         )
+    piped = ("plain.n1", "1f1b.n2", "stashing.n2", "2bw.n2")
+    ranks = {name: load_run(project / "r").results[f"apart.{name}.r0"].ranks for name in piped}
+    losses = {name: [[p.loss for p in rank.race or ()] for rank in ranks[name]] for name in piped}
+    (alone,) = losses["plain.n1"]
+    assert losses["1f1b.n2"] == 2 * [pytest.approx(alone, rel=1e-4)], "evaluated in stages"
+    for name, first in (("stashing.n2", {"0": 1, "1": 30}), ("2bw.n2", {"0": 1, "1": 30})):
+        one, other = losses[name]
+        assert one == other and one[0] == pytest.approx(alone[0], rel=1e-5) and one[-1] < one[0]
+        assert one[-1] != pytest.approx(alone[-1], rel=1e-6), "gradients are old"
+        assert ranks[name][0].facts["staleness"] == first
     server = load_run(project / "r").results["apart.server.n2.r0"].ranks[0]
     staleness = server.facts["staleness"]
     assert isinstance(staleness, dict)

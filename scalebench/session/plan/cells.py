@@ -18,6 +18,7 @@ from scalebench.spec import (
     Fsdp1,
     Grouped,
     Mesh,
+    PipeDream,
     Pipeline,
     Plain,
     Script,
@@ -121,7 +122,7 @@ def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
 
 def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str | None:
     """Say why ranks that share a GPU cannot run a strategy; None: they can."""
-    in_stages = isinstance(strategy, Pipeline) or (
+    in_stages = isinstance(strategy, Pipeline | PipeDream) or (
         isinstance(strategy, Mesh) and strategy.pipeline > 1
     )
     if in_stages and device == "cuda" and too_many:
@@ -160,6 +161,8 @@ def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
 
 def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) -> str | None:
     """Say why a strategy cannot run with N ranks, a workload or a batch; None: it can."""
+    if isinstance(strategy, PipeDream):
+        return why_no_pipeline(strategy.as_pipeline(), rank_batch, n)
     if isinstance(strategy, Pipeline):
         return why_no_pipeline(strategy, rank_batch, n)
     if isinstance(strategy, Mesh) and strategy.expert == 1 and strategy.ranks_per_pipeline(n) > 1:

@@ -24,6 +24,8 @@ from scalebench.spec.strategies.without_lockstep import (
     Gossip,
     LocalSgd,
     ParameterServer,
+    PipeDream,
+    PipeDream2BW,
 )
 
 Strategy = Annotated[
@@ -45,6 +47,8 @@ Strategy = Annotated[
     | ElasticAveraging
     | FedAvg
     | ParameterServer
+    | PipeDream
+    | PipeDream2BW
     | DeepSpeed
     | Accelerate
     | Fabric

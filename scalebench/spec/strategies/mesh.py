@@ -232,7 +232,7 @@ class Mesh(Tensor):
         sizes = self.axis_sizes(world_size)
         experts = self.as_expert()
         if sizes["pipeline"] > 1:
-            return self.as_pipeline().why_no_race(world_size)
+            return "no rank of a pipeline has the whole model, which a race evaluates"
         if sizes["context"] > 1:
             return self.as_context().why_no_race(world_size)
         if experts is not None:

@@ -57,10 +57,6 @@ class Pipeline(Execution):
             )
         return None
 
-    def why_no_race(self, world_size: int) -> str | None:
-        """Say why no rank can evaluate held-out samples by itself."""
-        return "no rank of a pipeline has the whole model, which a race evaluates"
-
     def pipelines(self, world_size: int) -> int:
         """Return the number of pipelines side by side."""
         return self.data_parallel

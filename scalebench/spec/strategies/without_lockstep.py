@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device
 from scalebench.spec.strategies.execution import Execution
+from scalebench.spec.strategies.pipelines import Pipeline
 
 
 class WithoutLockstep(Execution):
@@ -246,3 +247,89 @@ class ParameterServer(WithoutLockstep):
         if self.servers <= world_size:
             return None
         return f"{self.servers} servers are more than the {world_size} ranks; choose fewer"
+
+
+class PipeDream(WithoutLockstep):
+    """A pipeline that is never flushed: forward and backward passes of several batches alternate.
+
+    N ranks are N stages. Each steps as soon as it has its gradient of a batch, and keeps the
+    weights with which a batch went forwards for its backward pass (weight stashing). Source:
+    Narayanan et al. 2019, "PipeDream: Generalized Pipeline Parallelism for DNN Training".
+
+    Attributes:
+        microbatches: Parts of a batch: each batch passes the stages whole.
+        split: Which layers make a stage; see `Pipeline`.
+    """
+
+    kind: Literal["pipedream"] = "pipedream"
+    about = "PipeDream: an asynchronous pipeline with weight stashing"
+    period: Literal[1] = 1
+    microbatches: int = Field(1, ge=1, le=1)
+    split: Literal["balanced", "measured", "even", "unbalanced"] = "balanced"
+
+    def as_pipeline(self) -> Pipeline:
+        """Return the stages as those of a pipeline."""
+        return Pipeline(
+            schedule="gpipe",
+            microbatches=self.microbatches,
+            split=self.split,
+            autocast=self.autocast,
+            compile=self.compile,
+        )
+
+    def staleness(self, stage: int, num_stages: int) -> int:
+        """Return how many steps a gradient of a stage is old once the pipeline is full."""
+        return num_stages - 1 - stage
+
+    def weight_versions(self, stage: int, num_stages: int) -> int:
+        """Return how many versions of its weights a stage keeps, the newest among them."""
+        return num_stages - stage
+
+    def num_shards(self, world_size: int) -> int:
+        """Return 1: all stages train on the same samples."""
+        return 1
+
+    def num_parts(self, world_size: int) -> int:
+        """Return the parts of a batch."""
+        return self.microbatches
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if self.checkpointing:
+            return (
+                "a stage that recomputes its forward pass would do so with newer weights; give "
+                "checkpointing=False"
+            )
+        return None
+
+
+class PipeDream2BW(PipeDream):
+    """PipeDream-2BW: gradients of a batch's microbatches add up, and two versions suffice.
+
+    On every stage batch t passes with the weights after t − 1 batches, which all stages have by
+    then. Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training".
+
+    Attributes:
+        microbatches: Parts of a batch, at least as many as there are stages.
+    """
+
+    kind: Literal["pipedream-2bw"] = "pipedream-2bw"  # type: ignore[assignment]
+    about = "PipeDream-2BW: an asynchronous pipeline with double-buffered weights"
+    microbatches: int = Field(4, ge=1)
+
+    def staleness(self, stage: int, num_stages: int) -> int:
+        """Return 1, on every stage; 0 for one stage."""
+        return min(1, num_stages - 1)
+
+    def weight_versions(self, stage: int, num_stages: int) -> int:
+        """Return 2, on every stage; 1 for one stage."""
+        return min(2, num_stages)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if self.microbatches < world_size:
+            return (
+                f"two versions suffice for as many microbatches as stages: {self.microbatches} for "
+                f"{world_size} stages; give microbatches={world_size} or more, or PipeDream"
+            )
+        return super().why_not(device, world_size)

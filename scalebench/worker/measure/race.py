@@ -219,7 +219,7 @@ class RaceRun:
             with self.loop.training.judged_model():
                 there = context.alive
                 mine = own_part(batches, context)
-                total, count = held_out_loss(self.loop.training, self.workload, mine)
+                total, count = held_out_loss(self.loop.training, mine)
             sums = context.agree_sum([total, float(count)])
             if context.alive == there:  # else a rank was lost meanwhile, and its part with it
                 return sums[0] / sums[1] if math.isfinite(sums[0]) else math.inf
@@ -267,16 +267,15 @@ def held_out_of(workload: Workload, world_size: int, num_shards: int) -> list[ob
     return batches
 
 
-def held_out_loss(
-    training: Training, workload: Workload, batches: list[object]
-) -> tuple[float, int]:
-    """Return the sum of the mean losses of batches, and how many they are.
+def held_out_loss(training: Training, batches: list[object]) -> tuple[float, int]:
+    """Return the sum of the mean losses of batches, and how many of them this rank knows.
 
     Every rank takes part, with as many batches: a sharded strategy has to gather.
     """
     with evaluating(training.module):
-        losses = [workload.loss(training.module, batch).float() for batch in batches]
-    return float(torch.stack(losses).sum()), len(losses)
+        every = [training.held_out_loss(batch) for batch in batches]
+    losses = [loss.float() for loss in every if loss is not None]
+    return float(torch.stack(losses).sum()) if losses else 0.0, len(losses)
 
 
 @contextmanager

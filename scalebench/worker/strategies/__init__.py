@@ -13,6 +13,7 @@ from scalebench.worker.strategies.asynchronous.gossip import (
 )
 from scalebench.worker.strategies.asynchronous.local_sgd import DiLoCoTraining, LocalSgdTraining
 from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
+from scalebench.worker.strategies.asynchronous.pipedream import PipeDreamTraining
 from scalebench.worker.strategies.balanced import ddp_training
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
@@ -60,6 +61,8 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "elastic": ElasticAveragingTraining,
     "fedavg": FedAvgTraining,
     "parameter-server": ParameterServerTraining,
+    "pipedream": PipeDreamTraining,
+    "pipedream-2bw": PipeDreamTraining,
     "deepspeed": DeepSpeedTraining,
     "accelerate": AccelerateTraining,
     "fabric": FabricTraining,

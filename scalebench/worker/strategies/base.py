@@ -144,6 +144,14 @@ class Training:
         """
         return nullcontext()
 
+    def held_out_loss(self, batch: Any) -> torch.Tensor | None:
+        """Return the mean loss over a batch, of shape (); None: another rank knows it.
+
+        Every rank takes part: a sharded strategy has to gather.
+        """
+        loss: torch.Tensor = self.loss(self.module, batch)
+        return loss
+
     def own_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return the batches to train on, which a method that divides the data has of its own."""
         return batches

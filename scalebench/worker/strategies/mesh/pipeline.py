@@ -32,7 +32,7 @@ from scalebench.worker.strategies.execution import make_optimizer, precision
 from scalebench.worker.strategies.mesh.layers import hand_on_logits, local
 from scalebench.worker.strategies.mesh.training import MeshTraining
 from scalebench.worker.strategies.pipelining.actions import marked
-from scalebench.worker.strategies.pipelining.layout import Layout
+from scalebench.worker.strategies.pipelining.layout import Layout, receive, send
 from scalebench.worker.strategies.pipelining.schedule import build_schedule, inputs_of, loss_of
 from scalebench.worker.strategies.pipelining.stages import Stages
 from scalebench.worker.workloads.batches import num_samples, split
@@ -94,6 +94,21 @@ class InStages(Training):
         shared = losses.to(self.device)
         dist.all_reduce(shared, group=self.layout.pipeline)
         return super().share_losses(shared)
+
+    def held_out_loss(self, batch: Any) -> torch.Tensor | None:
+        """Pass a batch through the stages, forwards only; the last one knows the loss."""
+        passed: Any = None
+        for index, stage in self.own.modules.items():
+            before, after = (self.layout.neighbour(index, way) for way in (-1, 1))
+            if index == 0:
+                given = inputs_of(self.loss, batch)
+            else:
+                given = (passed if before is None else receive(before, self.device),)
+            passed = stage(*given)
+            if after is not None:
+                send(passed, after)
+        last = self.layout.num_stages - 1 in self.own.modules
+        return loss_of(self.loss, passed, batch) if last else None
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the gradients of the last step, each sent by a rank that holds it."""

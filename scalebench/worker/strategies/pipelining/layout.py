@@ -6,6 +6,7 @@ larger mesh says which ranks are in line.
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -85,6 +86,13 @@ class Layout:
         """Return the places in the pipeline of the ranks that hold some stages."""
         return tuple(sorted({self.line.index(self.rank_of[stage]) for stage in stages}))
 
+    def neighbour(self, stage: int, way: int) -> int | None:
+        """Return the rank of the stage before (-1) or after (1); None: it is this one, or none."""
+        there = stage + way
+        if not 0 <= there < self.num_stages or there in self.own:
+            return None
+        return self.rank_of[there]
+
     def average_over_pipelines(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Average the gradients over the pipelines."""
         if self.across is None:
@@ -94,6 +102,22 @@ class Layout:
         for gradient, work in zip(gradients, works, strict=True):
             work.wait()
             gradient /= self.num_pipelines
+
+
+def send(tensor: torch.Tensor, rank: int) -> None:
+    """Send a tensor of any shape to a rank that calls `receive`."""
+    dist.send_object_list([(tensor.shape, tensor.dtype)], rank, device=tensor.device)
+    dist.send(tensor.contiguous(), rank)
+
+
+def receive(rank: int, device: torch.device) -> torch.Tensor:
+    """Return the tensor that a rank sends with `send`, on a device."""
+    about: list[Any] = [None]
+    dist.recv_object_list(about, rank, device=device)
+    shape, dtype = about[0]
+    tensor = torch.empty(shape, dtype=dtype, device=device)
+    dist.recv(tensor, rank)
+    return tensor
 
 
 def side_by_side(world_size: int, pipelines: int) -> list[list[int]]:

@@ -17,6 +17,8 @@ from scalebench.spec import (
     Fsdp1,
     Mesh,
     ParameterServer,
+    PipeDream,
+    PipeDream2BW,
     Pipeline,
     Plain,
     Suite,
@@ -194,15 +196,29 @@ def raced(*cases, sizes=(1, 2)):
     return [cell for cell in plan.cells if cell.purpose != "inspect"]
 
 
-def test_who_cannot_be_evaluated_does_not_race():
-    (_, piped, odd), _ = (
-        raced(
-            Case(name="pipe", strategy=Pipeline(microbatches=2), batch_size=16),
-            Case(name="odd", strategy=Ddp(), batch_size=96),
-        )[i : i + 3]
-        for i in (0, 3)
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (Pipeline(microbatches=2), None),
+        (PipeDream(), None),
+        (PipeDream2BW(microbatches=2), None),
+        (PipeDream2BW(microbatches=1), "give microbatches=2 or more, or PipeDream"),
+        (PipeDream2BW(microbatches=3), "16 samples per pipeline cannot be split into 3"),
+        (PipeDream(checkpointing=True), "with newer weights; give checkpointing=False"),
+    ],
+)
+def test_pipelines_race_if_their_batch_can_be_cut(strategy, said):
+    cells = raced(Case(name="pipe", strategy=strategy, batch_size=16), sizes=(2,))
+    (reason,) = {cell.skip_reason for cell in cells if cell.case == "pipe"}
+    assert reason is None if said is None else said in reason
+
+
+def test_a_batch_that_is_not_evaluated_does_not_race():
+    (odd, *_) = (
+        cell
+        for cell in raced(Case(name="odd", strategy=Ddp(), batch_size=96))
+        if cell.case == "odd"
     )
-    assert "no rank of a pipeline has the whole model" in piped.skip_reason
     assert "every 128 samples" in odd.skip_reason and "a batch of 96" in odd.skip_reason
 
 

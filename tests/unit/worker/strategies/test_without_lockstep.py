@@ -7,9 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
+from scalebench.spec import PipeDream, PipeDream2BW, Plain
+from scalebench.spec.presets import GptShape
 from scalebench.spec.workload import Shard
+from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.optimizers import Lamb
+from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.asynchronous.chunks import (
     ELEMENTWISE,
     Waiting,
@@ -24,7 +29,8 @@ from scalebench.worker.strategies.asynchronous.fedavg import (
 )
 from scalebench.worker.strategies.asynchronous.gossip import contraction, neighbours
 from scalebench.worker.strategies.asynchronous.server import Server, TooFewWorkers
-from scalebench.worker.workloads.batches import ResidentBatches
+from scalebench.worker.workloads.batches import ResidentBatches, split
+from tests.builders.runs import make_cell
 
 RATE = 0.5
 
@@ -214,3 +220,34 @@ def test_models_come_together_by_the_second_eigenvalue_of_the_ring(num_ranks):
     assert values[-1] == pytest.approx(1)
     second = values[-2] if num_ranks > 1 else 0.0
     assert contraction(num_ranks) == pytest.approx(second, abs=1e-12)
+
+
+def trained_alone(strategy, parts=1):
+    """Parameters and losses of one rank after a few steps, by the names of its parameters."""
+    shape = GptShape(name="gpt-t", layers=1, heads=2, width=16, context=8, batch_size=4)
+    cell = make_cell("c", 1, strategy=strategy, workload=shape, global_batch=4, rank_batch=4)
+    context = RankContext(cell, 0, 0, torch.device("cpu"))
+    workload = fresh_workload(context)
+    training = build_training(workload, context)
+    losses = []
+    for _, batch in zip(range(4), workload.batches, strict=False):
+        if parts == 1:
+            losses.append(training.step(batch))
+            continue
+        training.optimizer.zero_grad()
+        of_parts = [training.forward_backward(one, parts) for one in split(batch, parts)]
+        training.optimizer.step()
+        losses.append(torch.stack(of_parts).sum())
+    return [*workload.module.parameters(), *losses], training
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parts"), [(PipeDream(), 1), (PipeDream2BW(microbatches=2), 2)]
+)
+def test_a_pipeline_of_one_stage_that_is_not_flushed_is_plain_training_bit_for_bit(strategy, parts):
+    plain, _ = trained_alone(Plain(), parts)
+    own, training = trained_alone(strategy)
+    assert all(torch.equal(one, other) for one, other in zip(own, plain, strict=True))
+    assert training.facts["staleness"] == {"0": 4}
+    assert (training.facts["weight_versions"], training.facts["stash_bytes"]) == (1, 0)
+    assert training.sent_bytes == 0
