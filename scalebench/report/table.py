@@ -150,6 +150,7 @@ def _show_suite(suite: str, rows: list[Row], screen: Screen) -> None:
     show(RACES, rows, screen)
     if any(not figures.traced for _, figures in races.looked_at(rows)):
         show(races.LOCKSTEP, rows, screen)
+        show(races.WEIGHTS, rows, screen)
     for one in RECOVERY:
         show(one, rows, screen)
     if said_of := frameworks.sentence(rows):

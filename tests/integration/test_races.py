@@ -102,7 +102,7 @@ SUITE = Suite(
 
 def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
     (project / "apart.py").write_text(WITHOUT_LOCKSTEP)
-    done = scalebench("run", "apart.py", "--gpus", "2", "--out", "r", "--no-report")
+    done = scalebench("run", "apart.py", "--gpus", "2", "--out", "r", "--no-report", "--verbose")
     assert done.returncode == 0, done.stderr
     for case, all_reduces in (("local", 8), ("clients", 8)):
         row = row_of(project / "r", case, 2)
@@ -123,6 +123,15 @@ def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
         assert one == other and one[0] == pytest.approx(alone[0], rel=1e-5) and one[-1] < one[0]
         assert one[-1] != pytest.approx(alone[-1], rel=1e-6), "gradients are old"
         assert ranks[name][0].facts["staleness"] == first
+        case, num_versions = name.split(".")[0], [2, 1] if name == "stashing.n2" else [2, 2]
+        for stage, versions in zip(
+            row_of(project / "r", case, 2)["lockstep"]["stages"], num_versions, strict=True
+        ):
+            for figure in ("staleness", "weight_versions"):
+                assert stage[figure] == stage[f"{figure}_law"] == versions - (figure[0] == "s")
+            assert stage["stash_bytes"] == stage["stash_law_bytes"]
+            assert (stage["stash_bytes"] > 0) == (versions > 1)
+    assert "Weights of earlier steps" in done.stdout
     server = load_run(project / "r").results["apart.server.n2.r0"].ranks[0]
     staleness = server.facts["staleness"]
     assert isinstance(staleness, dict)

@@ -9,9 +9,10 @@ from scalebench.analysis.rows.fields import Context, Fields, null
 from scalebench.analysis.timing.steps import mean_losses
 from scalebench.records.rank import RankRecord
 from scalebench.records.rows.budget import Budget
-from scalebench.records.rows.lockstep import LockstepFigures, RankShares
+from scalebench.records.rows.lockstep import LockstepFigures, RankShares, StageFigures
 from scalebench.records.run import CellResult
 from scalebench.records.summary import Row
+from scalebench.spec import PipeDream
 
 NO_RACE = "the suite is no race"
 ONE_RANK = "one rank waits for no other"
@@ -44,7 +45,11 @@ def lockstep_of(
         ranks = [shares for result in counted for shares in shares_of(result)]
         stale, dropped = staleness_of(rank for result in counted for rank in result.ranks)
         return LockstepFigures(
-            ranks=_means(ranks), traced=False, staleness=stale or None, num_dropped=dropped
+            ranks=_means(ranks),
+            traced=False,
+            staleness=stale or None,
+            stages=stages_of(counted),
+            num_dropped=dropped,
         )
     if budget is None or not budget.ranks:
         return NOT_TOLD
@@ -92,6 +97,31 @@ def staleness_of(ranks: Iterable[RankRecord]) -> tuple[dict[int, int], int]:
         counts.update({int(steps): int(count) for steps, count in found.items()})
         dropped += int(rank.facts.get("dropped") or 0)
     return dict(sorted(counts.items())), dropped
+
+
+def stages_of(results: Sequence[CellResult]) -> list[StageFigures] | None:
+    """Return what stages of a pipeline that is never flushed kept; None: it is another strategy."""
+    strategy = results[0].cell.strategy
+    if not isinstance(strategy, PipeDream):
+        return None
+    found, num_stages = [], len(results[0].ranks)
+    for stage in range(num_stages):
+        facts = [
+            rank.facts for one in results for rank in one.ranks if rank.facts["stage"] == stage
+        ]
+        versions = strategy.weight_versions(stage, num_stages)
+        found.append(
+            StageFigures(
+                stage=stage,
+                staleness=max(int(steps) for one in facts for steps in one["staleness"]),
+                staleness_law=strategy.staleness(stage, num_stages),
+                weight_versions=max(one["weight_versions"] for one in facts),
+                weight_versions_law=versions,
+                stash_bytes=max(one["stash_bytes"] for one in facts),
+                stash_law_bytes=(versions - 1) * facts[0]["stage_bytes"],
+            )
+        )
+    return found
 
 
 def _block_sums(rank: RankRecord) -> list[float]:

@@ -24,20 +24,41 @@ class RankShares(RowPart):
     num_batches: FiniteFloat | None = None
 
 
+class StageFigures(RowPart):
+    """How old the weights of a stage's gradients were, and what keeping them took, with its law.
+
+    Attributes:
+        stage: From 0.
+        staleness: The most steps between the weights of a gradient and the step by it.
+        weight_versions: The most that were kept at a time, the newest ones among them.
+        stash_bytes: The most that the others took.
+    """
+
+    stage: int
+    staleness: int
+    staleness_law: int
+    weight_versions: int
+    weight_versions_law: int
+    stash_bytes: int
+    stash_law_bytes: int
+
+
 class LockstepFigures(RowPart):
     """Where the ranks' time went, and what training without lockstep cost instead.
 
     Attributes:
         ranks: In order.
         traced: Whether traced steps told, not the strategy's own clock.
-        staleness: Steps that the servers made between a gradient's parameters and its arrival →
-            gradients, of all servers and launches; null: there are no servers.
+        staleness: Steps that a server or a stage made between a gradient's parameters and its
+            arrival → gradients, of all of them and all launches; null: there are none.
+        stages: Of a pipeline that is never flushed, in order; null: it is none.
         num_dropped: Of these, gradients that came after the step that they were for.
     """
 
     ranks: list[RankShares]
     traced: bool
     staleness: dict[int, int] | None = None
+    stages: list[StageFigures] | None = None
     num_dropped: int = 0
 
     @property

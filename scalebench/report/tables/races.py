@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalebench.records.rows.lockstep import LockstepFigures
+from scalebench.records.rows.lockstep import LockstepFigures, StageFigures
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import (
@@ -18,6 +18,7 @@ from scalebench.report.tables.layout import (
     without,
 )
 from scalebench.report.words import wording
+from scalebench.units import bytes_or_zero
 
 
 def racing(rows: Sequence[Row]) -> list[tuple[Row, RaceFigures]]:
@@ -366,4 +367,32 @@ LOCKSTEP = Table(
     below=ending(lockstep_sentence),
     narrowing=(*without("dropped", "batches", "of gradients"), *FOLDED),
 )
-lockstep_tables = pages(LOCKSTEP)
+
+StageOfRow = tuple[Row, StageFigures]
+
+
+def stages(rows: Sequence[Row]) -> list[StageOfRow]:
+    """Return the stages of the pipelines that are never flushed."""
+    return [(row, stage) for row, found in looked_at(rows) for stage in found.stages or ()]
+
+
+WEIGHTS = Table(
+    "Weights of earlier steps",
+    (
+        *PLACE,
+        Column[StageOfRow]("stage", lambda of: str(of[1].stage)),
+        Column[StageOfRow]("steps old", lambda of: str(of[1].staleness)),
+        Column[StageOfRow]("law", lambda of: str(of[1].staleness_law)),
+        Column[StageOfRow]("versions", lambda of: str(of[1].weight_versions)),
+        Column[StageOfRow]("law", lambda of: str(of[1].weight_versions_law)),
+        Column[StageOfRow]("old weights", lambda of: bytes_or_zero(of[1].stash_bytes)),
+        Column[StageOfRow]("law", lambda of: bytes_or_zero(of[1].stash_law_bytes)),
+    ),
+    stages,
+    remark="what stages keep that are never flushed",
+    notes=(
+        "Steps old: the most between the weights of a gradient and the step by it. Versions of the "
+        "weights, the newest among them, and the memory of the others.",
+    ),
+)
+lockstep_tables = pages(LOCKSTEP, WEIGHTS)
