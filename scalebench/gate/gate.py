@@ -44,7 +44,7 @@ from scalebench.gate.results import (
 )
 from scalebench.gate.variance import pooled_runs
 from scalebench.records.baseline import baseline_of, key_of, series_of
-from scalebench.records.rows.recovery_times import times_of
+from scalebench.records.rows.recovery import times_of
 from scalebench.records.summary import Estimate, Row, RowKey
 
 

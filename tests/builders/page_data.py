@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.analysis.page_data import PageData
-from scalebench.analysis.page_data.extrapolation import Extrapolation
+from scalebench.analysis.page_data.races import Extrapolation
 from scalebench.analysis.page_data.rank_steps import RankGrid
 from scalebench.analysis.page_data.telemetry import DeviceSeries, Throttled
 from scalebench.analysis.page_data.timeline import HIDDEN, RankStep, ShownOperation, StepTimeline

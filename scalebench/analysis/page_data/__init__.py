@@ -8,10 +8,8 @@ can be rendered, too: then none of this is shown.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scalebench.analysis.page_data.expert_load import ExpertLoad, expert_load_of
-from scalebench.analysis.page_data.extrapolation import Extrapolation, extrapolate
-from scalebench.analysis.page_data.races import RaceCurve, race_curves
-from scalebench.analysis.page_data.rank_steps import RankGrid, rank_grid
+from scalebench.analysis.page_data.races import Extrapolation, RaceCurve, extrapolate, race_curves
+from scalebench.analysis.page_data.rank_steps import ExpertLoad, RankGrid, expert_load_of, rank_grid
 from scalebench.analysis.page_data.telemetry import DeviceSeries, device_series_of
 from scalebench.analysis.page_data.timeline import StepTimeline, step_timeline
 from scalebench.analysis.rows.launches import Launches, grouped

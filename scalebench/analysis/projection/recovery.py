@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.costmodel.recovery.intervals import (
+from scalebench.costmodel.recovery import (
     daly_interval,
     mtbf_of_job,
     optimal_interval,
@@ -48,7 +48,7 @@ class FailureRates:
 
 
 class TimeShares(Record):
-    """Where the time of a job goes; see `scalebench.costmodel.recovery.intervals.Shares`."""
+    """Where the time of a job goes; see `scalebench.costmodel.recovery.Shares`."""
 
     training: float
     save: float

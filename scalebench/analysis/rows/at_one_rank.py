@@ -22,7 +22,7 @@ from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, Table
 from scalebench.analysis.shapes import pipeline_shape_of, shape_among_ranks, shape_of
 from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.costmodel.context_layers import AttendingModel
+from scalebench.costmodel.context_layers import AttendingModel, Turns, ring_requests
 from scalebench.costmodel.frameworks import shards_with_fsdp2
 from scalebench.costmodel.group_steps import (
     GroupModel,
@@ -39,7 +39,6 @@ from scalebench.costmodel.pipelines.step import (
 )
 from scalebench.costmodel.rehearsed_step import longer_than_replayed_s
 from scalebench.costmodel.replay import CommRequest
-from scalebench.costmodel.ring_overlap import Turns, ring_requests
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step, with_messages
 from scalebench.costmodel.tensor_layers import NoLaw

@@ -11,7 +11,7 @@ from scalebench.analysis.rows.fields import Context, Fields, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.group_steps import group_operations, model_of_facts
 from scalebench.costmodel.links.nccl_log import merged
-from scalebench.costmodel.links.wire_rules import wire_findings
+from scalebench.costmodel.links.topology import wire_findings
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.costmodel.tensor_layers import NoLaw, Operation

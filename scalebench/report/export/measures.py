@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalebench.errors import ScalebenchError
-from scalebench.records.rows.recovery_times import ABOUT, RESTART, RecoveryTime, times_of
+from scalebench.records.rows.recovery import ABOUT, RESTART, RecoveryTime, times_of
 from scalebench.records.summary import Estimate, Row, Summary
 from scalebench.report.words.plain_text import plain
 from scalebench.report.words.wording import cpu_fact

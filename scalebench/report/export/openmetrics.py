@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from scalebench.analysis.run import StoredRun
-from scalebench.records.rows.recovery_times import ABOUT
+from scalebench.records.rows.recovery import ABOUT
 from scalebench.records.run import Status
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.export.measures import MEASURES, Measure, caveats, numbers, split

@@ -11,8 +11,7 @@ from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.figures.style import COLORS, NEUTRAL, style
 from scalebench.report.tables.layout import PLACE, Column, value
-from scalebench.report.words import axes as words
-from scalebench.report.words import wording
+from scalebench.report.words import notes, wording
 from scalebench.report.words.wording import place
 
 AXES = ("tensor", "shard", "data", "pipeline", "context", "expert", "replicas")
@@ -180,7 +179,7 @@ def conclude(row: Row) -> str:
     said = (
         f"In {place(row)}, a rank sends most along {wording.plain(most.axis, 40)}: {sent} a step."
     )
-    lost = words.sentence(row)
+    lost = notes.axis_sentence(row)
     return f"{said} {lost}" if lost else said
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.analysis.page_data.extrapolation import Extrapolation
+from scalebench.analysis.page_data.races import Extrapolation
 from scalebench.analysis.prediction_scores import predicted_rows, score
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.records.rows.prediction import PredictedOperation

@@ -26,7 +26,7 @@ from scalebench.report.tables import (
 )
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import PlainTable
-from scalebench.report.words import axes, wording
+from scalebench.report.words import notes, wording
 from scalebench.report.words.causes import budgeted
 from scalebench.report.words.warnings import Mark, details, explain, marks
 
@@ -219,7 +219,11 @@ def _sections(
 
 
 def _communication_words(row: Row) -> str:
-    said = (communication.sentence([row]), axes.sentence(row), communication.wires_sentence([row]))
+    said = (
+        communication.sentence([row]),
+        notes.axis_sentence(row),
+        communication.wires_sentence([row]),
+    )
     return " ".join(filter(None, said))
 
 

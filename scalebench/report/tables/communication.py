@@ -25,7 +25,7 @@ from scalebench.report.tables.layout import (
     table,
     value,
 )
-from scalebench.report.words import axes, wording
+from scalebench.report.words import notes, wording
 from scalebench.report.words.causes import disagreements
 from scalebench.report.words.late_ranks import arrivals
 
@@ -108,7 +108,7 @@ AXES = Table(
         "rank sends by the ring's law; predicted: the same from the strategy's own law. Wait: the "
         "part of the exposed time in which the rank waited for others."
     ),
-    below=ending(axes.sentences),
+    below=ending(notes.axis_sentences),
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from scalebench import units
 from scalebench.analysis.projection.recovery import ProjectedRecovery, TimeShares
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
-from scalebench.costmodel.recovery.published import JOBS
+from scalebench.costmodel.recovery import JOBS
 from scalebench.report.tables.layout import (
     FOLDED,
     RANKS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scalebench.costmodel.links.nccl_log import merged as merged_logs
 from scalebench.costmodel.links.nccl_log import read_nccl_log
-from scalebench.costmodel.links.wire_rules import wire_findings
+from scalebench.costmodel.links.topology import wire_findings
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.context_layers import AttendingModel, operations_of_context_step
+from scalebench.costmodel.context_layers import (
+    AttendingModel,
+    Turns,
+    operations_of_context_step,
+    ring_requests,
+)
 from scalebench.costmodel.expert_layers import ExpertModel
 from scalebench.costmodel.group_steps import MeshModel, model_of_workload, with_sharding
 from scalebench.costmodel.links.times import LinkTime
 from scalebench.costmodel.replay import CommRequest, replay
-from scalebench.costmodel.ring_overlap import (
-    Turns,
-    ring_requests,
-)
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import StepShape, predict_step, with_messages
 from scalebench.costmodel.tensor_layers import model_of_preset

@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 
 from scalebench.costmodel.links.nccl_log import merged, read_nccl_log
-from scalebench.costmodel.links.wire_rules import wire_findings
+from scalebench.costmodel.links.topology import wire_findings
 from scalebench.records.wires import NcclWires, NodeLinks
 from tests.builders.nccl_wire_logs import LOGS, log
 

@@ -7,14 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.recovery.intervals import (
+from scalebench.costmodel.recovery import (
+    DAY_S,
+    DCP_7B_BLOCKED_S,
+    HOUR_S,
+    JOBS,
     daly_interval,
     mtbf_of_job,
     optimal_interval,
     shares,
     young_interval,
 )
-from scalebench.costmodel.recovery.published import DAY_S, DCP_7B_BLOCKED_S, HOUR_S, JOBS
 
 COST_S, RESTART_S, MTBF_S = 60.0, 300.0, 3 * HOUR_S
 MANY = 20_000

@@ -1,1 +1,0 @@
-"""How often to save, and what share of the time trains: formulas."""
