@@ -1,6 +1,7 @@
 """Heat maps, one case at a time: step times by rank, tokens by expert."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,12 +14,15 @@ from scalebench.report.tables.layout import PLACE, texts
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place
 
+T = TypeVar("T", RankGrid, ExpertLoad)
+
 SCALE = [[0.0, "#0072B2"], [0.5, "#F2F2F2"], [1.0, "#D55E00"]]
 """Blue: faster, orange: slower; distinguished by every sight."""
 
 ROW_PX = 26
 LEAST_REACH = 0.02
 MOST_LISTED = 64
+AUTORANGE = {"xaxis.autorange": True, "yaxis.autorange": "reversed"}
 FEWEST, OFTEN = 8, 0.85
 """Steps, and the part of them, from which on a rank is called slower; 7 of 8 by chance: 4 %."""
 
@@ -36,20 +40,51 @@ def grid_kind(grids: Sequence[RankGrid]) -> ChartKind:
         note="One launch, own step of each rank against the median of all clean steps. Left of the"
         " line: warm-up. Blank: the first step of a block, which counts for nothing.",
         remark=lambda _: _merged(found),
-        choose=lambda _, figure: _choose_heat(figure, found),
+        choose=lambda _, figure: _views(figure, found, _grid_layout),
     )
 
 
 def _heat(grids: Sequence[RankGrid]) -> go.Figure:
+    height, ticks = _height(grids[0].ranks), _rank_ticks(grids[0])
+    return _maps(grids, "heat", "rank", height, _grid_traces, **ticks)
+
+
+def _grid_traces(grid: RankGrid) -> tuple[go.Heatmap, go.Scatter]:
+    return _map(grid), _cut(grid.steady_from, grid.ranks[0] - 0.5, grid.ranks[-1] + 0.5)
+
+
+def _maps(
+    items: Sequence[T], name: str, title: str, height: int, traces: Callable[[T], Any], **axis: Any
+) -> go.Figure:
+    """Draw a heat map over steps for each item, as a view; title and ``axis``: of the other."""
     figure = go.Figure()
-    add_in_views(figure, grids, place, lambda grid: (_map(grid), _cut(grid)))
-    style(figure, "heat")
-    figure.update_layout(height=_heat_height(grids[0]), hovermode="closest", margin={"t": 30})
+    add_in_views(figure, items, place, traces)
+    style(figure, name)
+    figure.update_layout(height=height, hovermode="closest", margin={"t": 30})
     figure.update_xaxes(title="step", automargin=True, showgrid=False)
-    figure.update_yaxes(
-        title="rank", autorange="reversed", automargin=True, showgrid=False, **_rank_ticks(grids[0])
-    )
+    figure.update_yaxes(title=title, autorange="reversed", automargin=True, showgrid=False, **axis)
     return figure
+
+
+def _views(
+    figure: go.Figure, items: Sequence[T], layout: Callable[[T], dict[str, Any]]
+) -> Choices | None:
+    return views(figure, "case", list(map(place, items)), list(map(layout, items)))
+
+
+def _height(lines: Sequence[Any], line_px: int = ROW_PX) -> int:
+    return int(min(max(line_px * len(lines), 90), 460)) + 84
+
+
+def _cut(steady_from: int, first: float | str, last: float | str) -> go.Scatter:
+    """Draw where the warm-up ends, from the first line to the last."""
+    return go.Scatter(
+        x=[steady_from - 0.5, steady_from - 0.5],
+        y=[first, last],
+        mode="lines",
+        line={"color": NEUTRAL, "width": 2},
+        hoverinfo="skip",
+    )
 
 
 def _map(grid: RankGrid) -> go.Heatmap:
@@ -71,17 +106,6 @@ def _map(grid: RankGrid) -> go.Heatmap:
     )  # fmt: skip
 
 
-def _cut(grid: RankGrid) -> go.Scatter:
-    edge = grid.steady_from - 0.5
-    return go.Scatter(
-        x=[edge, edge],
-        y=[grid.ranks[0] - 0.5, grid.ranks[-1] + 0.5],
-        mode="lines",
-        line={"color": NEUTRAL, "width": 2},
-        hoverinfo="skip",
-    )
-
-
 def _reach(grid: RankGrid) -> float:
     """Return how far the colours reach: what 98 of 100 clean steps do not exceed."""
     clean = np.abs(_clean(grid))
@@ -100,21 +124,9 @@ def _rank_ticks(grid: RankGrid) -> dict[str, object]:
     return {"tickvals": ranks, "ticktext": [str(rank) for rank in ranks]}
 
 
-def _heat_height(grid: RankGrid) -> int:
-    return int(min(max(ROW_PX * len(grid.ranks), 90), 460)) + 84
-
-
-def _choose_heat(figure: go.Figure, grids: Sequence[RankGrid]) -> Choices | None:
-    layouts = [
-        {
-            "height": _heat_height(grid),
-            "xaxis.autorange": True,
-            "yaxis.autorange": "reversed",
-            **{f"yaxis.{name}": value for name, value in _rank_ticks(grid).items()},
-        }
-        for grid in grids
-    ]
-    return views(figure, "case", list(map(place, grids)), layouts)
+def _grid_layout(grid: RankGrid) -> dict[str, Any]:
+    ticks = {f"yaxis.{name}": value for name, value in _rank_ticks(grid).items()}
+    return {"height": _height(grid.ranks), **AUTORANGE, **ticks}
 
 
 def _merged(grids: Sequence[RankGrid]) -> list[str]:
@@ -209,24 +221,21 @@ def expert_kind(loads: Sequence[ExpertLoad]) -> ChartKind:
         lambda _: _load_lines(found),
         note="One launch, all ranks together. 1: the even share of the step's tokens; orange: more,"
         " blue: less. Left of the line: warm-up.",
-        choose=lambda _, figure: _choose_load(figure, found),
+        choose=lambda _, figure: _views(figure, found, _load_layout),
     )
 
 
 def _draw_loads(loads: Sequence[ExpertLoad]) -> go.Figure:
-    figure = go.Figure()
-    add_in_views(figure, loads, place, lambda load: (_load_map(load), _load_cut(load)))
-    style(figure, "experts")
-    figure.update_layout(height=_load_height(loads[0]), hovermode="closest", margin={"t": 30})
-    figure.update_xaxes(title="step", automargin=True, showgrid=False)
-    figure.update_yaxes(
-        title="layer, expert",
-        autorange="reversed",
-        automargin=True,
-        showgrid=False,
-        type="category",
-    )
-    return figure
+    height = _height(loads[0].experts, EXPERT_PX)
+    return _maps(loads, "experts", "layer, expert", height, _load_traces, type="category")
+
+
+def _load_traces(load: ExpertLoad) -> tuple[go.Heatmap, go.Scatter]:
+    return _load_map(load), _cut(load.steady_from, _names(load)[0], _names(load)[-1])
+
+
+def _load_layout(load: ExpertLoad) -> dict[str, Any]:
+    return {"height": _height(load.experts, EXPERT_PX), **AUTORANGE}
 
 
 def _names(load: ExpertLoad) -> list[str]:
@@ -245,29 +254,6 @@ def _load_map(load: ExpertLoad) -> go.Heatmap:
         hovertemplate="layer and expert %{y}, step %{x}: %{z:.3g} of the even share<extra></extra>",
         colorbar={"thickness": 10, "outlinewidth": 0, "x": 1.0, "len": 1.0, "nticks": 5},
     )
-
-
-def _load_cut(load: ExpertLoad) -> go.Scatter:
-    edge, names = load.steady_from - 0.5, _names(load)
-    return go.Scatter(
-        x=[edge, edge],
-        y=[names[0], names[-1]],
-        mode="lines",
-        line={"color": NEUTRAL, "width": 2},
-        hoverinfo="skip",
-    )
-
-
-def _load_height(load: ExpertLoad) -> int:
-    return int(min(max(EXPERT_PX * len(load.experts), 90), 460)) + 84
-
-
-def _choose_load(figure: go.Figure, loads: Sequence[ExpertLoad]) -> Choices | None:
-    layouts = [
-        {"height": _load_height(load), "xaxis.autorange": True, "yaxis.autorange": "reversed"}
-        for load in loads
-    ]
-    return views(figure, "case", list(map(place, loads)), layouts)
 
 
 def _clean_load(load: ExpertLoad) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

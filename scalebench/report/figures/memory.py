@@ -37,7 +37,15 @@ def memory_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         figure.add_trace(_bars(category, index, drawn, lanes, scale))
     figure.add_trace(_predictions(drawn, lanes, scale))
     figure.add_trace(_totals(drawn, lanes, scale))
-    style(figure, "memory")
+    return _in_lanes(figure, "memory", lanes, longest, (scale, unit))
+
+
+def _in_lanes(
+    figure: go.Figure, name: str, lanes: Lanes, longest: float, axis: tuple[float, str]
+) -> go.Figure:
+    """Return a figure with lanes and axis drawn; ``longest``: bytes; ``axis``: one of `STEPS`."""
+    scale, unit = axis
+    style(figure, name)
     lanes.draw(figure)
     figure.update_xaxes(
         title=f"peak of the fullest rank, {unit}",
@@ -164,14 +172,7 @@ def memory_axes_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     ends = [found.one_process_bytes / scale for _, found in drawn]
     told = [f"{GAP}{units.bytes_(found.one_process_bytes)}" for _, found in drawn]
     figure.add_trace(texts_behind(ends, lanes.places, told))
-    style(figure, "memory-axes")
-    lanes.draw(figure)
-    figure.update_xaxes(
-        title=f"peak of the fullest rank, {unit}",
-        range=[0, (1 + ROOM) * longest / scale],
-        automargin=True,
-    )
-    return figure
+    return _in_lanes(figure, "memory-axes", lanes, longest, (scale, unit))
 
 
 def _axis_bars(
@@ -293,4 +294,4 @@ def draw_limit(figure: go.Figure, rows: Sequence[Row], environment: Mapping[str,
 def _axis_unit(figure: go.Figure) -> float:
     """Return bytes per unit of the figure's axis, which its title names."""
     unit = str(figure.layout.xaxis.title.text).rpartition(" ")[2]
-    return {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}[unit]
+    return next(size for size, name in STEPS if name == unit)
