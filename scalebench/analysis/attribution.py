@@ -73,7 +73,7 @@ INPUT_FACTORS: Factors = {
 
 @dataclass(frozen=True)
 class LaunchAttribution:
-    """One launch, looked into.
+    """One launch, examined.
 
     Attributes:
         result: The launch; every rank of it has a trace.

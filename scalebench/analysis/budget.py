@@ -141,8 +141,8 @@ def closed_budget(
         ideal_s: The ideal step.
         measured_s: The headline's step.
         rank: Whose parts these are.
-        parts: Field of a part → estimate over the launches. Where transfer and wait could not be
-            told apart, all of both is called exposed transfer, and there is no wait.
+        parts: Field of a part → estimate over the launches. Where transfer and wait
+            could not be separated, all of both is called exposed transfer, and there is no wait.
         not_apart: Why they could not.
         drift: Of the launch in which it is largest.
     """
@@ -186,7 +186,7 @@ def loss_budget(
         rank: Whose parts.
         step_s: Clean steps of the row and of the baseline: the headline's numbers, seconds.
         batch_part: A rank's part of the baseline's batch.
-        not_apart: Why transfer and wait cannot be told apart in one of the row's launches.
+        not_apart: Why transfer and wait cannot be separated in one of the row's launches.
         over: Ranks whose mean is taken instead of ``rank`` alone, where they do different work:
             only together do they have the baseline's. Empty: all do the same.
     """

@@ -21,7 +21,7 @@ from scalebench.trace.matching import shown_on_rank_0
 
 @dataclass(frozen=True)
 class PipelineTrace:
-    """One pipeline of a launch, looked into.
+    """One pipeline of a launch, examined.
 
     Attributes:
         strategy: What was run.

@@ -56,10 +56,12 @@ def variance_of_link(step_s: float, high_s: float, dof: float | None) -> Varianc
     return Variance((math.log(high_s / step_s) / float(quantile(freedom))) ** 2, freedom)
 
 
-def known_of_row(step_s: float, told: Prediction) -> Variance:
-    """Return what launches and link of a row's prediction tell of its error."""
-    launches = variance_at_one_rank(told.launch_spread, told.launch_dof)
-    return sum_variances([launches, variance_of_link(step_s, told.link_high_s, told.link_dof)])
+def known_of_row(step_s: float, prediction: Prediction) -> Variance:
+    """Return what launches and link of a row's prediction say about its error."""
+    launches = variance_at_one_rank(prediction.launch_spread, prediction.launch_dof)
+    return sum_variances(
+        [launches, variance_of_link(step_s, prediction.link_high_s, prediction.link_dof)]
+    )
 
 
 def known_of_step(step: PredictedStep, spread: float, num_launches: int) -> Variance:
@@ -85,7 +87,7 @@ def half_width(
     ``known`` has in excess of theirs, where that is not chance.
 
     Args:
-        known: What launches and link tell of this prediction.
+        known: What launches and link say about this prediction.
         compared: Other rows of the run, not this one.
         doublings: The model's own error is counted so many times.
 

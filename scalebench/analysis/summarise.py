@@ -69,7 +69,7 @@ AMONG_ROWS: tuple[AmongRows, ...] = (
     against_fastest,
     exchanges_of_row,
 )
-"""What is said of a row beside the others, when all have been worked out."""
+"""What is said of a row next to the others, when all have been worked out."""
 
 
 def summarise(run: StoredRun) -> Summary:

@@ -136,15 +136,15 @@ def _ring(part: int, ranks: int, phase: str) -> Operation:
     return Operation("send_recv_ring", 2 * part, "context", ranks, phase)
 
 
-class Turns(NamedTuple):
+class RingWork(NamedTuple):
     """What a rank computes in one turn of an attention, seconds; measured on its shard alone."""
 
     forward_s: float
     backward_s: float
 
-    def slowed(self, factor: float) -> "Turns":
+    def slowed(self, factor: float) -> "RingWork":
         """Return turns that take ``factor`` times as long."""
-        return Turns(factor * self.forward_s, factor * self.backward_s)
+        return RingWork(factor * self.forward_s, factor * self.backward_s)
 
 
 def messages_in_forward(ranks: int) -> list[int]:
@@ -158,7 +158,7 @@ def messages_in_backward(ranks: int) -> list[int]:
 
 
 def ring_requests(
-    model: AttendingModel, ranks: int, rank_batch: int, turns: Turns, step_s: float
+    model: AttendingModel, ranks: int, rank_batch: int, work: RingWork, step_s: float
 ) -> list[CommRequest]:
     """Return the messages of a step's attention, each needed a turn after it is sent.
 
@@ -169,7 +169,7 @@ def ring_requests(
         model: Whose attention.
         ranks: Of a group.
         rank_batch: Samples of a group's step.
-        turns: What a rank computes meanwhile.
+        work: What a rank computes meanwhile.
         step_s: The step's computation; turns that do not fit into it are cut off.
     """
 
@@ -178,8 +178,8 @@ def ring_requests(
 
     forward, again = sizes(model.attention_bytes), sizes(model.recomputed_bytes)
     passes = chain(
-        zip([*forward, *again], repeat((messages_in_forward(ranks), turns.forward_s))),
-        zip(reversed(forward), repeat((messages_in_backward(ranks), turns.backward_s))),
+        zip([*forward, *again], repeat((messages_in_forward(ranks), work.forward_s))),
+        zip(reversed(forward), repeat((messages_in_backward(ranks), work.backward_s))),
     )
     return list(_requests(passes, ranks, step_s))
 

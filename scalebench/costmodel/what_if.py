@@ -114,7 +114,7 @@ class WhatIf:
         """Return a pipeline's shape with the changes that concern it."""
         return shape if self.microbatches is None else shape.with_microbatches(self.microbatches)
 
-    def told(self) -> list[str]:
+    def described(self) -> list[str]:
         """Say what was changed, in words."""
         parts = []
         if self.times_bandwidth != 1:

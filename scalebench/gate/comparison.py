@@ -128,7 +128,7 @@ class Comparison:
             return math.expm1(min(difference, 700.0))
         return difference / abs(self.base.value) if self.base.value else None
 
-    def judged(self, judgement: Judgement) -> RowVerdict:
+    def concluded(self, judgement: Judgement) -> RowVerdict:
         """Return the verdict that the family's judgement comes to."""
         low, high = judgement.change.interval or (None, None)
         detectable = judgement.min_detectable
@@ -158,26 +158,28 @@ class Comparison:
         return replace(verdict, explanation=tuple(explanation) if wanted else ())
 
 
-def _reason(told: RowVerdict, judgement: Judgement) -> str:
-    tolerance = f"tolerance of {units.rough_percent(told.floor or 0)}"
-    if told.verdict == "inconclusive":
-        few = min(told.base_launches, told.new_launches)
+def _reason(verdict: RowVerdict, judgement: Judgement) -> str:
+    tolerance = f"tolerance of {units.rough_percent(verdict.floor or 0)}"
+    if verdict.verdict == "inconclusive":
+        few = min(verdict.base_launches, verdict.new_launches)
         launches = f"{few} launch{'' if few == 1 else 'es'} a side"
         return f"{launches}: too few to show how much launches differ; use --repeats 5"
     if judgement.objection:
         return judgement.objection
-    if told.verdict != "no change seen":
+    if verdict.verdict != "no change seen":
         return {
             "regressed": f"the whole interval is worse than the {tolerance}",
             "probably regressed": f"worse for sure, perhaps by less than the {tolerance}",
             "improved": f"the whole interval is better by more than the {tolerance}",
             "not worse": f"not worse by the {tolerance}; it is not clear whether better",
-        }.get(told.verdict, f"the whole interval lies within the {tolerance}")
-    seen = units.rough_percent(told.min_detectable) if told.min_detectable else "any size"
-    what = "slowdown" if told.unit == "s" else "change for the worse"
+        }.get(verdict.verdict, f"the whole interval lies within the {tolerance}")
+    seen = units.rough_percent(verdict.min_detectable) if verdict.min_detectable else "any size"
+    what = "slowdown" if verdict.unit == "s" else "change for the worse"
     sentence = f"a {what} of {seen} or more would have been seen"
-    if told.run_sd is not None:
-        differ = f"{told.base_runs} accepted runs differ by {units.rough_percent(told.run_sd)}"
+    if verdict.run_sd is not None:
+        differ = (
+            f"{verdict.base_runs} accepted runs differ by {units.rough_percent(verdict.run_sd)}"
+        )
         return f"{sentence}; {differ} beyond their launches"
     return sentence
 

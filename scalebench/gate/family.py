@@ -177,9 +177,9 @@ def _used(side: Measured, typical: Typical) -> Variance | None:
 
 
 def _judge(
-    pair: Pair, sides: tuple[Measured, Measured], confidence: float, num_judged: int
+    pair: Pair, sides: tuple[Measured, Measured], confidence: float, family_size: int
 ) -> Judgement:
-    """Judge a pair by its interval; ``num_judged`` rows are judged together with it."""
+    """Judge a pair by its interval; ``family_size`` rows are judged together with it."""
     change = change_over_runs(change_between(*sides, confidence, pair.jobs), pair.runs, sides)
     sign = 1 if change.value > 0 else -1
     rank = rank_p_value(sides[0].values, sides[1].values, sign)
@@ -192,7 +192,7 @@ def _judge(
     return Judgement(
         finding=finding,
         change=change,
-        p_value=None if p is None else min(1.0, num_judged * p),
+        p_value=None if p is None else min(1.0, family_size * p),
         rank_p_value=rank,
         min_detectable=min_detectable(change, tolerance, pair.hosts),
         further_launches=more,

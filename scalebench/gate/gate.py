@@ -154,7 +154,7 @@ class _Draft:
         judged = judge([comparison.pair() for _, comparison in self.pending], error_budget)
         for (place, comparison), judgement in zip(self.pending, judged, strict=True):
             told = self.rows[place].explanation
-            self.rows[place] = comparison.explained(comparison.judged(judgement), told)
+            self.rows[place] = comparison.explained(comparison.concluded(judgement), told)
 
 
 def _keys(base: Results, new: Results) -> list[RowKey]:
@@ -261,7 +261,7 @@ def _verdict(comparison: Comparison, against: Sequence[Mismatch]) -> RowVerdict 
     """Return the verdict on one metric; None: it rests on launches, judged with its family."""
     raced = decided_by_race(comparison)
     if against:
-        what = "; ".join(dict.fromkeys(m.told for m in against[:3]))
+        what = "; ".join(dict.fromkeys(m.text for m in against[:3]))
         return comparison.verdict("not comparable", reason=f"different: {what}")
     if raced is not None:
         return raced

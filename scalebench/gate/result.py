@@ -165,7 +165,7 @@ class Mismatch:
     allowed: bool = False
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """``threads: 1 in the baseline, not recorded in the new run``."""
         base, new = (side or "not recorded" for side in (self.base, self.new))
         return f"{self.name}: {base} in the baseline, {new} in the new run"

@@ -263,14 +263,14 @@ def _case(case: Finding, suite: SuiteVerdict, width: int, ascii_only: bool) -> R
     return Group(line(first, ascii_only), *_next_step(step, "", ascii_only))
 
 
-def _next_step(told: str | None, of: str, ascii_only: bool) -> list[RenderableType]:
-    if told is None:
+def _next_step(step: str | None, of: str, ascii_only: bool) -> list[RenderableType]:
+    if step is None:
         return []
     arrow = to_ascii(ARROW) if ascii_only else ARROW
     grid = RichTable.grid()
     grid.add_column(width=cell_len(arrow))
     grid.add_column()
-    grid.add_row(Text(arrow, style="green"), line(f"{of}{told}", ascii_only))
+    grid.add_row(Text(arrow, style="green"), line(f"{of}{step}", ascii_only))
     return [grid]
 
 

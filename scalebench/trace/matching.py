@@ -169,7 +169,7 @@ def match(
         clocks: Rank → how its clock stands against rank 0's; a rank without: it is the same.
         root: From which rank broadcasts come.
     """
-    turns = _turns(traces) if root == "in turn" else {}
+    turns = _alternating_roots(traces) if root == "in turn" else {}
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}
     matched, num_alone = together(traces)
     waits: dict[int, dict[str | None, list[tuple[int, int]]]] = {rank: {} for rank in traces}
@@ -228,7 +228,7 @@ def transfers(
     return found
 
 
-def _turns(traces: Mapping[int, Trace]) -> dict[int, int]:
+def _alternating_roots(traces: Mapping[int, Trace]) -> dict[int, int]:
     """Return whose turn each broadcast of the optimizer's phase is: ``id`` of its record → rank."""
     turns: dict[int, int] = {}
     for trace in traces.values():

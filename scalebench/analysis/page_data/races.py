@@ -98,7 +98,7 @@ def _changed(
 ) -> Iterator[tuple[str, Projection]]:
     for what_if in WHAT_IFS:
         assert what_if != AS_MEASURED
-        yield ", ".join(what_if.told()), project(run, sizes, what_if=what_if, summary=summary)
+        yield ", ".join(what_if.described()), project(run, sizes, what_if=what_if, summary=summary)
 
 
 def _sizes(summary: Summary) -> list[int]:

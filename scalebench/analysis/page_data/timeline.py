@@ -18,7 +18,7 @@ from scalebench.trace.matching import shown_on_rank_0
 
 MOST_RANKS = 16
 VISIBLE = 1 / 2000
-"""Of the step: shorter gaps between spans of one kind are closed, nobody could see them."""
+"""Of the step: shorter gaps between spans of one kind are closed, they are too short to be seen."""
 
 ACTIVITIES = ("compute", *(name for name in PRECEDENCE if name != "compute"))
 """What a rank does at any moment; they share out the step."""

@@ -64,7 +64,7 @@ def contention_of_case(rows: Sequence[Row], cell: Cell) -> MeasuredContention | 
     return max(known, key=lambda one: one.world_size, default=None)
 
 
-def told_contention(found: Sequence[MeasuredContention]) -> tuple[str, ...]:
+def contention_notes(found: Sequence[MeasuredContention]) -> tuple[str, ...]:
     """Return what a projection assumes of waiting and contention, in words."""
     if not found:
         return ("no waiting, no stalls, no contention",)
@@ -162,10 +162,10 @@ def project(
     return Projection(
         run_id=run.info.run_id,
         assumptions=(
-            _told_links(topology, profile),
+            _links_note(topology, profile),
             *dict.fromkeys(one.assumption for one in starts if one.assumption),
-            *what_if.told(),
-            *told_contention(contentions),
+            *what_if.described(),
+            *contention_notes(contentions),
         ),
         typical_error=typical_error(scores),
         num_scored=len(scores),
@@ -199,7 +199,7 @@ def _links(
     return LinkModel(calibrated.fits).faster(faster)
 
 
-def _told_links(topology: Topology | None, profile: LinkProfile | None) -> str:
+def _links_note(topology: Topology | None, profile: LinkProfile | None) -> str:
     if topology is not None:
         return "nominal links of the topology"
     if profile is not None:

@@ -1,7 +1,7 @@
 """How often to save, and what share of the time trains, at numbers of ranks that fail often.
 
 What a save costs, and a restart, are taken as the run measured them at its largest number of ranks.
-A job of another size has other costs: whoever knows them gives them.
+A job of another size has other costs: the user who knows them gives them.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, Table
 from scalebench.analysis.shapes import pipeline_shape_of, shape_among_ranks, shape_of
 from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.costmodel.context_layers import AttendingModel, Turns, ring_requests
+from scalebench.costmodel.context_layers import AttendingModel, RingWork, ring_requests
 from scalebench.costmodel.frameworks import shards_with_fsdp2
 from scalebench.costmodel.group_steps import (
     GroupModel,
@@ -64,7 +64,7 @@ class AtOneRank:
         num_launches: How many that rests on.
         contention: How much longer a rank computes where others compute at the same time.
         shard_s: Step of a rank's shard alone, at the size in question, seconds; None: not measured.
-        longer_s: What messages take longer beside work than the link says, seconds; None: no ranks
+        longer_s: What messages take longer during work than the link says, seconds; None: no ranks
             played the step.
         world_size: The size at which all this was measured.
     """
@@ -77,7 +77,7 @@ class AtOneRank:
     world_size: int = 1
 
     def played_over(self, link: LinkModel, cell: Cell) -> Self:
-        """Return this with what ranks that played the cell's step took longer beside work.
+        """Return this with what ranks that played the cell's step took longer during work.
 
         At the nearest number of ranks at which they did; raises NoFit.
         """
@@ -200,7 +200,7 @@ class PipelineAtOneRank(AtOneRank):
         return replace(self, pipeline=replace(self.pipeline, longer_s=longer_s), longer_s=longer_s)
 
     def with_shards(self, shards: Sequence[CellResult]) -> Self:
-        """Return this: nobody measures a stage alone."""
+        """Return this: no stage is measured alone."""
         return self
 
     def predict(
@@ -231,16 +231,16 @@ class GroupAtOneRank(AtOneRank):
 
     Attributes:
         model: What is divided.
-        turns: Of a ring of the size in question, behind which its messages hide; None: there is
+        work: Of a ring of the size in question, behind which its messages hide; None: there is
             none.
     """
 
     model: GroupModel
-    turns: Turns | None = None
+    work: RingWork | None = None
 
     def with_shards(self, shards: Sequence[CellResult]) -> Self:
         """See `AtOneRank`."""
-        return replace(super().with_shards(shards), turns=turns_of(shards) or self.turns)
+        return replace(super().with_shards(shards), work=ring_work_of(shards) or self.work)
 
     def shape_of(
         self, cell: Cell, what_if: WhatIf = AS_MEASURED, shard_s: float | None = None
@@ -281,22 +281,22 @@ class GroupAtOneRank(AtOneRank):
 
     def _in_ring(self, cell: Cell, step_s: float) -> list[CommRequest]:
         """Return a ring's messages with what hides them; empty: there is no ring, or no turns."""
-        if self.turns is None or not isinstance(self.model, AttendingModel):
+        if self.work is None or not isinstance(self.model, AttendingModel):
             return []
         assert isinstance(cell.strategy, Grouped)
-        ranks, turns = cell.strategy.ranks_per_group(cell.world_size), self.turns
+        ranks, turns = cell.strategy.ranks_per_group(cell.world_size), self.work
         slowed = turns.slowed(self.contention)
         return ring_requests(self.model, ranks, cell.rank_batch, slowed, step_s)
 
 
-def turns_of(shards: Sequence[CellResult]) -> Turns | None:
+def ring_work_of(shards: Sequence[CellResult]) -> RingWork | None:
     """Return what a ring's turns took on its shard, medians over the launches; None: no ring."""
     told = [shard.ranks[0].facts.get("context", {}).get("turns_s") for shard in shards]
     found = [(one["forward"], one["backward"]) for one in told if one]
     if not found:
         return None
     forward_s, backward_s = np.median(np.array(found), axis=0)
-    return Turns(float(forward_s), float(backward_s))
+    return RingWork(float(forward_s), float(backward_s))
 
 
 def step_at_one_rank(at_one: Launches | None) -> AtOneRank:

@@ -219,7 +219,7 @@ def _three_estimates(launches: Sequence[LaunchAttribution], rank: int) -> Expose
 
 
 def disagreements(estimates: Mapping[str, Estimate]) -> list[list[str]] | None:
-    """Return the pairs whose intervals do not meet; None: intervals are missing."""
+    """Return the pairs whose intervals do not overlap; None: intervals are missing."""
     if len(estimates) < 2 or any(e.low is None for e in estimates.values()):
         return None
     names = list(estimates)

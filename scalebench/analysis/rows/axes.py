@@ -31,7 +31,7 @@ def axes_of_row(launches: Sequence[LaunchAttribution], rank: int) -> list[AxisFi
     """Return the figures of every dimension, means over the launches; empty: none was told.
 
     Args:
-        launches: Of the row, looked into.
+        launches: Of the row, examined.
         rank: Whose operations.
     """
     of_launches = [_of_launch(launch, rank) for launch in launches]

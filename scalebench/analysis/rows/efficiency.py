@@ -11,7 +11,7 @@ from scalebench.analysis.rows.launches import (
     independent_case,
 )
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.timing.paired_blocks import variances_in_turns
+from scalebench.analysis.timing.paired_blocks import interleaved_variances
 from scalebench.analysis.timing.round_noise import RoundNoise
 from scalebench.records.summary import RowKey
 from scalebench.spec import Script
@@ -54,7 +54,7 @@ class Ratios:
         for suite in dict.fromkeys(key[0] for key in timed):
             rows = {key: row for key, row in timed.items() if key[0] == suite}
             logs = {key: row.log_steps for key, row in rows.items()}
-            in_turns = variances_in_turns({key: row.blocks for key, row in rows.items()})
+            in_turns = interleaved_variances({key: row.blocks for key, row in rows.items()})
             within = {key: in_turns.get(key, row.within) for key, row in rows.items()}
             noise[suite] = RoundNoise.of(logs, within)
         looks = run.info.spec.precision is not None

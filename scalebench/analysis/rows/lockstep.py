@@ -139,10 +139,10 @@ def _means(shares: Sequence[RankShares]) -> list[RankShares]:
 
 
 def equal_loss_of_row(row: Row, rows: Sequence[Row], run: Context) -> Fields:
-    """Return a row's loss after as many steps as those beside it trained.
+    """Return a row's loss after as many steps as its neighbours trained.
 
-    Beside it are those of the same suite, workload and global batch. The losses are those of a
-    row's first launch.
+    Its neighbours are those of the same suite, workload and global batch. The losses are those of
+    a row's first launch.
     """
     if row.loss_last is None:
         why = row.unavailable.get("loss_last", "not recorded")

@@ -37,7 +37,7 @@ def memory_by_axis(
         shards: Launches of a rank's shard alone, which may know the layers as well.
 
     Raises:
-        Unavailable: It cannot be told; the text says why.
+        Unavailable: It is not known; the text says why.
     """
     if result is None or not result.ranks:
         raise Unavailable(NO_LAUNCH)

@@ -221,7 +221,7 @@ def what_ifs(
             continue
         found.append(
             ChangedStep(
-                change=", ".join(what_if.told()),
+                change=", ".join(what_if.described()),
                 bucket_mb=what_if.bucket_mb,
                 gradient_bits=what_if.gradient_bits,
                 microbatches=what_if.microbatches,

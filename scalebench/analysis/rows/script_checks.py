@@ -36,7 +36,7 @@ SAME_LOSS = 1e-5
 """Of the first losses: the same samples went through the same model."""
 
 GROWN = 1.5
-"""Times the samples of a step at N=1: from then on the learning rate is held against them."""
+"""Times the samples of a step at N=1: from then on the learning rate is compared with them."""
 
 ONE_RANK_UNKNOWN = "N=1 was not measured, or is not comparable"
 NOW_AND_THEN = "the models are averaged now and then, and differ in between"
@@ -189,7 +189,7 @@ def _accumulation(
 def _learning_rate(
     row: Launches, one: Launches | None, noted: Mapping[str, Any]
 ) -> LearningRate | None:
-    """Return the learning rate beside that of N=1; None: it was not read."""
+    """Return the learning rate next to that of N=1; None: it was not read."""
     if not noted["rates"]:
         return None
     (_, first), (last_step, last) = noted["rates"][0], noted["rates"][-1]
@@ -208,7 +208,7 @@ def _learning_rate(
 def _divided(
     first: RankRecord, known: Noted, alone: tuple[RankRecord, Mapping[str, Any]] | None
 ) -> dict[str, Any]:
-    """Return how often the gradient is divided by N: by what is seen at N=1 beside it."""
+    """Return how often the gradient is divided by N: by what is seen at N=1 next to it."""
     if alone is None:
         return {"divided_unavailable": ONE_RANK_UNKNOWN}
     if not _divides_data(first, len(known), 0):

@@ -53,7 +53,7 @@ Blocks = Mapping[int, Sequence[Block]]
 """Number of the round → blocks of a row, in any order."""
 
 
-def variances_in_turns(rows: Mapping[RowKey, Blocks]) -> dict[RowKey, float]:
+def interleaved_variances(rows: Mapping[RowKey, Blocks]) -> dict[RowKey, float]:
     """Return what a launch that takes turns cannot know of its own step time.
 
     Args:

@@ -149,7 +149,7 @@ class _Layout:
     def effect_of_launching(self, within: Floats) -> float | None:
         """Return the variance that makes the rows' squares what they should be on the average.
 
-        Beside what launches cannot know of themselves. Source: Paule & Mandel 1982.
+        In addition to what launches cannot know of themselves. Source: Paule & Mandel 1982.
 
         Returns:
             None: the launches do not differ at all, or nothing is left of them.

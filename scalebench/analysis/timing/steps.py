@@ -132,9 +132,9 @@ def mean_step(result: CellResult) -> MeanStep:
     return _mean_of_job(result.ranks, bool(result.shared_with))
 
 
-def _mean_of_job(ranks: Sequence[RankRecord], in_turns: bool) -> MeanStep:
+def _mean_of_job(ranks: Sequence[RankRecord], interleaved: bool) -> MeanStep:
     parts = _clean_parts(ranks)
-    return mean_of_blocks(parts) if in_turns else mean_of_steps(np.concatenate(parts))
+    return mean_of_blocks(parts) if interleaved else mean_of_steps(np.concatenate(parts))
 
 
 def launch_step_s(result: CellResult) -> float:

@@ -195,19 +195,19 @@ class _Reader:
         elif chosen := _CHOSEN.search(text):
             self.algorithms[_ALGORITHMS.get(f"{chosen[1].lower()}s", chosen[1])] = None
 
-    def _name(self, node: _Node, kind: str, told: str) -> None:
+    def _name(self, node: _Node, kind: str, text: str) -> None:
         """Note adapters, or the interfaces of sockets: ``[0]mlx5_0:1/IB [1]…; OOB eth0:…``."""
         if kind == "Bootstrap" and node.interfaces:
             return
         names = node.adapters if kind == "NET/IB" else node.interfaces
-        told = told.partition(";")[0]
-        for bundle in _BUNDLED.finditer(told):  # ports that NCCL uses as one
+        text = text.partition(";")[0]
+        for bundle in _BUNDLED.finditer(text):  # ports that NCCL uses as one
             ports = (one[2] + one[3] for one in _NUMBERED.finditer(bundle[2]))
             names[bundle[1]] = "+".join(ports)
-        numbered = list(_NUMBERED.finditer(_BUNDLED.sub("", told)))
+        numbered = list(_NUMBERED.finditer(_BUNDLED.sub("", text)))
         for one in numbered:
             names[one[1]] = one[2] + (one[3] or "")
-        named = None if numbered or kind == "NET/IB" else _NAMED.match(told)
+        named = None if numbered or kind == "NET/IB" else _NAMED.match(text)
         if named and named[1] not in names.values():
             names[str(len(names))] = named[1]
 

@@ -93,7 +93,10 @@ def _bars(part: Part, lanes: BudgetLanes) -> go.Bar:
         PART_COLORS[part.key],
         [round(100 * budget.share(part), 4) for _, _, budget in lanes],
         [place for place, _, _ in lanes],
-        [f"{row_name(row)}<br>{part.name}: {told(part, row, budget)}" for _, row, budget in lanes],
+        [
+            f"{row_name(row)}<br>{part.name}: {written(part, row, budget)}"
+            for _, row, budget in lanes
+        ],
         {
             "line": {"color": NEUTRAL, "width": [0.7 * seen for seen in visible]},
             "pattern": {"shape": ["" if certain else "/" for certain in sure], **HATCHES},
@@ -119,7 +122,7 @@ def _reach(budgets: Sequence[Budget]) -> tuple[float, float]:
     return left, right
 
 
-def told(part: Part, row: Row, budget: Budget) -> str:
+def written(part: Part, row: Row, budget: Budget) -> str:
     """Write a part with its interval: ``"5.4 % (3.0 to 7.8)"``."""
     found = budget.estimate(part)
     text = f"{causes.points(budget.share(part))} %"
@@ -167,9 +170,9 @@ def lines(rows: Sequence[Row]) -> list[tuple[Row, str, str, str, str]]:
                 found.append((row, part.name, wording.DASH, wording.DASH, wording.DASH))
                 continue
             share = budget.share(part)
-            written = told(part, row, budget).partition(" %")[2].strip(" ()")
+            interval = written(part, row, budget).partition(" %")[2].strip(" ()")
             length = _ms(share * budget.measured_s)
-            found.append((row, part.name, length, causes.points(share), written))
+            found.append((row, part.name, length, causes.points(share), interval))
         found.append((row, "measured", _ms(budget.measured_s), "100.0", ""))
     return found
 
@@ -244,7 +247,7 @@ def _hanging(row: Row, budget: Budget, parts: Sequence[Part]) -> go.Bar:
         end += length
         colors.append(PART_COLORS[part.key])
         hatched.append(_doubtful(row, budget, part))
-        hovers.append(f"{part.name}: {told(part, row, budget)}")
+        hovers.append(f"{part.name}: {written(part, row, budget)}")
     base.append(0.0)
     lengths.append(1e3 * budget.measured_s)
     colors.append("#5b6570")
@@ -273,7 +276,7 @@ def _doubtful(row: Row, budget: Budget, part: Part) -> bool:
 
 def _labels(row: Row, budget: Budget, parts: Sequence[Part]) -> list[str]:
     """Return the names of the bars, their numbers below."""
-    told = [_told(part, budget, _doubtful(row, budget, part)) for part in parts]
+    told = [_numbers(part, budget, _doubtful(row, budget, part)) for part in parts]
     named = [
         ("ideal", f"{_in_ms(budget.ideal_s)} · {causes.points(budget.ideal)}"),
         *zip((part.name for part in parts), told, strict=True),
@@ -282,7 +285,7 @@ def _labels(row: Row, budget: Budget, parts: Sequence[Part]) -> list[str]:
     return [f"{name}<br><b>{numbers}</b>" for name, numbers in named]
 
 
-def _told(part: Part, budget: Budget, doubt: bool) -> str:
+def _numbers(part: Part, budget: Budget, doubt: bool) -> str:
     share = budget.share(part)
     if not budget.knows(part):
         return f"with {next((p.name for p in PARTS if p.key == part.held_by), 'another part')}"

@@ -79,7 +79,7 @@ def _bars(
         CATEGORY_COLORS[category.key],
         [found.parts[index] / scale for found in drawn],
         lanes.places,
-        [f"{row_name(found.row)}<br>{category.name}: {told(found, index)}" for found in drawn],
+        [f"{row_name(found.row)}<br>{category.name}: {written(found, index)}" for found in drawn],
         {"line": {"color": NEUTRAL, "width": edges}},
     )
 
@@ -105,7 +105,7 @@ def _totals(drawn: Sequence[Peak], lanes: Lanes, scale: float) -> go.Scatter:
     )
 
 
-def told(found: Peak, index: int) -> str:
+def written(found: Peak, index: int) -> str:
     """Write a category: ``"3.50 MB, 11.5 % of the peak"``."""
     part = found.parts[index]
     return f"{units.bytes_(part)}, {units.percent(part / found.total)} of the peak"

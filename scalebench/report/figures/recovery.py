@@ -53,7 +53,7 @@ def _draw(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         (BLOCKED, CATEGORY_COLORS["gradients"], [save.stall_s for _, save in saved]),
         (SLOWER, CATEGORY_COLORS["optimizer"], [save.slower_s for _, save in saved]),
     )
-    told = [_told(*pair) for pair in saved]
+    told = [_hover_text(*pair) for pair in saved]
     for name, color, found in parts:
         lengths = [max(0.0, one.value) / scale if one else 0.0 for one in found]
         figure.add_trace(bars(name, color, lengths, lanes.places, told))
@@ -68,7 +68,7 @@ def _draw(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     return figure
 
 
-def _told(row: Row, save: SaveFigures) -> str:
+def _hover_text(row: Row, save: SaveFigures) -> str:
     slower = wording.DASH if save.slower_s is None else seconds(save.slower_s)
     return (
         f"{row_name(row)}, {wording.plain(save.method, 32)}<br>blocked {seconds(save.stall_s)}, "

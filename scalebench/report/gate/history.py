@@ -24,52 +24,52 @@ MOST_VALUES = 3
 
 
 def render_history(
-    told: History, width: int = 100, color: bool = False, ascii_only: bool = False
+    history: History, width: int = 100, color: bool = False, ascii_only: bool = False
 ) -> str:
     """Return the series and the changes of level as text for a terminal."""
     screen = Screen(width, color, ascii_only)
-    screen.line(headline(told), "bold")
-    for shift in told.shifts:
+    screen.line(headline(history), "bold")
+    for shift in history.shifts:
         screen.line(_shift_text(shift), STYLES["regressed" if shift.worse else "improved"])
-    if told.trends:
+    if history.trends:
         screen.line()
-        screen.table(COLUMNS, told.trends, _NARROWING)
-    screen.lines(legend(told), "dim")
+        screen.table(COLUMNS, history.trends, _NARROWING)
+    screen.lines(legend(history), "dim")
     return screen.text()
 
 
-def headline(told: History) -> str:
+def headline(history: History) -> str:
     """Say in one sentence what became slower or faster."""
-    steady = [trend for trend in told.trends if not trend.changed_level]
+    steady = [trend for trend in history.trends if not trend.changed_level]
     worse = [trend for trend in steady if trend.worse]
     better = [trend for trend in steady if trend.better]
-    if not told.shifts and not worse and not better:
-        return f"no drift and no change of level found in {len(told.runs)} runs"
+    if not history.shifts and not worse and not better:
+        return f"no drift and no change of level found in {len(history.runs)} runs"
     found = [
         f"{len(found)} {'series drifts' if len(found) == 1 else 'series drift'} for the {way}"
         for found, way in ((worse, "worse"), (better, "better"))
         if found
     ]
-    if told.shifts:
-        num = len(told.shifts)
+    if history.shifts:
+        num = len(history.shifts)
         found.append(f"{num} {'change' if num == 1 else 'changes'} of level")
-    return f"{wording.joined(found)}, in {len(told.runs)} runs"
+    return f"{wording.joined(found)}, in {len(history.runs)} runs"
 
 
-def legend(told: History) -> list[str]:
+def legend(history: History) -> list[str]:
     """Say what the numbers are, and what these runs do not tell."""
-    if not told.trends:
+    if not history.trends:
         return ["no two runs have a row in common"]
     lines = [
         "drift: from the first run to the last, with the interval that holds for all lines "
         "together 95 times in 100; smallest findable: the smallest drift for the worse that would "
         "be found 95 times in 100"
     ]
-    if len(told.runs) == 2:
+    if len(history.runs) == 2:
         lines.append("two runs: the intervals know how launches differ, not how jobs and hosts do")
-    if told.num_short:
+    if history.num_short:
         need = f"a change of level needs {FEWEST_FOR_LEVELS} runs"
-        lines.append(f"{told.num_short} series are too short: {need}")
+        lines.append(f"{history.num_short} series are too short: {need}")
     return lines
 
 

@@ -311,7 +311,7 @@ def _mismatch_text(mismatch: Mismatch, places: Sequence[str]) -> str:
     end = "allowed" if mismatch.allowed else f"--allow-mismatch {name} compares all the same"
     if name == "pinned" and not mismatch.allowed:
         end = "measure both with --pinned, or both with --unpinned"
-    return f"different: {where}{wording.plain(mismatch.told, 180)} ({end})"
+    return f"different: {where}{wording.plain(mismatch.text, 180)} ({end})"
 
 
 _COVERED = {

@@ -28,7 +28,7 @@ def compressed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.compression is not None]
 
 
-def told(row: Row) -> CompressionFigures:
+def figures_of(row: Row) -> CompressionFigures:
     """Return what a row of `compressed` says about compression."""
     assert row.compression is not None, "asked of a row that does not compress"
     return row.compression
@@ -46,12 +46,12 @@ def link_bit_per_s(rows: Sequence[Row], world_size: int) -> float | None:
         rows: Of one suite.
         world_size: N.
     """
-    exact = next((r for r in _at(rows, world_size) if told(r).method == "none"), None)
+    exact = next((r for r in _at(rows, world_size) if figures_of(r).method == "none"), None)
     if exact is None:
         return None
     if exact.link_bit_per_s:
         return float(min(exact.link_bit_per_s))
-    transfer, wire_bytes = told(exact).transfer_s, told(exact).wire_bytes
+    transfer, wire_bytes = figures_of(exact).transfer_s, figures_of(exact).wire_bytes
     if transfer is None or transfer.value <= 0 or not wire_bytes:
         return None
     return BITS * wire_bytes / transfer.value
@@ -76,7 +76,7 @@ def sentences(row: Row | None, rows: Sequence[Row]) -> list[str]:
 
 
 def _sent(row: Row) -> list[str]:
-    figures = told(row)
+    figures = figures_of(row)
     if figures.method == "none" or not figures.gradient_bytes:
         return []
     sent, whole = units.bytes_(figures.payload_bytes), units.bytes_(figures.gradient_bytes)
@@ -89,8 +89,8 @@ def _sent(row: Row) -> list[str]:
 
 
 def _loss(row: Row) -> list[str]:
-    losses = told(row).losses
-    if losses is None or told(row).method == "none":
+    losses = figures_of(row).losses
+    if losses is None or figures_of(row).method == "none":
         return []
     own, exact = losses.loss_after_steps, losses.loss_of_none_after_steps
     return [f"After {losses.equal_steps} steps the loss is {own:.3f}, with none {exact:.3f}."]
@@ -111,7 +111,7 @@ def break_even_of(row: Row) -> Estimate | None:
 
 def link_of(row: Row, rows: Sequence[Row]) -> float | None:
     """Return the bandwidth of a rank's link that a row's break-even is compared with, bit/s."""
-    calibrated = told(row).link_byte_per_s
+    calibrated = figures_of(row).link_byte_per_s
     return link_bit_per_s(rows, row.world_size) if calibrated is None else BITS * calibrated
 
 
@@ -176,11 +176,11 @@ def payoff(rows: Sequence[Row]) -> Payoff | None:
         return None
     largest = max(row.world_size for row in measured)
     here = [row for row in measured if row.world_size == largest]
-    exact = next((row for row in here if told(row).method == "none"), None)
+    exact = next((row for row in here if figures_of(row).method == "none"), None)
     methods = [row for row in here if row is not exact and not is_bound(row)]
     if exact is None or not methods:
         return None
-    ratios = {row.case: told(row).step_ratio_to_none for row in methods}
+    ratios = {row.case: figures_of(row).step_ratio_to_none for row in methods}
     known = {case: r for case, r in ratios.items() if r is not None and r.high is not None}
     shorter = [case for case, r in known.items() if r.high is not None and r.high < 1]
     doubtful = [case for case, r in ratios.items() if r is None or case not in known or r.value < 1]
@@ -246,20 +246,22 @@ def _pays_below(row: Row) -> str:
 
 
 def _loss_after(row: Row) -> str:
-    losses = told(row).losses
+    losses = figures_of(row).losses
     return f"{losses.loss_after_steps:.3f}" if losses else wording.DASH
 
 
 COLUMNS: tuple[Column[Row], ...] = (
     SHRINKING_CASE,
     RANKS,
-    Column("sends", lambda r: units.bytes_(told(r).payload_bytes)),
-    value("of float32", lambda r: told(r).payload_ratio, units.percent),
-    Column("wire", lambda r: units.bytes_(told(r).wire_bytes)),
-    value("encode", lambda r: told(r).encode_s, wording.seconds),
-    value("comm", lambda r: told(r).communicate_s, wording.seconds),
-    value("decode", lambda r: told(r).decode_s, wording.seconds),
-    value("error", lambda r: told(r).gradient_error, lambda e: units.significant(e, digits=2)),
+    Column("sends", lambda r: units.bytes_(figures_of(r).payload_bytes)),
+    value("of float32", lambda r: figures_of(r).payload_ratio, units.percent),
+    Column("wire", lambda r: units.bytes_(figures_of(r).wire_bytes)),
+    value("encode", lambda r: figures_of(r).encode_s, wording.seconds),
+    value("comm", lambda r: figures_of(r).communicate_s, wording.seconds),
+    value("decode", lambda r: figures_of(r).decode_s, wording.seconds),
+    value(
+        "error", lambda r: figures_of(r).gradient_error, lambda e: units.significant(e, digits=2)
+    ),
     Column("loss", _loss_after),
     Column("pays below", _pays_below),
 )
@@ -271,7 +273,9 @@ NOTE = (
 
 def _footnotes(of_suite: Sequence[Row]) -> list[str]:
     rows = compressed(of_suite)
-    steps = {row.world_size: losses.equal_steps for row in rows if (losses := told(row).losses)}
+    steps = {
+        row.world_size: losses.equal_steps for row in rows if (losses := figures_of(row).losses)
+    }
     counts = wording.joined([f"{count} steps at N={size}" for size, count in steps.items()])
     after = f"loss: after {counts}, the same for every case" if steps else ""
     serial = any(break_even_of(row) and not is_replayed(row) for row in rows)

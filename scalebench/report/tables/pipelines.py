@@ -128,7 +128,7 @@ def render_schedule(timeline: Timeline, width: int, color: bool, ascii_only: boo
         text.no_wrap = True
         screen.add(text)
     screen.line()
-    screen.lines(_told(timeline))
+    screen.lines(_in_words(timeline))
     return screen.text()
 
 
@@ -167,7 +167,7 @@ def _summed_up(timeline: Timeline, rank: int, room: int) -> Iterator[tuple[str, 
             yield IDLE, ""
 
 
-def _told(timeline: Timeline) -> list[str]:
+def _in_words(timeline: Timeline) -> list[str]:
     schedule = timeline.schedule
     p, m = schedule.num_ranks, schedule.num_microbatches
     v = schedule.num_stages // p

@@ -252,8 +252,8 @@ def _parts(row: Row, budget: Budget) -> list[str]:
     doubtful = [part for part in large if part not in known]
     if not known:
         return [_inconclusive(budget, doubtful)]
-    takes = _told([part for part in known if budget.share(part) > 0], budget, "takes")
-    gains = _told([part for part in known if budget.share(part) < 0], budget, "gives back")
+    takes = _clause([part for part in known if budget.share(part) > 0], budget, "takes")
+    gains = _clause([part for part in known if budget.share(part) < 0], budget, "gives back")
     told = "; ".join(clause for clause in (takes, gains) if clause)
     said = [f"{_opening(row, budget)} {told}."]
     largest = largest_inflation(budget)
@@ -273,7 +273,7 @@ def _opening(row: Row, budget: Budget) -> str:
     return f"Of the {points(budget.gap)} % lost{doubt},"
 
 
-def _told(parts: Sequence[Part], budget: Budget, verb: str) -> str:
+def _clause(parts: Sequence[Part], budget: Budget, verb: str) -> str:
     """Write ``"transfer takes 5.4 and idle 4.1"``."""
     if not parts:
         return ""

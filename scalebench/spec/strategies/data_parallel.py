@@ -22,7 +22,7 @@ class Ddp(Execution):
         gradient_as_bucket_view: Gradients live inside the buckets (saves one copy of them).
         balance: ``"measured"``: a rank's share of the global batch follows its measured speed, in
             whole samples, between one and twice the equal share; gradients are weighted by samples.
-        balance_every: Steps after which shares are set anew.
+        balance_every: Steps after which shares are set again.
     """
 
     kind: Literal["ddp"] = "ddp"

@@ -1,7 +1,7 @@
 """DDP whose ranks share the global batch by their measured speed: a slow rank gets fewer samples.
 
 A rank's speed is that of its own computation: from the step's start to the moment at which its last
-bucket is ready, which waits for nobody. After every ``balance_every`` steps the ranks exchange the
+bucket is ready, which waits for no rank. After every ``balance_every`` steps the ranks exchange the
 medians and each works out the same shares (`scalebench.costmodel.balance`).
 
 DDP takes the mean over ranks, and the mean over samples is wanted: so a rank's loss is weighted by
@@ -100,7 +100,7 @@ class BalancedTraining(DdpTraining):
         return super().step(batch)
 
     def own_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield this rank's share of every step; set the shares anew between steps."""
+        """Yield this rank's share of every step; set the shares again between steps."""
         samples = Samples(batches)
         while True:
             if self.steps_of_window >= self.strategy.balance_every:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from benchmarks.block_coverage import Kind, draw_round, look, truth
 from scalebench.analysis.timing.paired_blocks import (
     Block,
+    interleaved_variances,
     levels_of_round,
     trimmed_mean,
-    variances_in_turns,
 )
 
 BASE, DDP, DDP_2 = ("ddp", "plain", 1), ("ddp", "ddp", 1), ("ddp", "ddp", 2)
@@ -84,7 +84,7 @@ def test_a_block_that_is_missing_leaves_the_others_in_their_cycles():
 )
 def test_a_block_that_cannot_be_is_refused(bad):
     with pytest.raises(ValueError, match="has to end after its start"):
-        variances_in_turns({BASE: {0: [Block(0, 9, 1.0)]}, DDP: {0: [bad]}})
+        interleaved_variances({BASE: {0: [Block(0, 9, 1.0)]}, DDP: {0: [bad]}})
 
 
 @pytest.mark.parametrize("noise", ["bursty", "episodes"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scalebench.costmodel.context_layers import (
     AttendingModel,
-    Turns,
+    RingWork,
     operations_of_context_step,
     ring_requests,
 )
@@ -159,7 +159,7 @@ def test_every_operation_is_waited_for():
     assert found.step_s == pytest.approx(0.1 + 1e-3 * len(shape.requests))
 
 
-TURNS = Turns(forward_s=1.0, backward_s=2.0)
+WORK = RingWork(forward_s=1.0, backward_s=2.0)
 ranks = st.sampled_from([2, 3, 4, 8])
 
 
@@ -169,14 +169,14 @@ def model(layers=2, again=0):
 
 def stalled_s(num_ranks, message_s, layers=2):
     step_s = layers * num_ranks * 3.0 + 1
-    requests = ring_requests(model(layers), num_ranks, 2, TURNS, step_s)
+    requests = ring_requests(model(layers), num_ranks, 2, WORK, step_s)
     return replay(requests, [message_s] * len(requests), step_s).stalled_s
 
 
 @given(ranks, st.integers(0, 2))
 def test_the_messages_are_those_of_the_law(num_ranks, again):
     law = operations_of_context_step(Context(method="ring"), model(2, again), num_ranks, 2)
-    found = ring_requests(model(2, again), num_ranks, 2, TURNS, 1000.0)
+    found = ring_requests(model(2, again), num_ranks, 2, WORK, 1000.0)
     wanted = Counter(op.num_bytes for op in law if op.op == "send_recv_ring")
     assert Counter(request.size_bytes for request in found) == wanted
     assert {(one.op, one.num_ranks) for one in found} == {("send_recv_ring", num_ranks)}
@@ -197,7 +197,7 @@ def test_two_ranks_by_hand():
 def test_longer_turns_never_wait_longer(num_ranks, message_s):
     step_s = 1000.0
     took = []
-    for turns in (TURNS, TURNS.slowed(2.0)):
+    for turns in (WORK, WORK.slowed(2.0)):
         requests = ring_requests(model(), num_ranks, 2, turns, step_s)
         took.append(replay(requests, [message_s] * len(requests), step_s).stalled_s)
     assert took[1] <= took[0] + 1e-9

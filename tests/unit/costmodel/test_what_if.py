@@ -31,7 +31,7 @@ def bucket(size_bytes, ready_s):
 
 def test_where_nothing_changes_nothing_is_said_and_the_step_stays():
     step = shape(bucket(MIB, 0.08))
-    assert AS_MEASURED.told() == [] and AS_MEASURED.shape(step) == step
+    assert AS_MEASURED.described() == [] and AS_MEASURED.shape(step) == step
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_where_nothing_changes_nothing_is_said_and_the_step_stays():
     ],
 )
 def test_one_change_is_said_and_no_other(change, words):
-    assert change.told() == [words]
+    assert change.described() == [words]
 
 
 def test_smaller_buckets_are_ready_evenly_between_the_measured_ones():

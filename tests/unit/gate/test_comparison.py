@@ -83,6 +83,6 @@ def judgement(**changes):
     ],
 )
 def test_the_sentence_for_a_verdict(finding, objection, reason):
-    found = launched(POSITIVE, 2.0, 2.2).judged(judgement(finding=finding, objection=objection))
+    found = launched(POSITIVE, 2.0, 2.2).concluded(judgement(finding=finding, objection=objection))
     assert (found.verdict, found.reason) == (finding, reason)
     assert found.no_worse is (finding == "not worse")

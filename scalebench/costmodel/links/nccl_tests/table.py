@@ -76,7 +76,7 @@ def table_of(run: Run, world_size: int | None, op: str | None) -> Table:
     law = _law_of(run, world_size, op)
     whole = [point for point in run.points if point.place not in law.damaged]
     run = replace(run, points=whole, left_out=[*run.left_out, *law.damaged.values()])
-    run = replace(run, points=_judged(run, law))
+    run = replace(run, points=_checked(run, law))
     return Table(law.op, tuple(run.points), law.world_size, law.reason, tuple(_notices(run, law)))
 
 
@@ -86,7 +86,7 @@ _TOLERANCE = {"float16": 1e-2, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-
 any is (``DeltaMaxValue`` in ``src/common.cu`` until 2022)."""
 
 
-def _judged(run: Run, law: Law) -> list[Point]:
+def _checked(run: Run, law: Law) -> list[Point]:
     """Return the points with what the ``error`` column and the footer say of their results.
 
     Where the footer counts results out of bounds and no row shows one, any may be it.
@@ -105,11 +105,11 @@ def _judged(run: Run, law: Law) -> list[Point]:
     return [replace(one, failed_check=bad) for one, bad in zip(run.points, wrong, strict=True)]
 
 
-def _law_of(run: Run, told: int | None, op: str | None) -> Law:
+def _law_of(run: Run, given: int | None, op: str | None) -> Law:
     """Return the law of the test's name, the command line, the caller or the columns."""
     named = ops_named_in(run.program)
     if len(named) == 1:
-        return _law(run, named.pop(), told)
+        return _law(run, named.pop(), given)
     if run.program.endswith("_perf") and op is None:
         raise UsageError(
             f"{run.path}: the test {run.program!r} is not read. Say which operation it is if it "
@@ -117,18 +117,18 @@ def _law_of(run: Run, told: int | None, op: str | None) -> Law:
         )
     fitting = [name for name in OPERATIONS if _has_columns_of(name, run.points)]
     if len(run.commanded) == 1 and run.commanded.issubset(fitting):
-        return _law(run, next(iter(run.commanded)), told)
+        return _law(run, next(iter(run.commanded)), given)
     if op is not None:
-        return _law(run, op, told)
-    return _guessed(run, [name for name in fitting if _is_checked_like(name, run.points)], told)
+        return _law(run, op, given)
+    return _guessed(run, [name for name in fitting if _is_checked_like(name, run.points)], given)
 
 
-def _guessed(run: Run, ops: Sequence[str], told: int | None) -> Law:
+def _guessed(run: Run, ops: Sequence[str], given: int | None) -> Law:
     """Return the only law that the points obey, or the only one of these that was commanded."""
     laws, errors = [], []
     for op in ops:
         try:
-            laws.append(_law(run, op, told))
+            laws.append(_law(run, op, given))
         except UsageError as error:
             errors.append(error)
     laws = [law for law in laws if not law.damaged] or laws
@@ -164,13 +164,13 @@ def _is_checked_like(op: str, points: Sequence[Point]) -> bool:
     return OPERATIONS[op].checks_in_place == (True in checked)
 
 
-def _law(run: Run, op: str, told: int | None) -> Law:
+def _law(run: Run, op: str, given: int | None) -> Law:
     """Return the law that the points obey if the run is of an operation.
 
     A few rows that do not are damaged: fewer than half of those whose bandwidths say something.
     """
     reason = run.why_world_size_is_unknown()
-    world_size = told if reason else len(run.group())
+    world_size = given if reason else len(run.group())
     if world_size is None and OPERATIONS[op].shares:
         elements = ((point.size_bytes, point.count * point.itemsize) for point in run.points)
         world_size = next((size // one for size, one in elements if one and size >= one), None)
