@@ -243,7 +243,13 @@ class Format(_Table):
         found = {name: getattr(self, name) for name in VALUES}
         return {name: value for name, value in found.items() if value is not None}
 
+    @cached_property
+    def times(self) -> dict[str, Value]:
+        """Those of them that tell how long steps take."""
+        return {name: value for name, value in self.values.items() if name in TIMES}
 
+
+TIMES = ("clock", "time", "speed", "rate")
 VALUES = (
     *("clock", "time", "rate", "speed", "batch", "step_tokens", "skipped", "loss"),
     *("memory", "mfu", "tflops"),

@@ -53,9 +53,8 @@ def prefix_of(text: str) -> Prefix:
     found = list(_CLOCK.finditer(text)) if ":" in text else []
     if found:
         last = found[-1]
-        day = _day(last["date"] or last["day"] or "")
-        fraction = last["f"]
-        clock = day + int(last["h"]) * 3600 + int(last["m"]) * 60 + int(last["s"])
+        date, month, hours, minutes, seconds, fraction = last.groups()
+        clock = _day(date or month or "") + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
         if fraction:
             clock += float("0." + fraction[1:])
             resolution = 10.0 ** -len(fraction[1:])

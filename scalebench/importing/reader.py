@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import Format, Template, Value
-from scalebench.importing.lines import chunks, opened, prefix_of
+from scalebench.importing.lines import Prefix, chunks, opened, prefix_of
 
 COLUMNS = {
     **dict.fromkeys(("step", "clock", "time"), "d"),
@@ -28,7 +28,7 @@ COLUMNS = {
     **dict.fromkeys(("copies", "end"), "H"),
 }
 """Name → type: little memory for logs of millions of steps."""
-NUMBERS = tuple(COLUMNS)[1:-2]
+NUMBERS = frozenset(tuple(COLUMNS)[1:-2])
 OPEN_STEPS = 16
 """Steps of which ranks may still print."""
 FACTS_CHARS = 2 << 20
@@ -36,8 +36,10 @@ FACTS_CHARS = 2 << 20
 TAIL_CHARS = 1 << 16
 MANY_LINES, ONE_IN = 100_000, 10
 """Of a log of more lines, loss, memory and the like are read in one line of ten."""
-TIMES = ("clock", "time", "speed", "rate")
 ENOUGH_LINES = 20
+MOST_COMPARED = 200_000
+"""Records whose clock is compared with what they print."""
+UNREAD = Prefix("", None, None, 1.0)
 SAME_BAR_S = 3.0
 """Bars of two ranks show the same step within this."""
 MOST_SEEN = 1 << 17
@@ -75,6 +77,8 @@ class Records:
     def column(self, name: str) -> NDArray[Any]:
         """Return a column, nan where a line did not say; in use, no record can be added."""
         column = self.columns[name]
+        if not len(column):  # no line says it: a view of one number
+            return np.broadcast_to(np.array(np.nan, column.typecode), len(self))
         missing = len(self) - len(column)
         if missing:
             column.frombytes(np.full(missing, np.nan, column.typecode).tobytes())
@@ -126,16 +130,17 @@ class Records:
 
     def _close(self, step: float) -> None:
         line = self._open.pop(step)
-        self.columns["step"].append(step)
-        values = line.values
-        for name in NUMBERS:
-            if name in values:
-                column = self.columns[name]
-                while len(column) < len(self) - 1:  # lines before did not say it
-                    column.append(math.nan)
-                column.append(values[name])
-        self.columns["copies"].append(min(line.copies, 65535))
-        self.columns["end"].append(line.end)
+        columns, values = self.columns, line.values
+        number = len(columns["step"])
+        columns["step"].append(step)
+        for name, value in values.items():
+            if name in NUMBERS:
+                column = columns[name]
+                if len(column) < number:  # lines before did not say it
+                    column.extend([math.nan] * (number - len(column)))
+                column.append(value)
+        columns["copies"].append(min(line.copies, 65535))
+        columns["end"].append(line.end)
         loss = values.get("loss")
         if loss is not None and math.isfinite(loss):
             self.loss = [self.loss[0] if self.loss else loss, loss]
@@ -234,6 +239,7 @@ class Reader:
         self.last_end = 0
         self._before_first = ""
         self._sticky: dict[str, Template] = {}
+        self._named = False
 
     def read(self, pieces: Iterator[str]) -> Log:
         """Read a log to its end.
@@ -311,24 +317,26 @@ class Reader:
 
     def _take(self, form: Format, line: str, text: str, begin: int) -> None:
         found = self._anchor(form, line)
-        if found is None or any(word in line for word in form.without):
+        if found is None or (form.without and any(word in line for word in form.without)):
             return
         groups = found.groupdict()
-        step = _int(groups["step"])
-        assert step is not None
-        step = 0 if form.final else step
+        step = 0 if form.final else int(groups["step"].replace(",", ""))
         start = found.start()
-        prefix = prefix_of(line[max(0, start - 300) : start])
+        before = line[max(0, start - 300) : start]
+        prefix = UNREAD if self._needs_no_clock(form) else prefix_of(before)
         total = _int(groups.get("last")) or 0
         records = self.bars.setdefault(total, Records()) if form.bar else self.bars[0]
         at = records.place(step, _int(groups.get("epoch")), _int(groups.get("per_epoch")), form.bar)
         values = self._values(form, line, records)
+        goes_back = records.goes_back(at)
+        if goes_back and prefix is UNREAD:
+            prefix = prefix_of(before)
         if prefix.clock is not None and "clock" not in values:
             values["clock"] = prefix.clock
             records.resolution = min(records.resolution, prefix.resolution)
         if step == 0 and groups.get("per_epoch") and len(records):
             values["skipped"] = 1.0  # the loader starts: of sampled lines it would count too much
-        if records.goes_back(at):
+        if goes_back:
             if records.is_copy(at, values, form.bar):
                 self.copies += 1
                 return
@@ -336,11 +344,19 @@ class Reader:
             records = self._restart(form, records, at, between)
         if prefix.rank is not None:
             records.ranks.add(prefix.rank)
+        self._named = self._named or bool(prefix.who)
         ended = not form.end or any(word in line for word in form.end)
         self.taken += 1
         self.last_end = begin + len(line)
         adds = form.values["rate"].scope == "rank" if "rate" in form.values else False
         records.add(at, Line(values, prefix.who, adds, ended))
+
+    def _needs_no_clock(self, form: Format) -> bool:
+        """Tell whether a line's prefix says nothing: times are printed, and compared already."""
+        many = self.taken > MOST_COMPARED and self.taken % ONE_IN
+        if not many or self._named or form.time is None or "time" not in self._sticky:
+            return False
+        return form.time.kind in ("step", "interval", "micro")
 
     def _anchor(self, form: Format, line: str) -> re.Match[str] | None:
         sticky = self._sticky.get("")
@@ -355,9 +371,7 @@ class Reader:
     def _values(self, form: Format, line: str, records: Records) -> dict[str, float]:
         values: dict[str, float] = {}
         brief = self.taken > MANY_LINES and self.taken % ONE_IN
-        for name, value in form.values.items():
-            if brief and name not in TIMES:
-                continue
+        for name, value in (form.times if brief else form.values).items():
             sticky = self._sticky.get(name)
             number = None if sticky is None else sticky.find(line)
             if number is None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.importing.formats import Format
-from scalebench.importing.reader import Log
+from scalebench.importing.reader import MOST_COMPARED, Log
 
 Floats = NDArray[np.float64]
 
@@ -30,8 +30,6 @@ LONGER, SHORTER = 1.1, 0.5
 MOST_WARMUP = 10
 SPANS = 100
 """A span has to be so many times what its clock tells."""
-MOST_COMPARED = 200_000
-"""Records whose clock is compared with what they print."""
 DIFFER = 0.03
 """Clock and printed time that differ by more are told."""
 
@@ -144,7 +142,8 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     ok = np.isfinite(time) & (time > 0) & ~(columns["skipped"] > 0)
     if not ok.any():
         ok = np.isfinite(time) & (time > 0)
-    return _cleaned(time, np.full(len(time), stride), ok, averaged and stride > 1, PAUSE)
+    counts = np.broadcast_to(np.float64(stride), len(time))
+    return _cleaned(time, counts, ok, averaged and stride > 1, PAUSE)
 
 
 def _decimals(time: Floats) -> int:
@@ -154,7 +153,7 @@ def _decimals(time: Floats) -> int:
 
 def _stride(at: Floats) -> float:
     """Return how many steps lie between two lines, mostly."""
-    gaps = np.diff(at)
+    gaps = np.diff(at[:MOST_COMPARED])
     gaps = gaps[gaps > 0]
     return float(np.median(gaps)) if len(gaps) else 1.0
 
@@ -175,19 +174,18 @@ def _cleaned(
     time: Floats, counts: Floats, ok: NDArray[np.bool_], averaged: bool, pause: float
 ) -> Steps:
     """Return times without those of the beginning that differ, and without pauses."""
-    places = np.flatnonzero(ok)
-    values = time[places]
+    kept, values = ok.copy(), time[ok]
     warmup = warmup_of(values)
-    values, places = values[warmup:], places[warmup:]
+    for _ in range(warmup):
+        kept[kept.argmax()] = False
+    values = values[warmup:]
     typical = float(np.median(values))
     long = values > pause * typical
     paused = float((values[long] - typical).sum())
-    kept = np.zeros(len(time), bool)
-    kept[places[~long]] = True
+    kept[kept] = ~long
     return Steps(
-        values[~long], counts[places[~long]], "printed", averaged, kept, warmup,
-        (int(long.sum()), paused),
-    )  # fmt: skip
+        values[~long], counts[kept], "printed", averaged, kept, warmup, (int(long.sum()), paused)
+    )
 
 
 def warmup_of(values: Floats) -> int:
