@@ -75,7 +75,8 @@ class Template:
             suffix = "[KMGT]i?B|[MG](?![a-zA-Z])|bytes"
         else:
             suffix = "[KkMGBT](?![a-zA-Z])"
-        return rf"\s*(?P<value>{NUMBER})(?:\s?(?P<suffix>{suffix}))?"
+        clock = r"(?![\d.,]*:\d)" if name in _TIMES else ""
+        return rf"\s*(?P<value>{NUMBER}){clock}(?:\s?(?P<suffix>{suffix}))?"
 
     def search(self, line: str) -> re.Match[str] | None:
         """Return where it stands in a line; its first word is looked for first: that is quick."""

@@ -77,7 +77,7 @@ class Records:
     def column(self, name: str) -> NDArray[Any]:
         """Return a column, nan where a line did not say; in use, no record can be added."""
         column = self.columns[name]
-        if not len(column):  # no line says it: a view of one number
+        if not len(column) and column.typecode in "df":  # no line says it: a view of one number
             return np.broadcast_to(np.array(np.nan, column.typecode), len(self))
         missing = len(self) - len(column)
         if missing:

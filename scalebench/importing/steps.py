@@ -28,6 +28,7 @@ PAUSE_OF_CLOCK = 2.0
 LONGER, SHORTER = 1.1, 0.5
 """Of the median: the first steps are left out as long as they are beyond."""
 MOST_WARMUP = 10
+FEWEST_GROWING = 8
 SPANS = 100
 """A span has to be so many times what its clock tells."""
 DIFFER = 0.03
@@ -79,7 +80,8 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     if "train_runtime" in log.totals and not _tells_steps(columns):
         return _of_total(log)
     at = columns["step"] / (batch or 1.0) if form.step_in == "samples" else columns["step"]
-    if form.step_in == "samples" and batch is None:
+    counted = form.step_in == "steps" or batch is not None
+    if not counted:
         at = np.arange(len(at), dtype=float)
     printed = _printed(form, columns, at, log)
     enough = None if printed is None or _doubted(form) else MOST_COMPARED
@@ -91,7 +93,7 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
         chosen = printed
     if not len(chosen.seconds):
         chosen.why_none = chosen.why_none or _why_none(log, at)
-    if printed is not None and len(by_clock.seconds) and len(printed.seconds):
+    if printed is not None and counted and len(by_clock.seconds) and len(printed.seconds):
         _compare(chosen, printed, by_clock, log.records.resolution)
     return chosen
 
@@ -124,18 +126,21 @@ def _doubted(form: Format) -> bool:
 def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> Steps | None:
     """Return the steps as the log prints them; None: it prints no times."""
     time, speed = columns["time"], columns["speed"]
-    if form.time is not None and form.time.kind == "cumulative" and np.isfinite(time).sum() > 1:
+    if form.time is not None and form.time.kind == "cumulative":
         resolution = 1.0 if form.bar else 10.0 ** -_decimals(time)
         found = _by_clock(time, at, resolution)
         found.source = "printed"
         if len(found.seconds):
             return found
-        time = np.full(len(at), np.nan)
+        time = np.broadcast_to(np.nan, len(at))
     if form.time is not None and form.time.kind == "micro":
         return _of_micro_batches(time, columns["end"])
     if not np.isfinite(time).any() and np.isfinite(speed).any():
         time = 1 / np.where(speed > 0, speed, np.nan)
     if not np.isfinite(time).any():
+        return None
+    if _grows(time):
+        log.notices.append("the printed times grow from line to line: they are not of one step")
         return None
     averaged = form.time is not None and form.time.kind in ("interval", "window")
     stride = _stride(at) if averaged else 1.0
@@ -144,6 +149,14 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
         ok = np.isfinite(time) & (time > 0)
     counts = np.broadcast_to(np.float64(stride), len(time))
     return _cleaned(time, counts, ok, averaged and stride > 1, PAUSE)
+
+
+def _grows(time: Floats) -> bool:
+    """Tell whether times are most likely those since a beginning, though nothing says so."""
+    known = time[np.isfinite(time)]
+    return len(known) >= FEWEST_GROWING and bool(
+        np.all(np.diff(known) > 0) and known[-1] > 2 * known[0]
+    )
 
 
 def _decimals(time: Floats) -> int:

@@ -186,6 +186,11 @@ def test_an_imported_run_is_judged_by_the_gate(in_process: Scalebench, project: 
     assert same.returncode in (0, 3)
     assert in_process("compare", "base", "slow").returncode == 0
     assert in_process("history", "base", "slow").returncode == 0
+    unknown = in_process("project", "base", "--gpus", "64")
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (3, 1)
+    assert "read from logs" in unknown.stderr
+    divided = in_process("search", "--measured", "base", "--gpus", "8", "--gpu-type", "h100")
+    assert divided.returncode == 2 and "CSV file" in divided.stderr
 
 
 def test_bad_logs_are_one_line_each_and_the_rest_is_read(

@@ -110,7 +110,7 @@ def project(
         UsageError: A number of ranks below 2, or hierarchical without a topology.
         NothingToProject: No case supports a projection; the text says why.
     """
-    _check(world_sizes, topology, what_if)
+    _check(run, world_sizes, topology, what_if)
     summary = summary or summarise(run)
     scores = compared_rows(summary.rows)
     links = _links(run, topology, profile, what_if)
@@ -173,7 +173,14 @@ def project(
     )
 
 
-def _check(world_sizes: Sequence[int], topology: Topology | None, what_if: WhatIf) -> None:
+def _check(
+    run: StoredRun, world_sizes: Sequence[int], topology: Topology | None, what_if: WhatIf
+) -> None:
+    if run.imported is not None:
+        raise NothingToProject(
+            f"{run.paths.root} was read from logs, which do not say what computation and "
+            "communication take: nothing can be projected from it."
+        )
     below = [n for n in world_sizes if n < 2]
     if below:
         raise UsageError(

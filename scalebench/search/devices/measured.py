@@ -274,6 +274,11 @@ def _rows_of_run(path: Path) -> list[MeasuredRow]:
     from scalebench.analysis.summarise import summarise
 
     run = load_run(path)
+    if run.imported is not None:
+        raise UsageError(
+            f"{path} was read from logs, which do not say how the model was divided. Give its rows "
+            f"as a CSV file instead, with the columns {', '.join(NEEDED)} and step_s."
+        )
     if run.info.spec.device != "cuda":
         raise UsageError(
             f"{path} was measured on {run.info.spec.device}: give a run on GPUs, or a CSV file."

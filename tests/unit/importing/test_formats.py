@@ -64,6 +64,14 @@ LINES = {
         "Train: 0 [{i:4d}/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 2.000s,  731.43/s  (0.400s,  "
         "640.0/s)  LR: 0.1  Data: 0.010 (0.010)"
     ),
+    "open-clip": (
+        "2024-05-01,10:00:{:02d} | INFO | Train Epoch: 0 [ {i}/12800000 (0%)] Data (t): 0.010 "
+        "Batch (t): 2.000, 15753.8/s, 1969.2/s/gpu LR: 0.1 Loss: 8.9 (9.0)"
+    ),
+    "paddle": (
+        "[05/01 10:00:{:02d}] ppdet.engine INFO: Epoch: [0] [{i}/1000] learning_rate: 0.01 "
+        "loss: 2.0 eta: 1:00:00 batch_cost: 2.0000 data_cost: 0.01 ips: 16.0 images/s"
+    ),
     "average-meter": (
         "Epoch: [0][{i:3d}/391]\tTime  2.000 ( 2.456)\tData  0.012 ( 0.034)\tLoss 2.3 (2.4)"
     ),
@@ -111,6 +119,8 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path
         ("llm-c", "rate", 1588010),
         ("llm-c", "mfu", 0.551),
         ("olmo", "rate", 26676),
+        ("open-clip", "rate", 15753.8),
+        ("paddle", "rate", 16),
         ("maxtext", "rate", 8671.9),
         ("dllogger", "rate", 32),
         ("deepspeed", "rate", 315.5),

@@ -63,6 +63,24 @@ def test_lines_of_several_ranks_are_one_step_and_their_rates_add_up(tmp_path: Pa
     assert steps_of(log, None).mean_s == pytest.approx(0.467)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step={i} loss=2.0 elapsed={half:.1f}",
+        "step {i} loss 2.0 time 10:00:{i:02}",
+        "{i}/3  3.45G  1.2: 100%|#| 463/463 [02:15<00:00,  3.42it/s]",
+    ],
+)
+def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_step(
+    line: str, tmp_path: Path
+) -> None:
+    lines = [line.format(i=i, half=i / 2) for i in range(1, 40)]
+    try:
+        assert not len(read(tmp_path, lines).seconds)
+    except UsageError as error:
+        assert "no known format fits" in str(error)
+
+
 def test_micro_batches_add_up_to_their_step(tmp_path: Path) -> None:
     lines = [
         f"iter {i} step {i // 2}: loss 3.5, iter time: {500 + 200 * (i % 2)}.00ms"

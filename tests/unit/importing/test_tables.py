@@ -42,6 +42,33 @@ def test_a_run_of_wandb_and_one_of_mlflow(tmp_path: Path) -> None:
     assert mean_of(mlflow) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("tag", ["perf/step_time", "loss"])
+def test_event_files_as_their_own_library_writes_them(tag: str, tmp_path: Path) -> None:
+    """A step of 0.5 s as printed, or by the time of each event."""
+    pytest.importorskip("tensorboard", reason="pip install 'scalebench[tensorboard]'")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(tmp_path))
+    for i in range(40):
+        told = Summary(value=[Summary.Value(tag=tag, simple_value=0.5)])
+        writer.add_event(Event(step=i, wall_time=1000 + 0.5 * i, summary=told))
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    assert mean_of(path, **({"time": tag} if tag != "loss" else {})) == pytest.approx(0.5)
+
+
+def test_a_table_names_what_its_job_ran_on(tmp_path: Path) -> None:
+    rows = (
+        {"step": i, "step_time_s": 0.5, "world_size": 16, "torch_version": "2.7.1+cu126"}
+        for i in range(9)
+    )
+    log = read_table(write(tmp_path, "own.jsonl", "".join(json.dumps(r) + "\n" for r in rows)), {})
+    assert log is not None and log.facts.number("world_size") == 16
+    assert log.facts.software == {"torch": "2.7.1+cu126"}
+
+
 def test_json_lines_with_names_of_their_own(tmp_path: Path) -> None:
     text = "".join(json.dumps({"n": i, "took": 0.25}) + "\n" for i in range(9))
     assert mean_of(write(tmp_path, "own.jsonl", text), step="n", time="took") == 0.25
