@@ -18,7 +18,7 @@ def balance_of_row(row: Launches, _: Context) -> Fields:
         return null(["balance"], NO_LAUNCH)
     facts: Mapping[str, Any] = next(iter(row.good.values())).ranks[0].facts
     if "pace_s" not in facts:
-        return null(["balance"], "the launch ended before shares were set anew")
+        return null(["balance"], "the launch ended before shares were set again")
     each, pace_s = facts["shares"], facts["pace_s"]
     equal = row.cell.global_batch / row.cell.world_size
     figures = BalanceFigures(
