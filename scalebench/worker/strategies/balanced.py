@@ -114,7 +114,7 @@ class BalancedTraining(DdpTraining):
         shares = self.balance.shares
         self.balance = self.balance.after(self.context.agree_sum(pace_s))
         self.steps_of_window = 0
-        told = {"pace_s": self.balance.pace_s, **self.facts}  # the first: at equal shares
+        facts = {"pace_s": self.balance.pace_s, **self.facts}  # the first: at equal shares
         if self.balance.shares != shares:
-            told["shares"] = [*self.facts["shares"], (self.num_steps, self.balance.shares)]
-        self.facts = told
+            facts["shares"] = [*self.facts["shares"], (self.num_steps, self.balance.shares)]
+        self.facts = facts
