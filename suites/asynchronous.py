@@ -20,7 +20,7 @@ from scalebench import (
 
 # Each at the best of a grid of rates a factor of two apart: the lowest loss after 4096 samples with
 # one seed on two ranks. Servers that take synchronous steps have the same rate, and so has the one
-# that looks at staleness as the asynchronous one.
+# that looks at staleness as the asynchronous one. Pipelines have the rate of the plain model.
 DEFAULT = {
     "plain": (Plain(), 1e-3),
     "ddp": (Ddp(), 1e-3),
