@@ -220,7 +220,7 @@ def _one_launch(case: AdviceInput) -> Advice | None:
     return Advice(action, f"1 launch gives no interval; in it, {seen}", f"--repeats 3; {seen}")
 
 
-NOT_ALONE = "Stop the other programs, which scalebench doctor lists, and run it again"
+NOT_ALONE = "Stop the other programs (see scalebench doctor) and run it again"
 
 
 def _not_alone(case: AdviceInput) -> Advice | None:

@@ -39,7 +39,7 @@ def disturbance(summary: Summary) -> str | None:
     if loaded:
         told.append(
             f"The machine was not quiet: {'; '.join(loaded)}. Read the numbers with care, or stop"
-            " what disturbs (scalebench doctor lists it) and run again."
+            " what disturbs first (see scalebench doctor)."
         )
     if clocked:
         told.append(

@@ -39,7 +39,7 @@ def precision_note(summary: Summary) -> str | None:
     if minutes > LONGEST_MINUTES:
         return (
             f"{told}; reaching it here would take more than an hour: close other programs "
-            "(scalebench doctor), or ask for less (--precision)"
+            "(see scalebench doctor), or ask for less (--precision)"
         )
     return f"{told}; reaching it would take --budget {minutes}m"
 
