@@ -15,7 +15,6 @@ from scalebench.analysis.run import StoredRun, load_run
 from scalebench.errors import EnvironmentUnfit, unknown_name
 from scalebench.records.summary import Row, Summary
 from scalebench.report import markdown
-from scalebench.report.export.frames import run_frame
 from scalebench.report.export.measures import nothing_for, numbers, split
 from scalebench.report.words.plain_text import plain
 
@@ -101,6 +100,8 @@ def log_to_wandb(run: StoredRun, summary: Summary, out: Path) -> None:
         for size in dict.fromkeys(row.world_size for row in rows):
             found = dict(p for row in rows if row.world_size == size for p in points(row))
             logged.log({"num_ranks": size, **found})
+        from scalebench.report.export.frames import run_frame
+
         frame = run_frame(summary)
         known = frame.astype(object).where(frame.notna(), None)
         logged.log({"rows": wandb.Table(columns=list(frame.columns), data=known.values.tolist())})
