@@ -172,10 +172,14 @@ class OneCandidate:
         whole = norms + (4 + 4 * keys + mlp) / t
         kept = {"none": whole, "selective": inputs + (8 + 4 * keys + products) / t,
                 "full": inputs}[c.checkpointing]  # fmt: skip
-        layers = kept * self.layers * self.in_flight()
-        layers += whole if c.checkpointing != "none" else 0
+        once = unit * kept * self.layers
+        again = unit * whole if c.checkpointing != "none" else 0
         logits = 8 * tokens * model.vocabulary / t
-        return self.job.activation_ratio * (unit * layers + logits)
+        fullest = once * self.in_flight() + logits
+        if c.pipeline > 1 and c.schedule == "1f1b":
+            # The first stage keeps the most microbatches, the last stage has the logits and one.
+            fullest = max(once * self.in_flight(), once + logits)
+        return self.job.activation_ratio * (fullest + again)
 
     def parts_s(self) -> dict[str, float]:
         """Return the step by its parts."""

@@ -32,6 +32,7 @@ class Training(base.Training):
         self.module = torch.nn.Linear(1, 1, bias=False)
         self.optimizer = optimizer_of(recipe, self.module.parameters())
         self.rates = []
+        self.loss = lambda module, batch: module(batch).square().mean()
 
     def step(self, batch):
         self.optimizer.zero_grad()
