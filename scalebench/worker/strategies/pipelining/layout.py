@@ -4,14 +4,15 @@ The ranks form a mesh of two axes, data × pipeline; the ranks of a pipeline are
 larger mesh says which ranks are in line.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from scalebench.spec import Pipeline
+from scalebench.worker.process.agreement import dtype_of
 from scalebench.worker.process.context import RankContext
 
 V_SHAPED = ("zbv", "dualpipev")
@@ -104,18 +105,24 @@ class Layout:
             gradient /= self.num_pipelines
 
 
+HEADER_BYTES = 256
+"""What is sent before a tensor: its type and shape as JSON, padded with blanks."""
+
+
 def send(tensor: torch.Tensor, rank: int) -> None:
     """Send a tensor of any shape to a rank that calls `receive`."""
-    dist.send_object_list([(tensor.shape, tensor.dtype)], rank, device=tensor.device)
+    about = json.dumps([str(tensor.dtype), *tensor.shape])
+    header = bytearray(about.ljust(HEADER_BYTES).encode())
+    dist.send(torch.frombuffer(header, dtype=torch.uint8).to(tensor.device), rank)
     dist.send(tensor.contiguous(), rank)
 
 
 def receive(rank: int, device: torch.device) -> torch.Tensor:
     """Return the tensor that a rank sends with `send`, on a device."""
-    about: list[Any] = [None]
-    dist.recv_object_list(about, rank, device=device)
-    shape, dtype = about[0]
-    tensor = torch.empty(shape, dtype=dtype, device=device)
+    header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=device)
+    dist.recv(header, rank)
+    dtype, *shape = json.loads(bytes(header.tolist()))
+    tensor = torch.empty(shape, dtype=dtype_of(dtype), device=device)
     dist.recv(tensor, rank)
     return tensor
 
