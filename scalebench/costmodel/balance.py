@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 LATEST = 0.5
 """Weight of the latest window in the smoothed pace: a change is followed to 97 % in 5 windows."""
 LEAST_GAIN = 0.03
-"""Of the time that the slowest rank needs: for less, noise would move samples to and fro."""
+"""Of the time that the slowest rank needs: a smaller gain may be noise."""
 MOST = 2.0
 """Equal shares that a rank gets at most: what its memory has to hold."""
 

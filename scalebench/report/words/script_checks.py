@@ -222,6 +222,10 @@ def _rate(found: LearningRate | None) -> Iterator[Said]:
     """
     if found is None or found.at_one is None or found.linear is None or found.square_root is None:
         return
+    if found.first == found.last == 0:
+        sentence = f"the learning rate is 0 in all {found.last_step} steps that were seen"
+        yield Said("learning rate", "note", "the learning rate stays 0", sentence)
+        return
     if abs(found.first - found.at_one) > 1e-6 * found.at_one or found.last > found.first:
         return
     batches = f"{found.batch_at_one or 0:.6g} to {found.batch or 0:.6g}"

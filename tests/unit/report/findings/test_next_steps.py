@@ -94,3 +94,18 @@ def test_page_terminal_and_markdown_tell_them_in_the_same_order():
     quiet = make_summary([make_plain(), make_row(spread=None)])
     assert 'class="tryfirst"' not in render_page([quiet])
     assert "try first" not in render_table(quiet) + render_markdown(quiet).lower()
+
+
+def test_a_larger_batch_is_told_once_where_it_wins_most():
+    """Transfer, idle time and small shares have the same remedy in different words."""
+    losses = {"exposed_transfer": 9.0, "other_idle": 6.0, "data_stall": 5.0}
+    found = steps_of(lossy("ddp", losses), lossy("other", {"wait": 20.0}))
+    assert [step.cause for step in found if step.row.suite == "ddp"] == ["transfer", "data"]
+
+
+def test_no_row_is_sent_to_a_case_that_is_slower_than_one_rank():
+    best = lossy("ddp", {"wait": 60.0}, "best", efficiency=0.4)
+    slow = lossy("ddp", {"wait": 80.0}, "slow", efficiency=0.2)
+    found = judge(make_summary([*best, slow[1]])).suites[0].findings
+    (told,) = [one.next_step for one in found if one.case == "slow"]
+    assert told is not None and told.startswith("Train on one rank: best")
