@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from scalebench.cli.view import emit
-from scalebench.errors import unknown_name
+from scalebench.errors import UsageError, unknown_name
 
 GROUPS: Mapping[str, Sequence[str]] = {
     "What people need first": (
@@ -88,4 +88,5 @@ def help_(context: click.Context, topic: tuple[str, ...]) -> None:
                 formatter.write_text(", ".join(sorted(names)))
         emit(formatter.getvalue().strip())
     else:
-        raise unknown_name("topic", asked, {**commands, **words})
+        told, _, _ = str(unknown_name("topic", asked, {**commands, **words})).partition(" Valid: ")
+        raise UsageError(f"{told} All topics: scalebench help.")

@@ -54,3 +54,11 @@ def test_help_explains_commands_words_and_fields():
     assert "calibrate" in listed and "oversubscribed" in listed and "---" not in listed
     with pytest.raises(UsageError, match="Did you mean 'efficiency'"):
         printed("help", "efficency")
+
+
+def test_a_topic_that_is_none_gets_one_line_with_the_nearest():
+    done = CliRunner().invoke(cli, ["help", "efficiensy"])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == (
+        "There is no topic 'efficiensy'. Did you mean 'efficiency'? All topics: scalebench help."
+    )
