@@ -126,7 +126,8 @@ def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
     found = causes.largest_loss(heads)
     if found is not None and len(heads) > 1:
         share, cause, row = found
-        return f"{cause}, {causes.points(share)} % of the step of {wording.plain(row.case, 64)}"
+        of = f"{cause}, {causes.points(share)} % of the step of {wording.plain(row.case, 64)}"
+        return of if _none_is_larger(heads, share) else f"{of}, the largest that is certain"
     if (
         len(heads) == 1
         and heads[0].budget
@@ -143,6 +144,15 @@ def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
     if not any(budget.closes for budget in budgets):
         return "not known: traced steps were unlike the others"
     return "too uncertain to say"
+
+
+def _none_is_larger(heads: Sequence[Row], share: float) -> bool:
+    """Tell whether no part of a step that may be zero seems to take more than this share."""
+    return all(
+        one.budget is not None and causes.certain(one, one.budget, part)
+        for one in heads
+        for part in causes.losses(one, share)
+    )
 
 
 def _stepping(findings: Sequence[Finding], best: Row | None) -> list[Finding]:

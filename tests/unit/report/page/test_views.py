@@ -11,6 +11,7 @@ from scalebench.report.findings.findings import judge
 from scalebench.report.page import addresses, overview
 from tests.builders.pages import Page
 from tests.builders.summaries import (
+    attributed,
     hostile_summary,
     make_missing,
     make_plain,
@@ -58,6 +59,19 @@ def test_a_suite_of_failed_rows_has_a_card_that_says_so():
     card = suite_card_of([make_missing(status="failed", reason="ValueError: no")])
     assert card.chart is None and "Nothing was measured" in card.headline
     assert card.missing == "1 row: 1 failed"
+
+
+def test_the_largest_loss_of_many_cases_says_so_where_a_larger_one_may_be_none():
+    losses = {"wait": 10.0, "data_stall": 5.0}
+    sure, doubtful = (
+        [make_plain(), *(attributed(make_row(name, efficiency=0.85), losses=losses, doubtful=doubt)
+                         for name in ("a", "b"))]
+        for doubt in ((), ("wait",))
+    )  # fmt: skip
+    assert suite_card_of(sure).loss == "waiting, 10.0 % of the step of a"
+    assert (
+        suite_card_of(doubtful).loss == "data, 5.0 % of the step of a, the largest that is certain"
+    )
 
 
 def packed_rows(text):
