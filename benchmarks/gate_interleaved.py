@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from benchmarks.gate_power import write_into
 from scalebench.gate.gate import compare
 from scalebench.gate.result import WORSE, RowVerdict
 from scalebench.gate.results import Results
-from scalebench.records.baseline import baseline_of
+from scalebench.records.baseline import baseline_of, log_efficiencies, series_of, step_of
 from scalebench.records.summary import Row, RowKey, StepSamples, Summary
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 from scalebench.stats import estimate_over_launches
@@ -76,7 +77,7 @@ def _with_rounds(row: Row, rounds: Sequence[int]) -> Row:
     return row.model_copy(
         update={
             "samples": samples,
-            "step_s": estimate_over_launches([median(s.pace_s) for s in samples]),
+            "step_s": estimate_over_launches([step_of(s, series_of(row)) for s in samples]),
         }
     )
 
@@ -85,10 +86,8 @@ def _with_ratio(row: Row, rows: Sequence[Row]) -> Row:
     base = baseline_of(row, rows)
     if base is None or row.efficiency is None:
         return row
-    theirs = {s.repeat: median(s.pace_s) for s in base.samples}
-    work = row.global_batch / base.global_batch / row.world_size
-    ratios = [work * theirs[s.repeat] / median(s.pace_s) for s in row.samples]
-    return row.model_copy(update={"efficiency": estimate_over_launches(ratios)})
+    ratios = np.exp(log_efficiencies(row, base, series_of(row, base)))
+    return row.model_copy(update={"efficiency": estimate_over_launches(ratios.tolist())})
 
 
 def slowed(summary: Summary, key: RowKey) -> Summary:
@@ -104,9 +103,12 @@ def slowed(summary: Summary, key: RowKey) -> Summary:
 
 
 def _slowed(samples: StepSamples) -> StepSamples:
-    longer = {
+    """Lengthen every number of a launch that a step time can be taken from."""
+    longer: dict[str, Any] = {
         name: [SLOWER * one for one in getattr(samples, name)] for name in ("step_s", "pace_s")
     }
+    if samples.mean_s is not None:
+        longer["mean_s"] = SLOWER * samples.mean_s
     return samples.model_copy(update=longer)
 
 
