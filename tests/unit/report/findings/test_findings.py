@@ -25,7 +25,7 @@ from tests.builders.summaries import (
     traced_rows,
 )
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "report.md"
+DOCUMENT = Path(__file__).parents[4] / "benchmarks" / "evidence.md"
 
 
 @pytest.mark.parametrize("name", STATES)
