@@ -471,11 +471,12 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     from scalebench.cli.progress import progress_on
     from scalebench.cli.text_tables import render_plan
     from scalebench.records.paths import default_runs_folder
+    from scalebench.session.machine.survey import SurveyedLauncher
     from scalebench.session.plan.forecast import forecast, seconds_of_a_launch
     from scalebench.session.session import Session
 
     checked = wanted(flags) if member is None else None
-    launcher = launcher_for(flags, member)
+    launcher = launcher_for(flags, member) or SurveyedLauncher()
     with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
         suites, request = checked or wanted(flags)
         prepared = session.prepare(request, suites)

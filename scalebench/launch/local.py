@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
@@ -35,6 +36,9 @@ from scalebench.spec.virtual_hosts import VirtualHosts
 class LocalLauncher(Launcher):
     """One process per rank, a fresh FileStore per launch; on this machine as it is, or in a lab.
 
+    Args:
+        early: Import torch at once, for what is certain to follow; else when it is needed.
+
     Attributes:
         placement: The virtual hosts that ranks are put on, closed with the launcher; None: there
             are none.
@@ -42,13 +46,18 @@ class LocalLauncher(Launcher):
 
     shares = True
 
-    def __init__(self) -> None:
+    def __init__(self, early: bool = True) -> None:
         super().__init__()
         remove_abandoned_groups()
         self.placement: Lab | None = None
-        self.zygote = ZygoteClient(
-            self.scratch / "zygote.log", {**loopback_environment(), "KINETO_LOG_LEVEL": "5"}
-        )
+        if early:
+            _ = self.zygote  # imports torch meanwhile
+
+    @cached_property
+    def zygote(self) -> ZygoteClient:
+        """The process that has torch imported, from the first time that it is asked for."""
+        kept_here = {**loopback_environment(), "KINETO_LOG_LEVEL": "5"}
+        return ZygoteClient(self.scratch / "zygote.log", kept_here)
 
     def __enter__(self) -> "LocalLauncher":
         return self
@@ -59,7 +68,8 @@ class LocalLauncher(Launcher):
     def close(self) -> None:
         """End every process; remove the place that was made for them, and the scratch folder."""
         try:
-            self.zygote.close()
+            if "zygote" in vars(self):
+                self.zygote.close()
         finally:
             self._leave_hosts()
             super().close()

@@ -9,13 +9,12 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.local import LocalLauncher
 from scalebench.machine import fingerprint
 from scalebench.records.summary import Row
 from scalebench.report.words.plain_text import plain
 from scalebench.search.result import Experiment, MeasuredChoice, RankedChoice, SearchResult
 from scalebench.search.scores import typical_error
-from scalebench.session.machine.survey import refusal
+from scalebench.session.machine.survey import refusal, survey_machine
 from scalebench.session.storing.finish import Run
 from scalebench.spec import STRATEGIES, Case, Device, Plain, StepPlan, Suite
 from scalebench.units import bytes_, seconds
@@ -176,13 +175,12 @@ def _call(one: RankedChoice) -> str:
 
 
 def device_here() -> Device:
-    """Return cuda where there is such a device; torch is asked in a process of its own.
+    """Return cuda where there is such a device, as `survey_machine` has it.
 
     Raises:
         EnvironmentUnfit: There are devices that cannot be used, and the user has not hidden them.
     """
-    with LocalLauncher() as launcher:
-        facts = fingerprint(launcher.survey())
+    facts = fingerprint(survey_machine())
     unusable = refusal(facts, "CUDA_VISIBLE_DEVICES= in the environment")
     if unusable is not None:
         raise EnvironmentUnfit(unusable)

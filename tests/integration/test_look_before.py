@@ -66,10 +66,13 @@ def test_the_list_is_remembered_and_says_what_cannot_run(
     assert {"plain", "ddp", "pipeline"} <= can_run
     assert any(launcher["cannot_run"] for launcher in there["launchers"])
     (cached,) = (tmp_path / "cache" / "scalebench").glob("survey-*.json")
-    spoilt = json.loads(cached.read_text()) | {"strategies": ["from-the-cache"]}
-    cached.write_text(json.dumps(spoilt))
+    gpu = {"index": 0, "name": "GPU of the cache", "uuid": "0", "memory_bytes": 1 << 34}
+    spoilt = {"strategies": ["from-the-cache"], "devices": [gpu]}
+    cached.write_text(json.dumps(json.loads(cached.read_text()) | spoilt))
     again = scalebench("list")
     assert "from-the-cache" in again.stdout
+    planned = scalebench("run", "ddp", "--gpus", "1", "--dry-run")
+    assert "GPU ranks" in planned.stdout, planned.stderr
 
 
 def test_the_doctor_reads_nccls_log(
@@ -217,4 +220,4 @@ def test_runs_are_compared_without_torch(start, tmp_path):
     paths = make_stored_run(tmp_path / "run")
     paths.summary_json.write_text(start("torch", "show", "--json", paths.root))
     shown = start("torch,pandas,plotly", "compare", paths.root, paths.root)
-    assert "count for the verdict" in shown
+    assert "count for the verdict" in " ".join(shown.split())

@@ -108,6 +108,17 @@ def survey_machine(fresh: bool = False, rates: bool = False) -> dict[str, Any]:
     return answer
 
 
+class SurveyedLauncher(LocalLauncher):
+    """For a look at a plan: imports torch only for what `survey_machine` does not remember."""
+
+    def __init__(self) -> None:
+        super().__init__(early=False)
+
+    def survey(self, rates: bool = False) -> dict[str, Any]:
+        """Return what torch says of this machine."""
+        return survey_machine(fresh=rates, rates=rates)
+
+
 _DEVICES = (
     *("dev/nvidia[0-9]*", "dev/kfd", "dev/dri/renderD*", "proc/driver/nvidia/gpus/*"),
     "proc/driver/nvidia/capabilities/gpu*/mig/gi*",
