@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from scalebench.cli import main
+from tests.forks import forks
 
 # How long an example takes says nothing on a machine that others use as well.
 settings.register_profile("shared machine", deadline=None)
@@ -36,18 +37,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def scalebench_in(
+    folder: Path, *arguments: str, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command line in a folder, for tests that share what comes of it.
+
+    The process is a fork with everything imported, see `tests.forks`.
+    """
+    there = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **variables}
+    return forks().run("scalebench", arguments, folder, PATIENCE_S, there)
+
+
 @pytest.fixture
 def scalebench(project: Path) -> Scalebench:
-    """Run the command line in ``project``; returns the finished process, output as text."""
+    """Run the command line in ``project``, in a fork; returns the finished process."""
 
     def run(*arguments: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "scalebench", *arguments],
-            cwd=project,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return forks().run("scalebench", arguments, project, timeout)
 
     return run
 

@@ -4,7 +4,6 @@ import gc
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from scalebench.launch.loopback import loopback_environment
 from tests.conftest import PATIENCE_S
+from tests.forks import forks
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,14 +25,8 @@ Rank = Callable[[Path, int, int], Any]
 
 def reports_of(program: str, folder: Path, sizes: Sequence[int], shards: bool = False) -> Reports:
     """Run a program of this folder, and return what its ranks found."""
-    ended = subprocess.run(
-        [sys.executable, "-m", f"tests.integration.{program}", str(folder), *map(str, sizes)],
-        cwd=ROOT,
-        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    words = (str(folder), *map(str, sizes))
+    ended = forks().run(f"tests.integration.{program}", words, ROOT, PATIENCE_S)
     assert ended.returncode == 0, ended.stderr[-4000:]
     alone = ("shards",) if shards else ()
     return {
@@ -79,5 +73,6 @@ def _report(run: Rank, folder: Path, who: int | str, world_size: int, parent: in
     die_with_parent(parent)
     schedule_as_batch()
     torch.set_num_threads(1)
+    os.environ |= loopback_environment()
     rank = who if isinstance(who, int) else 0
     (folder / f"{world_size}-{who}.json").write_text(json.dumps(run(folder, rank, world_size)))

@@ -1,10 +1,7 @@
 """Compressed training over real ranks: the same bits everywhere, and what the emulation says."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.spec.compression import METHODS
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import Scalebench, scalebench_in
 from tests.integration.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
 from tests.integration.conftest import SHORT
 from tests.integration.programs import Reports, reports_of
@@ -115,17 +112,10 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a real run of `compression_suite`, traced."""
     folder = tmp_path_factory.mktemp("squeezed")
     shutil.copy(Path(__file__).with_name("compression_suite.py"), folder)
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "scalebench", "run", "compression_suite.py"),
-            *("--gpus", "1,2", "--quick", "--no-report", "--verbose", "--out", "r"),
-            *("-k", "none or noop or topk or powersgd or batched"),
-        ],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+    ended = scalebench_in(
+        folder,
+        *("run", "compression_suite.py", "--gpus", "1,2", "--quick", "--no-report", "--verbose"),
+        *("--out", "r", "-k", "none or noop or topk or powersgd or batched"),
     )
     assert ended.returncode in (0, 4), ended.stderr  # 4: this torch's batched hook does not work
     assert "what compression sends and costs" in ended.stdout

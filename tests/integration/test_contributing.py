@@ -15,6 +15,7 @@ import pytest
 from tests.builders.documents import BLOCK, ROOT
 from tests.builders.imports import FLOORS, imported
 from tests.conftest import PATIENCE_S
+from tests.forks import forks
 
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"
@@ -123,14 +124,9 @@ def scalebench(extended: Path, project: Path) -> Command:
     """Run the command line of the copy in an empty folder; it has to succeed."""
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            [sys.executable, "-m", "scalebench", *arguments],
-            cwd=project,
-            env={**os.environ, "PYTHONPATH": str(extended), "COLUMNS": "100"},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+        there = {**os.environ, "PYTHONPATH": str(extended)}
+        copy = forks(package=extended)
+        done = copy.run("scalebench", arguments, project, PATIENCE_S, there)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 

@@ -1,7 +1,5 @@
 """Documented commands and programs are run as they stand."""
 
-import ast
-import json
 import pkgutil
 import re
 import shlex
@@ -20,6 +18,7 @@ from scalebench.session.suites.files import load_suite
 from scalebench.spec import Context, Tensor
 from tests.builders.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands
 from tests.conftest import PATIENCE_S, Scalebench
+from tests.forks import forks
 
 
 def assert_is_cut_from(cut: str, whole: str) -> None:
@@ -97,9 +96,7 @@ def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path, shor
     assert "buckets-1mb-static" in done.stdout
 
 
-def test_the_program_of_python_and_the_cells_of_the_notebook(
-    project: Path, short: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_of_python(project: Path, short: None) -> None:
     (program,) = blocks("docs/python.md", "python")
     (project / "look.py").write_text(program)  # without a main guard: ranks never run it again
     done = subprocess.run(
@@ -108,18 +105,6 @@ def test_the_program_of_python_and_the_cells_of_the_notebook(
     assert done.returncode == 0, done.stderr
     assert "ddp-bucket-1mb 2 ok" in done.stdout and "report.html" in done.stdout
     assert "no change seen" in done.stdout or "unchanged" in done.stdout
-
-    cells = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    monkeypatch.chdir(ROOT / "docs")
-    told: dict[str, Any] = {}
-    for source in sources:
-        *before, last = ast.parse(source).body
-        assert isinstance(last, ast.Expr)
-        exec(compile(ast.Module(before, []), "cell", "exec"), told)
-        shown = eval(compile(ast.Expression(last.value), "cell", "eval"), told)
-        assert "ddp" in shown._repr_html_()
-    assert len(sources) >= 5
 
 
 def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
@@ -213,9 +198,7 @@ def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> No
 
 def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, project: Path) -> None:
     shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "shown" / "ddp-2-cores")
-    made = subprocess.run(
-        [sys.executable, "-m", "scalebench.cli.gallery", "shown"], capture_output=True, text=True
-    )
+    made = forks().run("scalebench.cli.gallery", ["shown"], project, PATIENCE_S)
     assert made.returncode == 0, made.stderr
     assert made.stdout.strip() == "shown/index.html"
     index = (project / "shown" / "index.html").read_text()
@@ -223,9 +206,7 @@ def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, proje
     assert "1.658×" in index and "scalebench run ddp --gpus 1,2" in index
     page = (project / "shown" / "ddp-2-cores" / "report.html").read_text()
     assert '<script src="../plotly.min.js">' in page and len(page) < 1_000_000
-    empty = subprocess.run(
-        [sys.executable, "-m", "scalebench.cli.gallery", "nothing"], capture_output=True, text=True
-    )
+    empty = forks().run("scalebench.cli.gallery", ["nothing"], project, PATIENCE_S)
     assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)
 
 

@@ -19,6 +19,7 @@ from benchmarks import same_deepspeed
 from scalebench.records.files import read_text
 from tests.builders.frameworks import PYTHON, REQUIRED
 from tests.conftest import PATIENCE_S
+from tests.forks import forks
 from tests.integration.conftest import row_of
 
 ROOT = Path(__file__).parents[2]
@@ -114,14 +115,7 @@ def scalebench_there(
     short = ("--quick", "--steps", "4", "--no-report", "--out", "run", *script)
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     environment["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        [PYTHON, "-m", "scalebench", *command, *short],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    return forks(PYTHON).run("scalebench", [*command, *short], folder, PATIENCE_S, environment)
 
 
 Rows = Callable[[str], dict[str, Any]]

@@ -11,29 +11,16 @@ from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
 from scalebench.records.summary import Summary
 from scalebench.report import render_table
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import Scalebench, scalebench_in
 from tests.integration.conftest import SHORT, row_of, summary_of
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """One default-like run of the ddp suite, shared by the tests that only read it."""
-    import os
-    import subprocess
-    import sys
-
     folder = tmp_path_factory.mktemp("main-job")
-    process = subprocess.run(
-        [
-            *(sys.executable, "-m", "scalebench", "run", "ddp", "--gpus", "1,2"),
-            *("--steps", "12", "--repeats", "2"),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
-    )
+    words = ("run", "ddp", "--gpus", "1,2", "--steps", "12", "--repeats", "2")
+    process = scalebench_in(folder, *words)
     assert process.returncode == 0, process.stderr
     return folder / "reports" / "latest", process.stdout
 

@@ -5,10 +5,7 @@ the same launch scatter by less than these 5 % by themselves; otherwise the mach
 tell, and the test says so instead of passing.
 """
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +21,7 @@ from scalebench.analysis.timing.steps import steps_of
 from scalebench.records.run import CellResult
 from scalebench.trace.breakdown import covered_by
 from scalebench.trace.intervals import intersect, intervals, length_s, subtract
-from tests.conftest import PATIENCE_S
+from tests.conftest import scalebench_in
 from tests.integration.conftest import row_of
 from tests.integration.planted_suite import SUITE
 
@@ -94,17 +91,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
         shutil.copy(Path(__file__).with_name(name), folder)
     cases = [case.name for case in SUITE.cases]
     rows = [f"planted.{name}.n{1 if name.startswith('plain') else 2}" for name in cases]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "scalebench", "run", "./planted_suite.py", "--gpus", "1,2"),
-            *("--device", "cpu", "--no-report", "--out", "r"),
-            *(word for row in rows for word in ("--only", row)),
-        ],
-        cwd=folder,
-        env={**os.environ, "PLANTED_LOGS": str(folder), "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+    done = scalebench_in(
+        folder,
+        *("run", "./planted_suite.py", "--gpus", "1,2"),
+        *("--device", "cpu", "--no-report", "--out", "r"),
+        *(word for row in rows for word in ("--only", row)),
+        PLANTED_LOGS=str(folder),
     )
     assert done.returncode == 0, done.stderr
     return lambda workload: Found(folder, workload)

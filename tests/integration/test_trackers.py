@@ -59,7 +59,7 @@ import json, sys, nbclient, nbformat
 book = nbformat.read("notebook.ipynb", 4)
 nbclient.NotebookClient(book, timeout=500).execute()
 cells = [cell for cell in book.cells if cell.cell_type == "code"]
-print(json.dumps([[sorted(one.get("data", {})) for one in cell.outputs] for cell in cells]))
+print(json.dumps([[one.get("data", {}) for one in cell.outputs] for cell in cells]))
 """
 
 
@@ -146,6 +146,8 @@ def test_a_kernel_runs_the_notebook_and_every_cell_shows_something(tmp_path: Pat
     has("nbclient", "ipykernel")
     where = {"XDG_DATA_HOME": str(tmp_path), "IPYTHONDIR": str(tmp_path)}
     shown = json.loads(done_there("-c", NOTEBOOK, cwd=ROOT / "docs", **where))
-    assert [bool(one) for one in shown] == [True] * len(shown)
+    assert len(shown) >= 5
+    for cell in shown:
+        assert any("ddp" in str(output.get("text/html", "")) for output in cell), cell
     kinds = {kind for cell in shown for output in cell for kind in output}
-    assert {"text/html", "application/vnd.plotly.v1+json"} <= kinds
+    assert "application/vnd.plotly.v1+json" in kinds

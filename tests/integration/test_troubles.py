@@ -5,15 +5,13 @@ Wrong results are failed rows; models that cannot be compared are not blamed.
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from scalebench.launch.ranks import GRACE_S
 from scalebench.records.files import read_text
-from tests.conftest import PATIENCE_S
+from tests.conftest import scalebench_in
 from tests.integration.conftest import row_of
 from tests.integration.troubled import BATCH_S
 
@@ -46,15 +44,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     for name, *rest in (("early", TROUBLES, False, 120), ("late", LATER, True, LIMIT_S)):
         made = ", ".join(map(repr, (name, *rest)))
         (folder / f"{name}.py").write_text(f"from suites import suite\nSUITE = suite({made})\n")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "scalebench", "run", "./early.py", "./late.py"),
-            *("--gpus", "1,2", "--device", "cpu", "--no-report", "--out", "r"),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+    done = scalebench_in(
+        folder,
+        *("run", "./early.py", "./late.py", "--gpus", "1,2", "--device", "cpu", "--no-report"),
+        *("--out", "r"),
     )
     assert done.returncode == 4, done.stderr
     assert "Traceback" not in done.stdout
