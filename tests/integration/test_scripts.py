@@ -466,6 +466,7 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
                 f"{IN_SYNC} · note: not reproducible",
             ],
         ),
+        ("sharp", (), [IN_SYNC]),
         (
             "buffer+summed+each+dropout",
             (),
@@ -485,6 +486,7 @@ def test_how_a_script_trains_is_told(
     said = " ".join((project / "table").read_text().split())
     assert [f"script, N=2: {one}" for one in told if one not in said] == []
     assert said.count("CHECK") == sum("CHECK" in one for one in told)
+    assert ways != "sharp" or "no_sync" not in said  # each of its passes has to be sent
 
 
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
@@ -562,6 +564,9 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
             facts = rank["facts"]
             found = facts.get("microbatches") or facts["backwards_per_step"]
             assert found == microbatches // divided
+            if name == "nanogpt_like":  # of all its optimizers
+                counted = printed(project / "run", suite, n, rank["rank"], "PARAMETERS")
+                assert rank["num_parameters"] == counted
             if n > 1 or name != "imagenet_like":
                 assert facts["wrappers"][0]["kind"] == kind
     row = row_of(project / "run", CASE, 2)

@@ -67,6 +67,7 @@ def checks_of(row: Launches, context: Context) -> ScriptChecks | None:
         same_dropout=_same_dropout(ranks[0], known),
         accumulated=passes,
         accumulation=accumulation,
+        cleared=bool(known[0].get("cleared")),
         learning_rate=_learning_rate(row, one, known[0]),
         **_divided(ranks[0], known, _alone(one)),
     )
@@ -282,9 +283,12 @@ def _averages(first: RankRecord) -> bool:
 def sends_each_pass(row: Row) -> tuple[int, float] | None:
     """Return the backward passes of a step and the bytes that they send, if each sends gradients.
 
-    None: they are sent once, or it is not known.
+    None: they are sent once, or it is not known. Passes between which the gradients are cleared,
+    as sharpness-aware minimisation's or a line search's, have to send each.
     """
     facts = row.script
+    if facts and facts.checks and facts.checks.cleared:
+        return None
     passes = round((facts.backwards_per_step if facts else None) or 1)
     wrapped = synchronising(row)
     sent = gradients_sent(row)

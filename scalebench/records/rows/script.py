@@ -187,6 +187,8 @@ class ScriptChecks(BaseModel):
             none, or the ranks do not all divide the data.
         accumulated: Micro-batches of a step; null: one, or not recognised.
         accumulation: Whether their gradients are averaged or summed; null: likewise.
+        cleared: Whether a step clears the gradients between its backward passes, so that each of
+            them has to be exchanged.
         exchanged: Whether gradients are exchanged ``once`` a step or in ``each pass``; null: not
             traced, or nothing is accumulated.
         learning_rate: Null: not read.
@@ -211,6 +213,7 @@ class ScriptChecks(BaseModel):
     same_dropout: bool | None = None
     accumulated: int | None = None
     accumulation: Literal["averaged", "summed"] | None = None
+    cleared: bool = False
     exchanged: Literal["once", "each pass"] | None = None
     learning_rate: LearningRate | None = None
     divided: Literal["once", "twice", "never"] | None = None

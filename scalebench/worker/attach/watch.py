@@ -146,11 +146,13 @@ class Watch:
         """Note that a call of an optimizer is over."""
         if self.clock.is_capturing():  # it runs when the graph is played
             SEEN.captured = optimizer
-        elif self.over:
+            return
+        if self.over:
             self._end_again()
-        elif not self.explicit and self.calls.matters(id(optimizer)):
-            if id(optimizer) not in self.optimizers:
-                self._get_to_know(optimizer)
+            return
+        if id(optimizer) not in self.optimizers:
+            self._get_to_know(optimizer)
+        if not self.explicit and self.calls.matters(id(optimizer)):
             self._call_ended(optimizer=optimizer)
 
     def stepped(self, samples: int | None) -> None:

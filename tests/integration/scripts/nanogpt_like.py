@@ -1,4 +1,7 @@
-"""The loop of nanoGPT: no DataLoader, and gradient accumulation that is divided by the ranks."""
+"""The loop of nanoGPT: no DataLoader, and gradient accumulation that is divided by the ranks.
+
+Matrices have an optimizer of their own, as in nanochat.
+"""
 
 import json
 import sys
@@ -27,7 +30,10 @@ def get_batch() -> tuple[torch.Tensor, torch.Tensor]:
 layer = nn.TransformerEncoderLayer(64, 4, 256, 0.0, "gelu", batch_first=True, norm_first=True)
 blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 model = DDP(nn.Sequential(nn.Embedding(VOCAB, 64), blocks, nn.Linear(64, VOCAB)))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
+optimizers = (
+    torch.optim.SGD([p for p in model.parameters() if p.ndim > 1], lr=1e-3, momentum=0.9),
+    torch.optim.AdamW([p for p in model.parameters() if p.ndim < 2], lr=1e-3, betas=(0.9, 0.95)),
+)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
 
 
@@ -51,11 +57,14 @@ try:
             loss = loss_of(model, x, y) / accumulation
             x, y = get_batch()  # the next one, while the forward pass runs on a device
             scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         ends.append(time.monotonic_ns())
-        scaler.step(optimizer)
+        for optimizer in optimizers:
+            scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
 finally:
     print("ENDS", json.dumps(ends), flush=True)
+    print("PARAMETERS", sum(p.numel() for p in model.parameters()), flush=True)

@@ -58,7 +58,7 @@ class Checks:
                 self._known = self._known or facts.optimizers()
                 if self._replicas is not None:
                     self._replicas.look(step, [one() for one in self._known])
-            self._learning.backward(step, roots)
+            self._learning.backward(step, is_first, roots, [one() for one in self._known])
         except Exception:
             self._failed, self.wants_gradients = True, False
 

@@ -21,6 +21,9 @@ DEEPEST = 8
 PASSES_OF = (1, 2, 3)
 """Steps whose backward passes are looked at."""
 
+LOOKED_INTO = 8
+"""Gradients that tell whether all were cleared."""
+
 
 class Learning:
     """What is noted of the first steps.
@@ -35,13 +38,16 @@ class Learning:
         self._passes: list[list[Any]] = []
         self._rates: list[list[float]] = []
         self._norms: list[float | None] = [None, None]
+        self._cleared = False
 
-    def backward(self, step: int, roots: Any) -> None:
+    def backward(self, step: int, is_first: bool, roots: Any, optimizers: Sequence[Any]) -> None:
         """Note what a backward pass computes the gradients of.
 
         Args:
             step: Calls of optimizers so far.
+            is_first: Whether it is the first since the last of them.
             roots: Tensors.
+            optimizers: What is known so far.
         """
         loss = roots[0] if isinstance(roots, (tuple, list)) and len(roots) == 1 else roots
         if type(loss) is not torch.Tensor or loss.numel() != 1:
@@ -50,6 +56,7 @@ class Learning:
             self._losses.append([step, None if loss is None else loss.detach().clone()])
         if step in PASSES_OF:
             self._passes.append([step, *(divided_by(loss) if loss is not None else (None, None))])
+            self._cleared = self._cleared or (not is_first and _are_cleared(optimizers))
 
     def gradients(self, optimizers: Sequence[Any]) -> None:
         """Note the gradient after a backward pass of the first step."""
@@ -72,22 +79,22 @@ class Learning:
             ``losses``: step and loss of the first backward passes (null: no number). ``passes``:
             step, factor and kind, see `divided_by`. ``gradient``: squares of this rank's part of
             the gradient of the first step, after its last backward pass and when the optimizer
-            had applied it. ``rates``: step and learning rate. ``seed``: of torch.
+            had applied it. ``cleared``: whether a later pass of a step began without gradients.
+            ``rates``: step and learning rate. ``seed``: of torch.
         """
         losses = [[step, None if one is None else float(one)] for step, one in self._losses]
         return {
             "losses": losses,
             "passes": self._passes,
             "gradient": self._norms,
+            "cleared": self._cleared,
             "rates": self._rates,
             "seed": torch.initial_seed(),
         }
 
 
-def _squares(optimizers: Sequence[Any]) -> float | None:
-    """Return this rank's part of the squared norm of all gradients; None: there are none."""
-    total: Any = 0.0
-    parameters = {
+def _with_gradients(optimizers: Sequence[Any]) -> list[Any]:
+    found = {
         id(p): p
         for one in optimizers
         if one is not None
@@ -95,8 +102,24 @@ def _squares(optimizers: Sequence[Any]) -> float | None:
         for p in group["params"]
         if p.grad is not None
     }
-    for p in parameters.values():
-        own = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+    return list(found.values())
+
+
+def _own_part(gradient: Any) -> Any:
+    return gradient.to_local() if hasattr(gradient, "to_local") else gradient
+
+
+def _are_cleared(optimizers: Sequence[Any]) -> bool:
+    """Tell whether there are no gradients, or only zeros."""
+    kept = _with_gradients(optimizers)[:LOOKED_INTO]
+    return bool(optimizers) and not any(bool(_own_part(p.grad).any()) for p in kept)
+
+
+def _squares(optimizers: Sequence[Any]) -> float | None:
+    """Return this rank's part of the squared norm of all gradients; None: there are none."""
+    total: Any = 0.0
+    for p in _with_gradients(optimizers):
+        own = _own_part(p.grad)
         if own.layout is torch.strided and own.numel():
             norm = torch.linalg.vector_norm(own.detach(), dtype=torch.float64)
             total = total + norm**2 / num_copies(p)
