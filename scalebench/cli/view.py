@@ -93,6 +93,12 @@ def writing(what: str, target: Path) -> Iterator[None]:
     is_flag=True,
     help="Also loss budgets, compression and predictions, and every case in sentences.",
 )
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Compare throughput with published or own results.",
+)
 @click.option("--schedule", metavar="NAME", help="Draw this pipeline schedule instead of a run.")
 @click.option("-p", "ranks", type=Count(1, 4096), help="Ranks of the schedule (default 4).")
 @click.option(
@@ -108,7 +114,12 @@ def writing(what: str, target: Path) -> Iterator[None]:
     help="Chunks per rank of the schedule (default: the fewest).",
 )
 def show(
-    run: str | None, as_json: bool, verbose: bool, schedule: str | None, **size: int | None
+    run: str | None,
+    as_json: bool,
+    verbose: bool,
+    reference: Path | None,
+    schedule: str | None,
+    **size: int | None,
 ) -> None:
     """Print table and verdict of RUN (default: the newest run), or draw a pipeline's schedule."""
     if schedule is not None:
@@ -121,6 +132,9 @@ def show(
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
 
+    if reference is not None:
+        show_reference(run, reference, as_json)
+        return
     summary = summarise(load_run(resolve_run(run)))
     if as_json:
         emit_json(summary)
@@ -128,6 +142,25 @@ def show(
     print_table(summary, verbose)
     if not verbose:
         print_where_the_rest_is(run)
+
+
+def show_reference(run: str | None, file: Path, as_json: bool) -> None:
+    """Print how a run's rows stand against a table of results; or as JSON.
+
+    Raises:
+        UsageError: The table cannot be used; the text says why.
+    """
+    from scalebench.analysis.run import load_run
+    from scalebench.analysis.summarise import summarise
+    from scalebench.report.search import render_against
+    from scalebench.search.devices.reference import compare, read_references
+
+    results = read_references(file)
+    found = compare(summarise(load_run(resolve_run(run))), results)
+    if as_json:
+        emit(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
+    else:
+        emit_for_terminal(lambda *terminal: render_against(found, *terminal))
 
 
 def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> None:

@@ -1,9 +1,12 @@
 """A search as tables for the terminal."""
 
+from collections.abc import Sequence
+
 from scalebench import units
 from scalebench.report.tables.layout import Column, Screen, value, without
 from scalebench.report.tables.predictions import percent
 from scalebench.report.words import wording
+from scalebench.search.devices.reference import AgainstReference, Reference
 from scalebench.search.result import Experiment, MeasuredChoice, RankedChoice, SearchResult
 
 NOTHING = wording.DASH
@@ -201,3 +204,31 @@ def _regret_words(found: Experiment) -> str:
         f"{first.case}, the first choice, takes so many times the step of {fastest.case}, the "
         "fastest of what was trained"
     )
+
+
+def render_against(found: Sequence[AgainstReference], width: int, color: bool, plain: bool) -> str:
+    """Return how rows stand against published or own results, a sentence for each."""
+    screen = Screen(width, color, plain)
+    for one in found:
+        place = f"{wording.plain(one.case, 64)} on {one.world_size}"
+        here, there = one.here, one.reference
+        if here is None or there is None:
+            screen.line(f"{place}: nothing is compared: {wording.plain(one.reason or '', 200)}")
+            continue
+        how = [f"under {there.strategy}"] if there.strategy else []
+        how += [f"in {there.precision}"] if there.precision else []
+        told = wording.plain(" ".join([_job(there), *how, f"({there.source})"]), 300)
+        if one.part is None:
+            screen.line(f"{place}: nothing is compared. Nearest: {told}. Here: {_job(here)}.")
+            continue
+        said = [f"{place}: {units.rough_percent(one.part.value)} of what {told}."]
+        said += [f"Fastest of {one.num_alike} that are alike."] if one.num_alike > 1 else []
+        said += [f"Here: {_job(here)}."] if _job(here) != _job(there) else []
+        screen.line(" ".join(said))
+    return screen.text()
+
+
+def _job(one: Reference) -> str:
+    size = units.count(one.parameters)
+    tokens = f"{one.sequence:,} tokens a sample"
+    return f"{one.gpus} × {one.gpu.upper()} reach with a {size} model of {tokens}"
