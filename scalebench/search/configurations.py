@@ -10,7 +10,10 @@ from scalebench.spec.presets import hf_configuration
 
 USUAL_CONTEXT = 2048
 
-GATED = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2")
+LATENT = ("deepseek_v2", "deepseek_v3")
+"""Their attention keeps one latent vector a token (DeepSeek-AI 2024, §2.1)."""
+
+GATED = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", *LATENT)
 PLAIN = ("gpt2", "gpt_neox")
 """``model_type`` → whether its MLP has a third matrix; others are refused."""
 
@@ -43,12 +46,6 @@ def _model(name: str, config: Mapping[str, Any], asked: int | None) -> SearchMod
     width = int(config["n_embd" if old else "hidden_size"])
     heads = int(config["n_head" if old else "num_attention_heads"])
     longest = int(config.get("n_positions" if old else "max_position_embeddings", USUAL_CONTEXT))
-    head_width = config.get("head_dim") or width // heads
-    if head_width * heads != width:
-        raise UsageError(
-            f"--workload {name}: its {heads} heads of {head_width} are not as wide as the model "
-            f"({width}), which the search does not count."
-        )
     inner = config.get("n_inner") or 4 * width if old else config["intermediate_size"]
     return SearchModel(
         name=name,
@@ -58,9 +55,36 @@ def _model(name: str, config: Mapping[str, Any], asked: int | None) -> SearchMod
         context=asked or min(longest, USUAL_CONTEXT),
         vocabulary=int(config["vocab_size"]),
         kv_heads=int(config.get("num_key_value_heads") or heads),
-        inner=int(inner),
         gated=config["model_type"] in GATED,
         tied=bool(config.get("tie_word_embeddings", old or config["model_type"][:5] == "gemma")),
-        experts=int(config.get("num_local_experts", 1)),
-        top_k=int(config.get("num_experts_per_tok", 1)),
+        **(
+            _latent(config, width, heads)
+            if config["model_type"] in LATENT
+            else {
+                "inner": int(inner),
+                "head_width": int(config.get("head_dim") or 0),
+                "experts": int(config.get("num_local_experts", 1)),
+                "top_k": int(config.get("num_experts_per_tok", 1)),
+            }
+        ),
     )
+
+
+def _latent(config: Mapping[str, Any], width: int, heads: int) -> dict[str, int]:
+    """Return attention through latent vectors, and experts of which some are shared."""
+    turned, values = int(config["qk_rope_head_dim"]), int(config["v_head_dim"])
+    keys, latent = int(config["qk_nope_head_dim"]), int(config["kv_lora_rank"])
+    narrow = config.get("q_lora_rank")
+    queries = heads * (keys + turned)
+    asked = narrow * (width + queries) if narrow else width * queries
+    kept = width * (latent + turned) + latent * heads * (keys + values)
+    return {
+        "head_width": (keys + turned + values) // 2,
+        "attention_parameters": asked + kept + heads * values * width,
+        "inner": int(config["moe_intermediate_size"]),
+        "experts": int(config["n_routed_experts"]),
+        "shared": int(config.get("n_shared_experts") or 0),
+        "top_k": int(config["num_experts_per_tok"]),
+        "dense_layers": int(config.get("first_k_dense_replace", 0)),
+        "dense_inner": int(config["intermediate_size"]),
+    }

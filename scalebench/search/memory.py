@@ -114,16 +114,14 @@ def divided_numbers(model: SearchModel | Models) -> Any:
     MLP 2 in front of the activation and 2 behind it, 2 more where it is gated. 24 in GPT. The
     other 8 are the inputs of norms and first matrix products.
     """
-    shared = model.kv_heads / model.heads
-    inside = (4.0 + 2.0 * model.gated) * model.inner / model.width
-    return 4.0 + 4.0 * shared + inside * model.top_k
+    heads = model.heads_width / model.width * (4.0 + 4.0 * model.kv_heads / model.heads)
+    return heads + (4.0 + 2.0 * model.gated) * model.active_inner / model.width
 
 
 def _products(model: SearchModel | Models) -> Any:
     """Return the same of the results of matrix products and of attention: 20 in GPT."""
-    shared = model.kv_heads / model.heads
-    inside = (2.0 + 2.0 * model.gated) * model.inner / model.width
-    return 8.0 + 4.0 * shared + inside * model.top_k
+    heads = model.heads_width / model.width * (4.0 + 4.0 * model.kv_heads / model.heads)
+    return 4.0 + heads + (2.0 + 2.0 * model.gated) * model.active_inner / model.width
 
 
 def state_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:

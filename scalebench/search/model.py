@@ -34,6 +34,11 @@ class SearchModel:
         tied: The output matrix is the embedding.
         experts: MLPs of each block; 1: no mixture.
         top_k: Experts that work on a token.
+        head_width: Of a head; of queries and values that differ, the mean. 0: ``width / heads``.
+        attention_parameters: Of a block; 0: counted from the heads.
+        shared: Experts that every token has besides.
+        dense_layers: Blocks in front that have one MLP instead, of width ``dense_inner``. Blocks
+            are taken as equal: each has the mean.
     """
 
     name: str
@@ -48,6 +53,11 @@ class SearchModel:
     tied: bool = True
     experts: int = 1
     top_k: int = 1
+    head_width: int = 0
+    attention_parameters: int = 0
+    shared: int = 0
+    dense_layers: int = 0
+    dense_inner: int = 0
 
     @classmethod
     def of_preset(cls, shape: GptShape | MoeShape) -> "SearchModel":
@@ -89,23 +99,51 @@ class SearchModel:
         return (3 if self.gated else 2) * self.width * self.inner
 
     @property
-    def _attention(self) -> int:
-        keys = 2 * self.width * self.width * self.kv_heads // self.heads
-        return 2 * self.width * self.width + keys
+    def heads_width(self) -> int:
+        """Of all heads together; that of the model where heads are not wider or narrower."""
+        return self.heads * self.head_width or self.width
+
+    @property
+    def attention_size(self) -> int:
+        """Parameters of a block's attention."""
+        keys = 2 * self.width * self.heads_width * self.kv_heads // self.heads
+        return self.attention_parameters or 2 * self.width * self.heads_width + keys
+
+    @property
+    def _routed(self) -> float:
+        """The part of the blocks that have a mixture."""
+        return 1 - self.dense_layers / self.layers if self.experts > 1 else 0.0
+
+    @property
+    def always_inner(self) -> float:
+        """Width of the MLPs that every token has, the mean of the blocks."""
+        dense = (1 - self._routed) * (self.dense_inner or self.inner)
+        return dense + self._routed * self.shared * self.inner
+
+    @property
+    def chosen_experts(self) -> float:
+        """Experts that a router chooses for a token, the mean of the blocks; 0: no mixture."""
+        return self._routed * self.top_k
+
+    @property
+    def active_inner(self) -> float:
+        """Width of all MLPs that work on a token, the mean of the blocks."""
+        return self.always_inner + self.chosen_experts * self.inner
 
     @property
     def block_parameters(self) -> int:
         """Parameters of a block that every expert rank has: attention, router; no small vectors.
 
-        Without a mixture, the MLP as well.
+        The MLPs that every token has as well.
         """
-        router = self.width * self.experts if self.experts > 1 else 0
-        return self._attention + router + (self._expert if self.experts == 1 else 0)
+        router = self._routed * self.width * self.experts
+        always = (3 if self.gated else 2) * self.width * self.always_inner
+        return self.attention_size + round(router + always)
 
     @property
     def expert_parameters(self) -> int:
-        """Parameters of all experts of a block; 0 without a mixture."""
-        return self.experts * self._expert if self.experts > 1 else 0
+        """Parameters of all experts of a block that a router chooses; 0 without a mixture."""
+        return round(self._routed * self.experts * self._expert)
 
     @property
     def table_parameters(self) -> int:
@@ -124,14 +162,13 @@ class SearchModel:
 
         Two for every parameter that works on a token (Narayanan et al. 2021, appendix).
         """
-        router = self.width * self.experts if self.experts > 1 else 0
-        active = self._attention + router + self.top_k * self._expert
+        active = self.block_parameters + self.chosen_experts * self._expert
         return 2.0 * active * self.context
 
     @property
     def mixing_flops(self) -> float:
         """FLOPs of scores and their sums in forward, one sample: ``4·s²·h``, the mask not used."""
-        return 4.0 * self.context**2 * self.width
+        return 4.0 * self.context**2 * self.heads_width
 
     @property
     def head_flops(self) -> float:

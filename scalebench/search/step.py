@@ -342,6 +342,7 @@ def per_microbatch_s(job: Job, of: Candidates, axis: str, scale: Floats) -> Floa
                     if job.speed.device is not None:  # keys and values of fewer heads
                         shared = model.kv_heads / model.heads
                         fewer = shared if ring else (1 + shared) / 2
+                        fewer *= model.heads_width / model.width
                         scale = np.where(mine, scale * fewer, scale)
                 else:
                     messages = expert_messages(model, int(size))

@@ -130,11 +130,16 @@ def _block(job: Job, of: Candidates, rate: _Rate) -> tuple[Any, Any, Any, Any]:
     model, t = job.model, of.tensor
     tokens = samples_of(job, of) * model.context / of.context
     h = model.width
+    always, chosen = model.always_inner, model.chosen_experts
+    each = tokens * np.maximum(chosen, 1) / of.expert
+    wide = np.maximum(always, 1)
     products = [
-        (tokens, h * (1 + 2 * model.kv_heads / model.heads) / t, h, 1),
-        (tokens, h, h / t, 1),
-        (tokens * model.top_k / of.expert, (1 + model.gated) * model.inner / t, h, of.expert),
-        (tokens * model.top_k / of.expert, h, model.inner / t, of.expert),
+        (tokens, (model.attention_size / h - model.heads_width) / t, h, 1),
+        (tokens, h, model.heads_width / t, 1),
+        (tokens, (1 + model.gated) * wide / t, h, always > 0),
+        (tokens, h, wide / t, always > 0),
+        (each, (1 + model.gated) * model.inner / t, h, of.expert * (chosen > 0)),
+        (each, h, model.inner / t, of.expert * (chosen > 0)),
     ]
     forward = sum(c * rate.product(m, n, k) for m, n, k, c in products)
     inputs = sum(c * rate.product(m, k, n) for m, n, k, c in products)
