@@ -26,6 +26,7 @@ from scalebench.analysis.rows.fields import AmongRows, Context, Subject, union_o
 from scalebench.analysis.rows.frameworks import against_fastest, framework_of_row
 from scalebench.analysis.rows.headline import headline_of_row, setting_of_row
 from scalebench.analysis.rows.lockstep import equal_loss_of_row, lockstep_of_row
+from scalebench.analysis.rows.pop import pop_of_row
 from scalebench.analysis.rows.prediction import prediction_of_row
 from scalebench.analysis.rows.rank_excess import rank_excess_of_row
 from scalebench.analysis.rows.recovery import recovery_of_row
@@ -43,6 +44,7 @@ SUBJECTS: tuple[Subject, ...] = (
     validity_of_row,
     setting_of_row,
     attribution_of_row,
+    pop_of_row,
     memory_of_row,
     energy_of_row,
     experts_of_row,

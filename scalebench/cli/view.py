@@ -93,6 +93,7 @@ def writing(what: str, target: Path) -> Iterator[None]:
     is_flag=True,
     help="Also loss budgets, compression and predictions, and every case in sentences.",
 )
+@click.option("--pop", is_flag=True, help="The POP centre's efficiencies instead.")
 @click.option(
     "--reference",
     type=click.Path(path_type=Path),
@@ -117,6 +118,7 @@ def show(
     run: str | None,
     as_json: bool,
     verbose: bool,
+    pop: bool,
     reference: Path | None,
     schedule: str | None,
     **size: int | None,
@@ -138,6 +140,11 @@ def show(
     summary = summarise(load_run(resolve_run(run)))
     if as_json:
         emit_json(summary)
+        return
+    if pop:
+        from scalebench.report.table import render_pop
+
+        emit_for_terminal(lambda *terminal: render_pop(summary, *terminal))
         return
     print_table(summary, verbose)
     if not verbose:

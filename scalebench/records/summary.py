@@ -16,7 +16,7 @@ from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.precision import PrecisionReached
 from scalebench.records.rows.balance import BalanceFigures
 from scalebench.records.rows.base import IfValid
-from scalebench.records.rows.budget import Budget
+from scalebench.records.rows.budget import Budget, PopEfficiencies
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.experts import ExpertFigures
@@ -106,6 +106,7 @@ class Row(BaseModel):
     ``balance`` is how the global batch was shared by measured speed. ``loss_scale`` has the steps
     of the first launch from which on each scale of the float16 loss was in force,
     ``num_skipped_steps`` the clean steps of all launches whose gradients overflowed.
+    ``pop`` has the POP centre's efficiencies of the traced steps.
     ``strategy_settings`` are the fields of the suite's own strategy, which a newer version may have
     more of. ``copies_s`` is the union of copies and fills of GPU memory, ``comm_beside_copies_s``
     exposed communication during them; null on CPU.
@@ -180,6 +181,7 @@ class Row(BaseModel):
     trace_overhead: Estimate | None = None
     pipeline: IfValid[PipelineFigures] = None
     budget: IfValid[Budget] = None
+    pop: IfValid[PopEfficiencies] = None
     exposed_comm_estimates: IfValid[ExposedEstimates] = None
     communication: IfValid[list[OperationFigures]] = None
     axes: IfValid[list[AxisFigures]] = None

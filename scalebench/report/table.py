@@ -15,7 +15,7 @@ from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.tables import frameworks, races
-from scalebench.report.tables.budget import AXIS_BUDGET, show_budgets
+from scalebench.report.tables.budget import AXIS_BUDGET, POP, missing, show_budgets
 from scalebench.report.tables.calibration import show_fits
 from scalebench.report.tables.columns import lettered, present
 from scalebench.report.tables.communication import AXES, wire_findings_of
@@ -94,6 +94,20 @@ def render_table(
         screen.line("Nothing was planned; there is nothing to show.")
     if summary.certificate is not None and (verbose or summary.certificate.failed):
         screen.line(certificate.reference(summary.certificate), "dim")
+    return screen.text()
+
+
+def render_pop(
+    summary: Summary, width: int = 100, color: bool = False, ascii_only: bool = False
+) -> str:
+    """Return POP's efficiencies of every suite, or why there are none."""
+    screen = Screen(width, color, ascii_only)
+    for suite, rows in wording.by_suite(summary.rows).items():
+        screen.line().line(wording.plain(suite, 64), "bold")
+        show(POP, rows, screen)
+        if not POP.lines(rows):
+            why = missing(rows) or ["no row of several ranks was measured"]
+            screen.lines(f"no POP efficiencies: {one}" for one in why)
     return screen.text()
 
 

@@ -77,7 +77,7 @@ def attribute_row(of_row: Launches, baseline: Launches | None, steps: StepTimes 
         steps: None: no launch of the row succeeded.
     """
     if not of_row.attributed or steps is None:
-        return null(FIELDS, _why_not_traced(of_row))
+        return null(FIELDS, why_not_traced(of_row))
     launches = list(of_row.attributed.values())
     rank = waits_most(launches)
     probe = estimate_signed([launch.probe_effect for launch in launches])
@@ -107,7 +107,8 @@ def attribute_row(of_row: Launches, baseline: Launches | None, steps: StepTimes 
     }
 
 
-def _why_not_traced(row: Launches) -> str:
+def why_not_traced(row: Launches) -> str:
+    """Say why no launch of a row can be attributed."""
     reasons = [reason for result in row.good.values() if (reason := why_not(result))]
     return reasons[0] if reasons else NO_LAUNCH
 
@@ -284,7 +285,7 @@ def _budget(
     rounds = [(looked[repeat], base[repeat]) for repeat in looked if repeat in base]
     if not rounds or steps.baseline_s is None:
         if baseline and baseline.good and not base:
-            return Unavailable(f"the plain baseline was not traced: {_why_not_traced(baseline)}")
+            return Unavailable(f"the plain baseline was not traced: {why_not_traced(baseline)}")
         return Unavailable("no round in which the plain baseline was also traced")
     own, plain = (launch.result.cell for launch in rounds[0])
     batch_part = own.global_batch / own.world_size / plain.global_batch

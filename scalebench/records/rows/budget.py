@@ -250,3 +250,46 @@ class Budget(RowPart):
         """Whether the interval of a part excludes zero."""
         found = self.estimate(part)
         return found is not None and found.excludes_zero
+
+
+class PopEfficiencies(RowPart):
+    """The POP centre's efficiencies of a row's traced steps; plain ratios, 1: nothing is lost.
+
+    *Useful* is the time in which a rank does not stand in communication. Products hold exactly:
+    parallel = load balance × communication, communication = serialisation × transfer, global =
+    parallel × computation scaling. Source: POP Centre of Excellence, "POP Standard Metrics"
+    (co-design.pop-coe.eu/metrics).
+
+    Attributes:
+        parallel_efficiency: Mean useful time of the ranks over the run time.
+        load_balance: Mean useful time over the longest.
+        communication_efficiency: The longest useful time over the run time.
+        serialisation_efficiency: The longest useful time over the run time on an ideal network.
+        transfer_efficiency: Run time on an ideal network over the run time: the traced steps
+            are played again with operations that take no time once all ranks have reached them.
+        computation_scaling: Useful time of the plain baseline for the same samples over that of
+            all ranks.
+        global_efficiency: Parallel efficiency × computation scaling.
+        unavailable: Field → why it is null.
+    """
+
+    parallel_efficiency: Estimate
+    load_balance: Estimate
+    communication_efficiency: Estimate
+    serialisation_efficiency: Estimate | None = None
+    transfer_efficiency: Estimate | None = None
+    computation_scaling: Estimate | None = None
+    global_efficiency: Estimate | None = None
+    unavailable: dict[str, str] = {}
+
+
+POP_NAMES = {
+    "global_efficiency": "global",
+    "parallel_efficiency": "parallel",
+    "load_balance": "load balance",
+    "communication_efficiency": "communication",
+    "serialisation_efficiency": "serialisation",
+    "transfer_efficiency": "transfer",
+    "computation_scaling": "computation scaling",
+}
+"""Field of `PopEfficiencies` → its name, from the whole to the parts."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalebench.errors import ScalebenchError
+from scalebench.records.rows.budget import POP_NAMES
 from scalebench.records.rows.recovery import ABOUT, RESTART, RecoveryTime, times_of
 from scalebench.records.summary import Estimate, Row, Summary
 from scalebench.report.words.plain_text import plain
@@ -44,6 +45,8 @@ class Measure:
         return self.family or self.field
 
 
+POP = "pop_"
+
 MEASURES = (
     Measure("step_s", "s", "smaller", "Step time of the job."),
     Measure("throughput", "samples/s", "bigger", "Samples per second of the whole job."),
@@ -70,6 +73,10 @@ MEASURES = (
     Measure("predicted_step_s", "s", None, "Step time as the cost model predicts it."),
     Measure("prediction_error", "ratio", None, "(predicted - measured) / measured step time."),
     Measure("probe_effect", "ratio", None, "Clean window over a bare loop, minus 1."),
+    *(
+        Measure(f"{POP}{name}", "ratio", "bigger", f"POP's efficiency: {told}.")
+        for name, told in POP_NAMES.items()
+    ),
 )
 
 
@@ -93,7 +100,9 @@ class Number:
 def numbers(row: Row) -> Iterator[tuple[Measure, Number]]:
     """Yield what is known of a row, null fields left out."""
     for measure in MEASURES:
-        value = getattr(row, measure.field)
+        of, name = (row.pop, measure.field[len(POP) :]) if measure.field.startswith(POP) else (
+            row, measure.field)  # fmt: skip
+        value = getattr(of, name, None)
         if isinstance(value, Estimate):
             yield measure, _number(value)
         elif value is not None:

@@ -46,7 +46,8 @@ from scalebench.report.tables import (
     races,
     recovery,
 )
-from scalebench.report.tables.layout import PlainTable
+from scalebench.report.tables.budget import POP
+from scalebench.report.tables.layout import PlainTable, pages
 from scalebench.report.tables.memory import max_batch_table
 from scalebench.report.words import script_checks, wording
 
@@ -143,7 +144,13 @@ def sections(material: Material) -> tuple[Section, ...]:
         _of_rows(material, "frameworks", "Frameworks", [FRAMEWORKS], frameworks.tables),
         _of_rows(material, "speedup", "Speedup", [scaling.SPEEDUP]),
         _of_rows(material, "efficiency", "Efficiency", [scaling.EFFICIENCY]),
-        _of_rows(material, "budget", "Where the lost time goes", [BUDGET, WATERFALL, AXIS_BUDGET]),
+        _of_rows(
+            material,
+            "budget",
+            "Where the lost time goes",
+            [BUDGET, WATERFALL, AXIS_BUDGET],
+            pages(POP),
+        ),
         _model(material),
         _timeline(material),
         _communication(material),

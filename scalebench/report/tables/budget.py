@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scalebench import units
-from scalebench.records.rows.budget import PARTS, RESIDUAL, AxisLoss, Budget, Part
+from scalebench.records.rows.budget import (
+    PARTS,
+    POP_NAMES,
+    RESIDUAL,
+    AxisLoss,
+    Budget,
+    Part,
+)
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (
+    CASE,
     FOLDED,
     PLACE,
+    RANKS,
     Column,
     Columns,
     Narrowing,
@@ -253,3 +262,28 @@ def axis_sentence(rows: Sequence[Row]) -> str | None:
         f"{wording.plain(row.case, 64)} on {wording.ranks(row)}; without it, efficiency would be "
         f"{units.percent(loss.efficiency_without)} instead of {units.percent(row.budget.ideal)}."
     )
+
+
+def _pop(name: str) -> Column[Row]:
+    header = POP_NAMES[name].replace(" ", "\n")
+    return value(header, lambda row: getattr(row.pop, name), lambda one: units.percent(one.value))
+
+
+POP = Table(
+    "POP's efficiencies",
+    (CASE, RANKS, *map(_pop, POP_NAMES)),
+    lambda rows: [row for row in rows if row.pop is not None and row.world_size > 1],
+    remark="of traced steps",
+    notes=lambda rows: (
+        "global = parallel × computation scaling; parallel = load balance × communication; "
+        "communication = serialisation × transfer (POP Centre of Excellence, standard metrics)",
+        *dict.fromkeys(
+            f"no {POP_NAMES[name]}: {wording.plain(why, 200)}"
+            for row in rows
+            if row.pop is not None
+            for name, why in row.pop.unavailable.items()
+            if name in ("transfer_efficiency", "computation_scaling")
+        ),
+    ),
+    folded=True,
+)
