@@ -19,8 +19,8 @@
 #                                       environment of its own (3 GB to download)
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
 # make frameworks-env                   DeepSpeed, Accelerate, FairScale, Lightning, TRL, PyTorch
-#                                       Geometric, TensorBoard, W&B and a notebook's kernel, in an
-#                                       environment of their own, for their tests
+#                                       Geometric, TensorBoard, W&B, MLflow, torchvision, timm and a
+#                                       notebook's kernel, in an environment of their own
 # make horovod                          Horovod's wheel, built from its source into that environment
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
@@ -148,14 +148,17 @@ $(CUDA_STAMP): pyproject.toml
 	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade torch -e .
 	@touch $@
 
+## The registry's torchvision is built for CUDA: next to torch for the CPU it breaks whatever imports
+## it, such as transformers. So image models lie in a folder of their own, which their test names.
 ## torch first, as pinned: what follows then brings no other. DeepSpeed reads torch to build its
 ## wheel, and compiles nothing.
 $(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_PIP) torch setuptools wheel
 	DS_BUILD_OPS=0 $(FRAMEWORKS_PIP) --no-build-isolation deepspeed fairscale
-	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning,tensorboard,wandb]' trl torch_geometric \
-	  nbclient ipykernel
+	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning,mlflow,tensorboard,wandb]' \
+	  trl torch_geometric nbclient ipykernel flask flask-cors graphene huey
+	$(FRAMEWORKS_PIP) --no-deps --target $(FRAMEWORKS_VENV)/images torchvision timm
 	@$(FRAMEWORKS_VENV)/bin/python -m compileall -q -j 0 $(FRAMEWORKS_VENV)/lib >/dev/null || true
 	@touch $@
 

@@ -163,8 +163,8 @@ IN_TWO = "github-action-benchmark"
     metavar="FORMAT",
     shell_complete=completion.formats,
     help="pytest-benchmark, github-action-benchmark (two files, or -bigger and -smaller apart), "
-    "bencher, openmetrics, junit, csv, parquet or chrome-trace; tensorboard and wandb write a "
-    "folder.",
+    "bencher, openmetrics, junit, csv, parquet or chrome-trace; tensorboard, wandb and mlflow "
+    "write a folder.",
 )
 @click.option(
     "--out",

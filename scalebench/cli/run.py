@@ -224,7 +224,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @option(
     "--log-to",
     type=NAMES,
-    help="Also log the run to tensorboard or wandb, in a folder of the run folder.",
+    help="Also log the run to tensorboard, wandb or mlflow, in a folder of the run folder.",
 )
 @click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option(

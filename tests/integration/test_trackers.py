@@ -6,9 +6,15 @@ skipped, unless ``SCALEBENCH_FRAMEWORK_TESTS=required`` says that they may not.
 
 import json
 import os
+import signal
+import socket
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -54,6 +60,20 @@ requests = [one.request.WhichOneof("request_type") for one in found if one.HasFi
 print(json.dumps({"steps": steps, "kinds": kinds, "requests": requests}))
 """
 
+MLFLOW = """
+import json, sys
+from mlflow import MlflowClient
+client = MlflowClient(sys.argv[1])
+(experiment,) = [e for e in client.search_experiments() if e.name == "scalebench"]
+(run,) = client.search_runs([experiment.experiment_id])
+names = [name for name in run.data.metrics if name.count("/") == 2]
+curves = {n: [[m.step, m.value] for m in client.get_metric_history(run.info.run_id, n)]
+          for n in names if n.startswith("efficiency/")}
+files = [one.path for one in client.list_artifacts(run.info.run_id)]
+print(json.dumps({"curves": curves, "names": list(run.data.metrics), "files": files,
+                  "params": run.data.params}))
+"""
+
 NOTEBOOK = """
 import json, sys, nbclient, nbformat
 book = nbformat.read("notebook.ipynb", 4)
@@ -75,7 +95,8 @@ def has(*modules: str) -> bool:
 
 def done_there(*words: str | Path, cwd: Path, **variables: str) -> str:
     """Run Python in the environment; return what it printed."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "SCALEBENCH_"))}
+    own = ("WANDB_", "MLFLOW_", "SCALEBENCH_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
     kept |= {"PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(cwd / "data"), **variables}
     done = subprocess.run(
         [PYTHON, *words], cwd=cwd, env=kept, capture_output=True, text=True, timeout=PATIENCE_S
@@ -124,6 +145,58 @@ def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_
     assert any(key.startswith("rows") for step in read["steps"] for key in step)
     files = [path for path in (tmp_path / "logged").rglob("*") if path.is_file()]
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["folder", "server"])
+def test_mlflow_holds_every_row_its_interval_and_the_page(served: bool, tmp_path: Path) -> None:
+    has("mlflow", "sqlalchemy")
+    export = ("-m", "scalebench", "export", RUN, "--format", "mlflow", "--out", "logged")
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true"}
+    store = "sqlite:///logged/mlflow.db"
+    with ExitStack() as stack:
+        if served:
+            has("flask", "mlflow.server")
+            store = stack.enter_context(mlflow_server(tmp_path))
+            quiet["MLFLOW_TRACKING_URI"] = store
+        done_there(*export, cwd=tmp_path, **quiet)
+        read = json.loads(done_there("-c", MLFLOW, store, cwd=tmp_path, **quiet))
+    for name, points in measured("efficiency").items():
+        assert [n for n, _ in read["curves"][name]] == [n for n, _ in points]
+        told = [v for _, v in read["curves"][name]]
+        assert told == pytest.approx([v for _, v in points], rel=0.02)
+    assert "efficiency/ddp/ddp/low" in read["names"]
+    assert any(name.startswith("budget/wait/") for name in read["names"])
+    assert {"summary.json", "report.html", "summary.md"} <= set(read["files"])
+    assert read["params"]["reproduce"].startswith("scalebench run")
+
+
+@contextmanager
+def mlflow_server(folder: Path) -> Iterator[str]:
+    """Start a server with a SQLite store; yield its address; end it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    words += ["--backend-store-uri", "sqlite:///served.db", "--artifacts-destination", "files"]
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [PYTHON, "-m", "mlflow", *words],
+            cwd=folder, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+        try:
+            until = time.monotonic() + PATIENCE_S
+            while time.monotonic() < until and server.poll() is None:
+                try:
+                    urlopen(f"{address}/health", timeout=5).close()
+                    break
+                except OSError:
+                    time.sleep(0.2)
+            yield address
+        finally:
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
 def test_a_run_is_logged_where_it_is_stored(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trackers of experiments: a run as event files of TensorBoard, or as a run of Weights & Biases.
+"""Trackers of experiments: a run in TensorBoard, Weights & Biases or MLflow.
 
 Every number of a row is a curve of its case over the number of ranks: ``efficiency/ddp/ddp-bucket``
 at step N, with ``…/low`` and ``…/high`` for its interval; ``budget/…`` has the parts of the loss
@@ -7,6 +7,8 @@ environment variables.
 """
 
 import os
+import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,7 +117,59 @@ def log_to_wandb(run: StoredRun, summary: Summary, out: Path) -> None:
         raise EnvironmentUnfit(f"Weights & Biases refused the run: {plain(error, 300)}.") from error
 
 
-TRACKERS: dict[str, Tracker] = {"tensorboard": log_to_tensorboard, "wandb": log_to_wandb}
+def log_to_mlflow(run: StoredRun, summary: Summary, out: Path) -> None:
+    """Log to the MLflow server of ``MLFLOW_TRACKING_URI``, else to a folder with a SQLite store.
+
+    ``MLFLOW_EXPERIMENT_NAME`` and MLflow's own secrets hold as ever; its telemetry is off.
+
+    Raises:
+        EnvironmentUnfit: mlflow is not installed, or refuses.
+        ScalebenchError: No row succeeded.
+    """
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+    for name, value in quiet.items():
+        os.environ.setdefault(name, value)
+    try:
+        import sqlalchemy as _needed_by_the_store  # noqa: F401
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
+    except ImportError as error:
+        raise missing("mlflow") from error
+    rows = _good(summary, "MLflow")
+    out.mkdir(parents=True, exist_ok=True)
+    store = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{out.resolve() / 'mlflow.db'}")
+    wanted = os.environ.get("MLFLOW_EXPERIMENT_NAME", "scalebench")
+    now = int(time.time() * 1000)
+    metrics = [
+        Metric(re.sub(r"[^\w./ -]", "_", name), value, now, row.world_size)
+        for row in rows
+        for name, value in points(row)
+    ]
+    try:
+        client = MlflowClient(store)
+        own = None if "MLFLOW_TRACKING_URI" in os.environ else (out.resolve() / "files").as_uri()
+        found = client.get_experiment_by_name(wanted)
+        experiment = found.experiment_id if found else client.create_experiment(wanted, own)
+        logged = client.create_run(experiment, run_name=plain(summary.run_id, 120)).info.run_id
+        client.log_param(logged, "reproduce", plain(summary.reproduce, 500))
+        for first in range(0, len(metrics), 1000):  # the most that a call takes
+            client.log_batch(logged, metrics=metrics[first : first + 1000])
+        client.log_dict(logged, summary.environment, "environment.json")
+        client.log_text(logged, markdown.render_markdown(summary), "summary.md")
+        for path in (run.paths.summary_json, run.paths.report_html):
+            if path.is_file():
+                client.log_artifact(logged, str(path))
+        client.set_terminated(logged)
+    except (MlflowException, OSError) as error:
+        raise EnvironmentUnfit(f"MLflow refused the run: {plain(error, 300)}.") from error
+
+
+TRACKERS: dict[str, Tracker] = {
+    "tensorboard": log_to_tensorboard,
+    "wandb": log_to_wandb,
+    "mlflow": log_to_mlflow,
+}
 """What ``export --format`` and ``run --log-to`` take: each writes into a folder."""
 
 
