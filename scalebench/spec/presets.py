@@ -204,6 +204,8 @@ class PacedShape(Spec):
 
 
 HF = "hf:"
+IMAGE_MODELS = ("torchvision", "timm")
+"""Libraries whose image models are a workload: ``torchvision:resnet50``."""
 NAMED = "scalebench.worker.workloads.named"
 """The module of models by name; its functions are called with that name, too."""
 
@@ -349,8 +351,9 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
 
     Args:
         name: A preset, a family (``gpt``: the preset that fits the device), or
-            ``module:function`` for the user's own, or ``hf:config.json``. One with experts may be
-            followed by ``+experts-8``, ``+top-1``, ``+capacity-1.5`` or ``+dropless``.
+            ``module:function`` for the user's own, or ``hf:config.json``, ``torchvision:NAME``,
+            ``timm:NAME``. One with experts may be followed by ``+experts-8``, ``+top-1``,
+            ``+capacity-1.5`` or ``+dropless``.
         device: ``"cpu"`` or ``"cuda"``.
 
     Raises:
@@ -359,6 +362,9 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
     if name.startswith(HF):
         hf_configuration(name)
         return CustomTarget(name=name, module=NAMED, function="hf", batch_size=8)
+    if name.partition(":")[0] in IMAGE_MODELS:
+        image_model(name)
+        return CustomTarget(name=name, module=NAMED, function=name.partition(":")[0], batch_size=8)
     if ":" in name:
         module, _, function = name.partition(":")
         parts = [*module.split("."), function]
@@ -385,16 +391,30 @@ def hf_configuration(name: str) -> tuple[Path, int | None]:
     Raises:
         UsageError: There is no such file, or the context is no number.
     """
-    given, plus, context = name.removeprefix(HF).partition("+context-")
+    given, context = _sized(name, "context", "tokens")
     path = Path(given) / "config.json" if Path(given).is_dir() else Path(given)
     if not path.is_file():
         raise UsageError(
             f"--workload {name}: there is no {path}. Give a config.json of Hugging Face, or the "
             "folder of one; nothing is downloaded."
         )
-    if plus and not (context.isdecimal() and int(context) > 1):
-        raise UsageError(f"--workload {name}: the context is a number of tokens: +context-512.")
-    return path, int(context) if plus else None
+    return path, context
+
+
+def image_model(name: str) -> tuple[str, int | None]:
+    """Return the model of ``torchvision:NAME`` or ``timm:NAME``, and the pixels of ``…+image-64``.
+
+    Raises:
+        UsageError: The pixels are no number.
+    """
+    return _sized(name, "image", "pixels")
+
+
+def _sized(name: str, word: str, unit: str) -> tuple[str, int | None]:
+    given, plus, size = name.partition(":")[2].partition(f"+{word}-")
+    if plus and not (size.isdecimal() and int(size) > 1):
+        raise UsageError(f"--workload {name}: the {word} is a number of {unit}: +{word}-512.")
+    return given, int(size) if plus else None
 
 
 def _meant(name: str) -> UsageError | None:

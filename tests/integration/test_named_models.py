@@ -24,27 +24,105 @@ ROWS = ("--only", "ddp.plain.n1", "--only", "ddp.ddp.n2")
 SHORT = ("--quick", "--steps", "2", "--no-trace", "--no-report", "--isolated")
 
 
-def there(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    variables = {"PYTHONPATH": str(ROOT), "HOME": str(cwd), "PATH": "/usr/bin:/bin"}
+FOR_THE_CPU = """
+import sys
+class Declared:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            import torch
+            for kind in ("nms", "qnms"):
+                declared = f"torchvision::{kind}"
+                torch.library.define(declared, "(Tensor a, Tensor b, float c) -> Tensor")
+sys.meta_path.insert(0, Declared())
+"""
+"""The registry's torchvision is built for CUDA and cannot load its operators for boxes next to
+torch for the CPU. No classifier has any; here they are declared before it is imported."""
+
+
+IMAGES = PYTHON.parents[1] / "images"
+
+
+def there(*words: str, cwd: Path, images: bool = False) -> "subprocess.CompletedProcess[str]":
+    (cwd / "sitecustomize.py").write_text(FOR_THE_CPU)
+    places = (cwd, ROOT, *([IMAGES] if images else []))
+    variables = {
+        "PYTHONPATH": ":".join(map(str, places)),
+        "HOME": str(cwd),
+        "PATH": "/usr/bin:/bin",
+    }
     return subprocess.run(
         [PYTHON, *words], cwd=cwd, env=variables, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 
-def test_a_configuration_of_hugging_face_is_trained_and_checked(tmp_path: Path) -> None:
+@pytest.fixture
+def model(tmp_path: Path) -> int:
+    """Write a configuration to the folder ``model``; return transformers' count of parameters."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
     counted = there("-c", COUNT, cwd=tmp_path) if PYTHON.exists() else None
     if counted is None or counted.returncode != 0:
         assert not REQUIRED, f"{PYTHON} lacks transformers: make frameworks-env"
         pytest.skip(f"{PYTHON} lacks transformers; make frameworks-env installs them")
+    return int(counted.stdout)
+
+
+def test_a_configuration_of_hugging_face_is_trained_and_checked(model: int, tmp_path: Path) -> None:
     words = ("run", "ddp", "--gpus", "1,2", "--workload", "hf:model+context-32", *ROWS, *SHORT)
     done = there("-m", "scalebench", *words, "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     plain, ddp = json.loads((tmp_path / "r" / "summary.json").read_text())["rows"]
-    assert ddp["num_parameters"] == plain["num_parameters"] == int(counted.stdout)
+    assert ddp["num_parameters"] == plain["num_parameters"] == model
     assert ddp["correctness"]["status"] == "verified"
     assert ddp["tokens_per_s"]["value"] == pytest.approx(32 * ddp["throughput"]["value"])
+
+
+@pytest.mark.usefixtures("model")
+def test_search_measures_a_configuration_here_and_project_takes_its_run(tmp_path: Path) -> None:
+    words = ("search", "--gpus", "2", "--workload", "hf:model+context-32")
+    found = there("-m", "scalebench", *words, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "data 2" in found.stdout and "shard 2 (ZeRO-3)" in found.stdout
+    projected = there("-m", "scalebench", "project", "--gpus", "4", cwd=tmp_path)
+    assert projected.returncode == 0, projected.stderr
+    assert "fsdp" in projected.stdout and "predicted, not measured" in projected.stdout
+
+
+@pytest.mark.parametrize("workload", ["torchvision:resnet18+image-32", "timm:resnet10t+image-32"])
+def test_an_image_model_by_name_is_trained(workload: str, tmp_path: Path) -> None:
+    library = workload.partition(":")[0]
+    if (
+        not PYTHON.exists()
+        or there("-c", f"import {library}", cwd=tmp_path, images=True).returncode != 0
+    ):
+        assert not REQUIRED, f"{PYTHON} lacks {library}: make frameworks-env"
+        pytest.skip(f"{PYTHON} lacks {library}; make frameworks-env installs it")
+    words = ("run", "ddp", "--gpus", "1,2", "--workload", workload, *ROWS, *SHORT)
+    done = there("-m", "scalebench", *words, "--out", "r", cwd=tmp_path, images=True)
+    assert done.returncode == 0, done.stderr
+    plain, ddp = json.loads((tmp_path / "r" / "summary.json").read_text())["rows"]
+    assert ddp["status"] == "ok" and ddp["num_parameters"] == plain["num_parameters"] > 4e6
+    assert ddp["correctness"]["status"] == "unverified"  # BatchNorm sees a part of the batch
+    assert ddp["global_batch"] == 8 and ddp["loss_first"] == pytest.approx(6.9, abs=0.7)
+
+
+@pytest.mark.parametrize("workload", ["torchvision:resnet18+image-x", "timm:resnet10t+image-1"])
+def test_a_size_of_images_that_is_none_is_refused(workload: str, scalebench: Scalebench) -> None:
+    done = scalebench("run", "ddp", "--gpus", "1", "--workload", workload, "--dry-run")
+    assert done.returncode == 2 and "number of pixels" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_without_a_library_one_line_says_what_to_install(
+    library: str, scalebench: Scalebench
+) -> None:
+    if importlib.util.find_spec(library):
+        pytest.skip(f"this environment has {library}")
+    done = scalebench("run", "ddp", "--gpus", "1", "--workload", f"{library}:resnet18", *SHORT)
+    assert done.returncode == 2 and f"pip install 'scalebench[{library}]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_without_transformers_one_line_says_what_to_install(

@@ -18,7 +18,7 @@ from scalebench.records.files import open_regular
 from scalebench.records.run import CodeFile, RunInfo
 from scalebench.session.storing.anonymise import with_script
 from scalebench.spec import Cell
-from scalebench.spec.presets import NAMED, CustomTarget, hf_configuration
+from scalebench.spec.presets import HF, NAMED, CustomTarget, hf_configuration
 from scalebench.spec.script import ScriptTarget
 
 
@@ -36,7 +36,8 @@ def _files(target: object) -> Iterator[tuple[str, Path]]:
     """Yield what a script or workload is called, and its file, if that is found."""
     found: Path | None
     if isinstance(target, CustomTarget) and target.module == NAMED:
-        name, found = target.name, hf_configuration(target.name)[0]
+        of_hf = target.name.startswith(HF)
+        name, found = target.name, hf_configuration(target.name)[0] if of_hf else None
     elif isinstance(target, CustomTarget):
         name, found = target.module, _file_of_module(target.module, "__init__.py", sys.path)
     elif not isinstance(target, ScriptTarget):
