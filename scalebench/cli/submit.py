@@ -1,6 +1,7 @@
 """``scalebench submit``."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,13 @@ if TYPE_CHECKING:
     from scalebench.launch.submission.request import JobRequest
 
 
-OF_SLURM = ("time", "partition", "account", "cpus-per-task")
-OF_KUBERNETES = ("image", "claim", "runtime")
-"""Options of one kind of cluster alone."""
+TAKES = {
+    "slurm": ("time", "partition", "account", "cpus_per_task"),
+    "kubernetes": ("image", "claim", "runtime"),
+    "jobset": ("image", "claim"),
+    "skypilot": ("image", "gpu_type"),
+}
+"""Where a run is submitted to → the options that only some of these take."""
 
 
 @click.command()
@@ -24,6 +29,8 @@ OF_KUBERNETES = ("image", "claim", "runtime")
 @click.option(
     "--kubernetes", "where", flag_value="kubernetes", help="Manifests for kubectl apply -f -."
 )
+@click.option("--jobset", "where", flag_value="jobset", help="The same, as a JobSet.")
+@click.option("--skypilot", "where", flag_value="skypilot", help="A task for sky launch.")
 @click.option("--name", default="scalebench", help="Name of the job. [scalebench]")
 @click.option("--nodes", type=Count(1, 10_000), default=1, help="Number of machines. [1]")
 @click.option("--ranks-per-node", type=Count(1, 1024), required=True, help="Ranks per node.")
@@ -32,11 +39,12 @@ OF_KUBERNETES = ("image", "claim", "runtime")
 @click.option("--partition", help="Slurm: partition.")
 @click.option("--account", help="Slurm: account.")
 @click.option("--cpus-per-task", type=Count(1, 1024), help="Slurm: cores per rank.")
-@click.option("--image", help="Kubernetes: container image with scalebench.")
+@click.option("--image", help="Container image with scalebench; not for Slurm.")
 @click.option("--claim", help="Kubernetes: volume claim for the run, mounted as /runs.")
 @click.option(
     "--runtime", help="Kubernetes: make a TrainJob for this runtime, e.g. torch-distributed."
 )
+@click.option("--gpu-type", help="SkyPilot: its name of the GPU, e.g. H100.")
 @click.option("--dry-run", is_flag=True, help="Print it; do not submit it.")
 @click.argument("command", nargs=-1, metavar="-- run ...")
 @click.pass_context
@@ -47,20 +55,25 @@ def submit(context: click.Context, /, command: tuple[str, ...], **flags: Any) ->
     size = (flags["nodes"], flags["ranks_per_node"], flags["gpus_per_node"])
     request = JobRequest(flags["name"], *size, command)
     where = flags["where"]
+    given: dict[str, str] = {}
+    if where is None:
+        raise UsageError(f"Say where to submit to: {_options(TAKES)}.")
     _check_run(request, here=where == "slurm")
-    of_slurm = {name: flags[name.replace("-", "_")] for name in OF_SLURM}
-    of_kubernetes = {name: flags[name] for name in OF_KUBERNETES}
+    for name in (name for names in TAKES.values() for name in names if flags[name] is not None):
+        if name not in TAKES[where]:
+            takers = _options(one for one in TAKES if name in TAKES[one])
+            raise UsageError(f"{_options([name])} is for {takers}. Leave it out.")
+        given[name.replace("_", "-") if where == "slurm" else name] = str(flags[name])
     if where == "slurm":
-        _refuse(of_kubernetes, "--kubernetes")
-        given = {name: str(value) for name, value in of_slurm.items() if value is not None}
         _to_slurm(request, given, flags["dry_run"])
-    elif where == "kubernetes":
-        _refuse(of_slurm, "--slurm")
-        text = _for_kubernetes(request, **of_kubernetes, dry_run=flags["dry_run"])
-        emit(text.removesuffix("\n"))
     else:
-        raise UsageError("Say where to submit to: --slurm or --kubernetes.")
+        text = _printed(request, where, **given, dry_run=flags["dry_run"])
+        emit(text.removesuffix("\n"))
     context.exit(int(ExitCode.OK))
+
+
+def _options(names: Iterable[str]) -> str:
+    return " or ".join("--" + name.replace("_", "-") for name in names)
 
 
 def _check_run(request: "JobRequest", here: bool) -> None:
@@ -94,12 +107,6 @@ def _check_run(request: "JobRequest", here: bool) -> None:
         make_plan(asked, suites, Machine(num_ranks if on_gpus else 0, num_ranks))
 
 
-def _refuse(options: dict[str, Any], where: str) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise UsageError(f"--{given[0]} is for {where}. Leave it out.")
-
-
 def _to_slurm(request: "JobRequest", options: dict[str, str], dry_run: bool) -> None:
     from scalebench.launch.submission.slurm import batch_script
     from scalebench.launch.submission.slurm import submit as hand_over
@@ -112,24 +119,31 @@ def _to_slurm(request: "JobRequest", options: dict[str, str], dry_run: bool) -> 
     emit(f"Job {hand_over(script, path)}, from {path}")
 
 
-def _for_kubernetes(
+def _printed(
     request: "JobRequest",
-    image: str | None,
-    claim: str | None,
-    runtime: str | None,
+    where: str,
     dry_run: bool,
+    image: str | None = None,
+    claim: str | None = None,
+    runtime: str | None = None,
+    gpu_type: str | None = None,
 ) -> str:
-    from scalebench.launch.submission.kubernetes import as_list, indexed_job, train_job
+    from scalebench.launch.submission import kubernetes, skypilot
 
     if not dry_run:
+        reader = "sky launch" if where == "skypilot" else "kubectl apply -f -"
         raise UsageError(
-            "scalebench submits nothing to Kubernetes by itself. Add --dry-run, and hand what it "
-            "prints to kubectl apply -f -."
+            f"scalebench submits nothing with --{where} by itself. Add --dry-run, and hand what it "
+            f"prints to {reader}."
         )
     if image is None:
-        raise UsageError("--kubernetes needs --image: a container image with scalebench installed.")
+        raise UsageError(f"--{where} needs --image: a container image with scalebench installed.")
+    if where == "skypilot":
+        return skypilot.task(request, image, gpu_type)
+    if where == "jobset":
+        return kubernetes.as_list(kubernetes.job_set(request, image, claim))
     if runtime is None:
-        return as_list(indexed_job(request, image, claim))
+        return kubernetes.as_list(kubernetes.indexed_job(request, image, claim))
     if claim is not None:
         raise UsageError("--claim is for a plain Job; with --runtime, the runtime has the volumes.")
-    return as_list(train_job(request, image, runtime))
+    return kubernetes.as_list(kubernetes.train_job(request, image, runtime))

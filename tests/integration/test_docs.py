@@ -1,5 +1,6 @@
 """Documented commands and programs are run as they stand."""
 
+import json
 import pkgutil
 import re
 import shlex
@@ -222,11 +223,13 @@ def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) ->
 
 
 def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
-    slurm, job, train_job = (scalebench(*example) for example in commands("docs/clusters.md"))
-    assert [done.returncode for done in (slurm, job, train_job)] == [0, 0, 0], train_job.stderr
-    assert "#SBATCH --nodes=2" in slurm.stdout
-    assert '"kind": "Job"' in job.stdout and '"claimName": "runs"' in job.stdout
-    assert '"kind": "TrainJob"' in train_job.stdout
+    done = [scalebench(*example) for example in commands("docs/clusters.md")]
+    assert [one.returncode for one in done] == [0] * 5, done[-1].stderr
+    slurm, job, train_job, jobset, skypilot = (one.stdout for one in done)
+    assert "#SBATCH --nodes=2" in slurm
+    assert '"kind": "Job"' in job and '"claimName": "runs"' in job
+    assert '"kind": "TrainJob"' in train_job and '"kind": "JobSet"' in jobset
+    assert json.loads(skypilot)["resources"]["accelerators"] == "H100:8"
 
 
 def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:

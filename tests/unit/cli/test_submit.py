@@ -52,5 +52,26 @@ def test_what_can(command, where):
     assert code == 0 and command[0] in said
 
 
-def test_a_size_that_no_pods_have():
-    assert "the job has 4" in submit("ddp", "--gpus", "8", where=KUBERNETES)[1]
+@pytest.mark.parametrize(
+    ("command", "where", "told"),
+    [
+        (["ddp", "--gpus", "8"], KUBERNETES, "the job has 4"),
+        (["ddp"], (), "--slurm or --kubernetes or --jobset or --skypilot"),
+        (["ddp"], ("--slurm", "--gpu-type", "H100"), "--gpu-type is for --skypilot. Leave it out."),
+        (["ddp"], (*KUBERNETES, "--cpus-per-task", "2"), "--cpus-per-task is for --slurm."),
+        (["ddp"], ("--jobset", "--runtime", "r", "--image", "i"), "--runtime is for --kubernetes."),
+        (["ddp"], ("--skypilot", "--claim", "c"), "--claim is for --kubernetes or --jobset."),
+        (["ddp"], ("--skypilot",), "--skypilot needs --image"),
+        (["ddp"], ("--skypilot", "--image", "i", "--gpu-type", "H100"), "together"),
+    ],
+)
+def test_what_no_cluster_of_this_kind_takes(command, where, told):
+    code, said = submit(*command, where=where)
+    assert code and told in said
+
+
+@pytest.mark.parametrize("where", ["kubernetes", "jobset", "skypilot"])
+def test_what_is_only_printed(where):
+    words = ["submit", f"--{where}", "--image", "i", "--ranks-per-node", "2", "--", "run", "ddp"]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code and "Add --dry-run" in str(done.exception)

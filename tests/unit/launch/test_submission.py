@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from kubeflow_trainer_api.models.io_k8s_api_batch_v1_job import IoK8sApiBatchV1Job
 from kubeflow_trainer_api.models.io_k8s_api_core_v1_secret import IoK8sApiCoreV1Secret
 from kubeflow_trainer_api.models.io_k8s_api_core_v1_service import IoK8sApiCoreV1Service
+from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.launch.submission.kubernetes import as_list, indexed_job, train_job
+from scalebench.launch.submission.kubernetes import as_list, indexed_job, job_set, train_job
 from scalebench.launch.submission.request import JobRequest
+from scalebench.launch.submission.skypilot import task
 from scalebench.launch.submission.slurm import batch_script, submit
 from scalebench.records.secret import VARIABLE, given_secret
 
@@ -74,7 +76,7 @@ def test_a_users_script_keeps_its_words_behind_the_dashes() -> None:
     script = batch_script(JobRequest("bench", 2, 4, 0, command), {}, "python")
     assert launched(script) == ["python", "-m", "scalebench", *command]
     (_, _, job) = indexed_job(JobRequest("bench", 2, 4, 0, command), "image", None)
-    words = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    words = pod_command(job)
     assert words[-4:] == ["--", "train.py", "--launcher", "none"]
 
 
@@ -102,6 +104,12 @@ def test_a_script_that_is_there_is_not_overwritten(
     assert (tmp_path / "bench.sbatch").stat().st_mode & 0o077 == 0
 
 
+def pod_command(job: dict[str, Any]) -> list[str]:
+    """What each pod of a Job starts."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return list(container["command"])
+
+
 def expanded(text: str, variables: dict[str, str]) -> str:
     """What Kubernetes makes of a word: third_party/forked/golang/expansion/expand.go."""
     done, place = "", 0
@@ -126,9 +134,14 @@ def test_kubernetes_starts_exactly_the_command(extra: list[str]) -> None:
     run = JobRequest("bench", 2, 4, 0, ("run", "--", "train.py", *extra))
     *_, job = indexed_job(run, "image", None)
     *_, train = train_job(run, "image", "runtime")
+    *_, jobset = job_set(run, "image", None)
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    assert pod_command(replicated["template"]) == [
+        word.replace("bench-0.", "bench-ranks-0-0.") for word in pod_command(job)
+    ]
     variables = {"NODE_RANK": "1", "A": "changed", "": "changed"}
     for words, torchrun in (
-        (job["spec"]["template"]["spec"]["containers"][0]["command"], ["--node-rank=1"]),
+        (pod_command(job), ["--node-rank=1"]),
         (train["spec"]["trainer"]["args"], ["-m"]),
     ):
         read = [expanded(word, variables) for word in words]
@@ -153,6 +166,42 @@ def test_an_indexed_job_is_as_the_published_schema_has_it(claim: str | None, gpu
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == job["spec"]["template"]["metadata"]["labels"]
     assert ("resources" in container) is bool(gpus)
+
+
+@pytest.mark.parametrize("claim", [None, "runs"])
+def test_a_jobset_is_as_the_published_schema_has_it(claim: str | None) -> None:
+    secret, jobset = job_set(request(NASTY, gpus=8), "registry/image:1", claim)
+    assert JobsetV1alpha2JobSet.from_dict(jobset).to_dict() == jobset
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    # JobSet names pods <set>-<job>-<number of the job>-<number of the pod>, below its own Service.
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    assert f"--master-addr=bench-{replicated['name']}-0-0.bench" in container["command"]
+    has_secret(container["env"], secret)
+    (_, _, job) = indexed_job(request(NASTY, gpus=8), "registry/image:1", claim)
+    assert replicated["template"]["spec"].keys() == job["spec"].keys()
+    with pytest.raises(UsageError, match="at most 4"):
+        job_set(JobRequest("a" * 52, 1, 1, 0, COMMAND), "i", None)
+
+
+def test_every_node_of_skypilot_starts_exactly_the_command(tmp_path: Path) -> None:
+    whole = json.loads(task(request("--out", NASTY, gpus=8), "registry/image:1", "H100"))
+    assert (whole["num_nodes"], whole["resources"]["accelerators"]) == (2, "H100:8")
+    (secret,) = whole["secrets"].values()
+    assert given_secret({VARIABLE: secret}) == secret and secret not in whole["run"]
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    torchrun.chmod(0o700)
+    told = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", whole["run"]], capture_output=True, text=True, check=True, env=told | path
+    )
+    own, _, command = done.stdout.partition("-m\nscalebench\n")
+    assert command.splitlines() == [*COMMAND, "--out", NASTY]
+    assert {"--node-rank=1", "--master-addr=10.0.0.1"} <= set(own.splitlines())
+    for gpus, kind in ((8, None), (0, "H100")):
+        with pytest.raises(UsageError, match="together"):
+            task(request(gpus=gpus), "i", kind)
 
 
 def has_secret(environment: list[dict[str, Any]], secret: dict[str, Any]) -> None:
