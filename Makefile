@@ -18,9 +18,13 @@
 # make cuda-wheel                       the newest CUDA wheel of torch, without a GPU, in an
 #                                       environment of its own (3 GB to download)
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
+# make site                             the documents as a searchable site, build/site
+# make torch-matrix                     a short set of tests with torch 2.11 and all newer ones
+# make release                          builds, checks and tries wheel and sdist; says how to upload
 # make frameworks-env                   DeepSpeed, Accelerate, FairScale, Lightning, TRL, PyTorch
-#                                       Geometric, TensorBoard, W&B, MLflow, torchvision, timm and a
-#                                       notebook's kernel, in an environment of their own
+#                                       Geometric, TensorBoard, W&B, MLflow, torchvision, timm, Ray,
+#                                       torchx and a notebook's kernel, in an environment of their
+#                                       own; in another mkdocs, twine, uv, pre-commit, ReFrame, SkyPilot
 # make horovod                          Horovod's wheel, built from its source into that environment
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
@@ -35,6 +39,9 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 FRAMEWORKS_VENV := .venv-frameworks
+TOOLS_VENV := .venv-tools
+TOOLS ?= $(TOOLS_VENV)/bin
+export PAGES ?= build/pages
 CUDA_VENV := .venv-cuda
 CUDA_STAMP := $(CUDA_VENV)/.installed
 FRAMEWORKS_STAMP := $(FRAMEWORKS_VENV)/.installed
@@ -46,7 +53,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-links bench-predict bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel
+.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-links bench-predict bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel pages site release torch-matrix
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -133,7 +140,29 @@ bench-scale: $(DEV_STAMP)
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python
 
-frameworks-env: $(FRAMEWORKS_STAMP)
+## The links of a page lead to others, and to a few programs.
+pages:
+	rm -rf $(PAGES) && mkdir -p $(PAGES)
+	git ls-files -z '*.md' docs 'benchmarks/*.py' ':!tests' ':!.github' | xargs -0 cp --parents -t $(PAGES)
+
+site: $(TOOLS)/mkdocs pages
+	$(TOOLS)/mkdocs build --quiet --strict
+	@echo build/site/index.html
+
+release: $(DEV_STAMP) $(TOOLS)/mkdocs
+	TOOLS=$(TOOLS) .ci/release
+
+torch-matrix: $(DEV_STAMP)
+	.ci/torch-matrix
+
+## Without torch, and apart from it: SkyPilot asks for other versions.
+$(TOOLS_VENV)/bin/mkdocs: constraints-tools.txt
+	$(PYTHON) -m venv $(TOOLS_VENV)
+	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  -c constraints-tools.txt mkdocs-material twine uv pre-commit reframe-hpc skypilot
+	@touch $@
+
+frameworks-env: $(FRAMEWORKS_STAMP) $(TOOLS_VENV)/bin/mkdocs
 
 horovod: $(FRAMEWORKS_STAMP)
 	.ci/build-horovod $(FRAMEWORKS_VENV)/bin/python
@@ -151,13 +180,15 @@ $(CUDA_STAMP): pyproject.toml
 ## The registry's torchvision is built for CUDA: next to torch for the CPU it breaks whatever imports
 ## it, such as transformers. So image models lie in a folder of their own, which their test names.
 ## torch first, as pinned: what follows then brings no other. DeepSpeed reads torch to build its
-## wheel, and compiles nothing.
+## wheel, and compiles nothing. torchx asks for an urllib3 of 2023 and works with newer ones.
 $(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_PIP) torch setuptools wheel
 	DS_BUILD_OPS=0 $(FRAMEWORKS_PIP) --no-build-isolation deepspeed fairscale
 	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning,mlflow,tensorboard,wandb]' \
-	  trl torch_geometric nbclient ipykernel flask flask-cors graphene huey
+	  trl torch_geometric nbclient ipykernel flask flask-cors graphene huey \
+	  'ray[train]' docker docstring_parser pyre-extensions tabulate
+	$(FRAMEWORKS_PIP) --no-deps torchx
 	$(FRAMEWORKS_PIP) --no-deps --target $(FRAMEWORKS_VENV)/images torchvision timm
 	@$(FRAMEWORKS_VENV)/bin/python -m compileall -q -j 0 $(FRAMEWORKS_VENV)/lib >/dev/null || true
 	@touch $@
@@ -169,4 +200,4 @@ $(HTA_STAMP):
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) $(CUDA_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) $(CUDA_VENV) $(TOOLS_VENV) .venv-torch-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,8 @@
 """Files that other people's tools read: each is taken by the published schema of its tool."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -9,6 +12,7 @@ import yaml
 
 import scalebench
 from tests.builders.documents import ROOT
+from tests.builders.frameworks import TOOLS, need
 
 SCHEMAS = {
     "vendor.citation-file-format": "CITATION.cff",
@@ -36,3 +40,56 @@ def test_the_hooks_before_a_commit_are_what_make_lint_does():
     done = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True)
     lines = [line.removesuffix(" .") for line in done.stdout.splitlines() if "ruff" in line]
     assert hooks == lines and len(hooks) == 2
+
+
+def test_the_container_of_contributors_begins_with_make_check():
+    told = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    for step in ("updateContentCommand", "postCreateCommand"):
+        done = subprocess.run([*told[step].split(), "-n"], cwd=ROOT, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    assert told["postCreateCommand"] == "make check"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f">={told['image'].partition(':')[2].partition('-')[0]}" == project["requires-python"]
+
+
+@pytest.mark.slow
+def test_the_hooks_refuse_what_ruff_refuses(tmp_path):
+    need(TOOLS, "pre_commit")
+    for name in (".pre-commit-config.yaml", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    book = {"cells": [cell | {"id": "a", "source": ["import os"]}], "metadata": {}}
+    (tmp_path / "unused.ipynb").write_text(json.dumps(book | {"nbformat": 4, "nbformat_minor": 5}))
+    (tmp_path / "unused.py").write_text('"""Unused."""\nimport os\n')
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [TOOLS, "-m", "pre_commit", "run", "--all-files"],
+        cwd=tmp_path,
+        env={**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    check, _, format_ = done.stdout.partition("ruff format")
+    assert done.returncode and "unused.py" in check and "unused.ipynb" in check, done.stdout
+    assert "unused.py" in format_ and "2 files would be reformatted" not in check
+
+
+@pytest.mark.slow
+def test_the_site_has_every_document_and_refuses_a_link_that_leads_nowhere(tmp_path):
+    need(TOOLS, "mkdocs", "material")
+    told = {**os.environ, "PAGES": str(tmp_path / "pages"), "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(["make", "pages"], cwd=ROOT, env=told, check=True, capture_output=True)
+    words = [TOOLS, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(words, cwd=ROOT, env=told, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for document in (ROOT / "docs").glob("*.md"):
+        name = "index" if document.stem == "README" else document.stem
+        assert (tmp_path / "site" / "docs" / f"{name}.html").exists()
+    found = (tmp_path / "site" / "search" / "search_index.json").read_text()
+    assert "What connects where" in found
+    with (tmp_path / "pages" / "docs" / "faq.md").open("a") as page:
+        page.write("[a](nowhere.md) [b](gate.md#nowhere)\n")
+    done = subprocess.run(words, cwd=ROOT, env=told, capture_output=True, text=True)
+    assert done.returncode and "nowhere.md" in done.stderr and "#nowhere" in done.stderr
