@@ -1,0 +1,95 @@
+"""Tools that people start jobs with: what docs/clusters.md has, by each tool's own program."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.builders.documents import ROOT, blocks, commands
+from tests.builders.frameworks import PYTHON, TOOLS, need
+from tests.conftest import PATIENCE_S, Scalebench
+from tests.integration.conftest import row_of
+
+PAGE = "docs/clusters.md"
+ONE_CASE = ("-k", "ddp and not bucket and not accumulate")
+SHORT = {f"SCALEBENCH_{name}": value for name, value in
+         {"QUICK": "1", "STEPS": "4", "NO_TRACE": "1", "WORKLOAD": "mlp-tiny"}.items()}  # fmt: skip
+
+
+def done_in(folder: Path, words: Sequence[str | Path], **variables: str) -> str:
+    """Run a program of another environment; return what it printed."""
+    path = f"{Path(words[0]).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    told = {**os.environ, **SHORT, "PATH": path, "HOME": str(folder), **variables}
+    done = subprocess.run(
+        words, cwd=folder, env=told, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def check(run: Path) -> None:
+    """Check that two ranks trained, and rightly."""
+    row = row_of(run, "ddp", 2)
+    assert (row["status"], row["correctness"]["status"]) == ("ok", "verified"), row
+
+
+@pytest.fixture
+def short_name() -> Iterator[str]:
+    """A folder whose name leaves room for the names of sockets."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_workers_of_ray_are_a_world(project: Path, short_name: str) -> None:
+    need(PYTHON, "ray", "tensorboardX")
+    program, _ = blocks(PAGE, "python")
+    words = ", ".join(f'"{word}"' for word in ONE_CASE)
+    (project / "on_ray.py").write_text(program.replace('"ddp", ', f'"ddp", {words}, '))
+    quiet = {"RAY_TMPDIR": short_name, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+    said = done_in(project, [PYTHON, "on_ray.py"], **quiet)
+    assert "2 ranks on 1 node (1 x 2), started by environment" in said
+    check(project / "on-ray")
+
+
+def test_torchx_starts_the_ranks_with_its_own_component(project: Path) -> None:
+    need(PYTHON, "torchx")
+    (line,) = re.findall(r"^torchx (.*)$", "\n".join(blocks(PAGE, "sh")), re.M)
+    words = [PYTHON.with_name("torchx"), *shlex.split(line), *ONE_CASE, "--out", "r"]
+    said = done_in(project, words, PYTHONPATH=str(ROOT))
+    assert "2 ranks on 1 node (1 x 2), started by torchrun" in said
+    check(project / "r")
+
+
+SKY = """
+import json, sky
+task = sky.Task.from_yaml("task.yaml")
+(machine,) = task.resources
+print("READ", json.dumps([task.name, task.num_nodes, machine.accelerators, sorted(task.secrets)]))
+"""
+
+
+def test_skypilot_takes_the_task(scalebench: Scalebench, project: Path) -> None:
+    need(TOOLS, "sky")
+    (example,) = (one for one in commands(PAGE) if "--skypilot" in one)
+    (project / "task.yaml").write_text(scalebench(*example).stdout)
+    said = done_in(project, [TOOLS, "-c", SKY])
+    (read,) = re.findall("^READ (.*)$", said, re.M)
+    assert json.loads(read) == ["scalebench", 2, {"H100": 8}, ["SCALEBENCH_SECRET"]]
+
+
+def test_reframe_runs_its_recipe(project: Path) -> None:
+    need(TOOLS, "reframe")
+    _, recipe = blocks(PAGE, "python")
+    (project / "scaling.py").write_text(recipe)
+    said = done_in(project, [TOOLS.with_name("reframe"), "-c", "scaling.py", "-r"])
+    assert re.search(r"Ran 1/1 test case\(s\) from 1 check\(s\) \(0 failure", said), said
+    assert re.search(r"efficiency: 0\.\d+ of ideal|efficiency: 1\.\d+ of ideal", said), said
