@@ -19,7 +19,8 @@
 #                                       environment of its own (3 GB to download)
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
 # make site                             the documents as a searchable site, build/site
-# make torch-matrix                     a short set of tests with torch 2.11 and all newer ones
+# make torch-matrix                     a short set of tests with torch 2.11 and all newer ones;
+#                                       TORCH=2.14.1 with this one alone
 # make release                          builds, checks and tries wheel and sdist; says how to upload
 # make frameworks-env                   DeepSpeed, Accelerate, FairScale, Lightning, TRL, PyTorch
 #                                       Geometric, TensorBoard, W&B, MLflow, torchvision, timm, Ray,
@@ -150,10 +151,10 @@ site: $(TOOLS)/mkdocs pages
 	@echo build/site/index.html
 
 release: $(DEV_STAMP) $(TOOLS)/mkdocs
-	TOOLS=$(TOOLS) .ci/release
+	TOOLS=$(TOOLS) TORCH="$(TORCH)" .ci/release
 
 torch-matrix: $(DEV_STAMP)
-	.ci/torch-matrix
+	.ci/torch-matrix $(TORCH)
 
 ## Without torch, and apart from it: SkyPilot asks for other versions.
 $(TOOLS_VENV)/bin/mkdocs: constraints-tools.txt

@@ -1,18 +1,21 @@
-"""The wheel: built, installed with what it asks for alone, and the main job run from elsewhere."""
+"""The wheel: built from the source package, installed with what it asks for alone, and run."""
 
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from scalebench.cli import cli
+from tests.builders.frameworks import TOOLS, need
 from tests.integration.conftest import TRACED, row_of
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +45,28 @@ def needed_by(requirements: Iterable[str]) -> set[str]:
     return found
 
 
-def test_the_wheel_does_the_main_job(tmp_path: Path) -> None:
-    built = (*(sys.executable, "-m", "build", "--wheel", "--no-isolation"), "-o", str(tmp_path))
-    checked(*built, str(ROOT), cwd=tmp_path)
-    (wheel,) = tmp_path.glob("*.whl")
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source package, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = (sys.executable, "-m", "build", "--no-isolation", "-o", str(folder), str(ROOT))
+    checked(*command, cwd=folder)
+    (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return source, wheel
+
+
+def test_both_packages_are_what_an_index_takes(built: tuple[Path, Path]) -> None:
+    need(TOOLS, "twine")
+    said = checked(str(TOOLS), "-m", "twine", "check", "--strict", *map(str, built), cwd=ROOT)
+    assert said.count("PASSED") == 2
+
+
+def test_the_wheel_does_the_main_job(built: tuple[Path, Path], tmp_path: Path) -> None:
+    source, wheel = built
+    with tarfile.open(source) as packages:
+        packed = {name.partition("/")[2] for name in packages.getnames()}
+    assert {"LICENSE", "docs/gate.md", "suites/ddp.py", "tests/conftest.py"} <= packed
+    assert not any(name.startswith(("reports/gallery/", ".ci/", ".venv")) for name in packed)
     names = zipfile.ZipFile(wheel).namelist()
     assert {"scalebench/py.typed", "scalebench/_suites/ddp.py"} <= set(names)
     assert any(name.endswith("report.html.j2") for name in names)
