@@ -10,7 +10,6 @@
 # make bench-coverage                   how often intervals of efficiency hold, simulated
 # make bench-gate                       the gate's false alarms and power, beside other rules, and
 #                                       where runs differ by their hosts
-# make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
 # make faults                           200 kills at random moments of runs: survived, results lost
 # make attack                           attacks a fresh installation as a user of its own (as root)
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
@@ -54,7 +53,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-links bench-predict bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel pages site release torch-matrix
+.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-links bench-predict bench-scale bench-trace clean bench-gate faults gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel pages site release torch-matrix
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -119,9 +118,6 @@ bench-predict: $(DEV_STAMP)
 bench-gate: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_power --write benchmarks/evidence.md
 	$(BIN)/python -m benchmarks.gate_hosts --write benchmarks/evidence.md
-
-bench-gate-real: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.gate_real
 
 faults: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.faults --kills 200
