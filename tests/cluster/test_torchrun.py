@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run
 from tests.conftest import PATIENCE_S
@@ -49,7 +48,6 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-@pytest.mark.timed
 def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) -> None:
     world = torchrun(2, *RUN, *SLOW)
     wait_for(lambda: len(cells(project)) >= 1 or world.poll() is not None, 120, "a cell")

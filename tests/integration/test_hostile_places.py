@@ -155,7 +155,6 @@ def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> N
     assert done.stdout == "1\n"
 
 
-@pytest.mark.timed
 def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
     project: Path, troubled: None, tmp_path: Path, one_core: list[str]
 ) -> None:

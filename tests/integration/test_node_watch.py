@@ -32,7 +32,6 @@ def launcher():
         yield launcher
 
 
-@pytest.mark.timed
 def test_the_ranks_cpu_time_is_the_jobs_and_not_foreign(launcher, tmp_path: Path):
     """Two ranks that compute for about a second: what they used is in ``job_cpu_s``."""
     launched = launcher.launch(make_cell("ddp", 2), tmp_path)

@@ -19,9 +19,6 @@ from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measured
 from tests.processes import left_after
 
-pytestmark = pytest.mark.timed
-
-
 Start = Callable[..., "subprocess.Popen[str]"]
 
 RUN = (
@@ -144,6 +141,7 @@ def test_a_lab_that_is_in_use_is_not_taken_for_an_abandoned_one() -> None:
     assert groups_of(os.getpid()) == []
 
 
+@pytest.mark.timed
 def test_two_labs_at_once_keep_their_own_rates(measurers: tuple[Measured, Measured]) -> None:
     rates = (20_000_000, 40_000_000)
     num_bytes = 1 << 20

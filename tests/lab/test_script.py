@@ -4,12 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Scalebench
-
-pytestmark = pytest.mark.timed
-
 
 SCRIPT = Path(__file__).parents[1] / "integration" / "scripts" / "plain_ddp.py"
 LAB = ("--launcher", "lab", "--link", "5mbit")

@@ -19,9 +19,6 @@ from scalebench.records.files import read_text
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.integration.conftest import SHORT, row_of
 
-pytestmark = pytest.mark.timed
-
-
 TROUBLED = Path(__file__).parents[1] / "integration" / "troubled.py"
 RUN = (
     *("run", "ddp", "-k", "static", "--gpus", "2,4,8", "--out", "r"),
