@@ -221,6 +221,6 @@ def test_a_kernel_runs_the_notebook_and_every_cell_shows_something(tmp_path: Pat
     shown = json.loads(done_there("-c", NOTEBOOK, cwd=ROOT / "docs", **where))
     assert len(shown) >= 5
     for cell in shown:
-        assert any("ddp" in str(output.get("text/html", "")) for output in cell), cell
+        assert any("ddp" in str(output) for output in cell), cell
     kinds = {kind for cell in shown for output in cell for kind in output}
-    assert "application/vnd.plotly.v1+json" in kinds
+    assert {"text/html", "application/vnd.plotly.v1+json"} <= kinds
