@@ -143,7 +143,7 @@ def test_the_study_of_the_document_is_the_field_s(in_process: Scalebench, projec
     done = in_process("import", *logs, "--name", "mask-rcnn", "--out", "study")
     assert done.returncode == 0, done.stderr
     (shown,) = blocks("docs/import.md", "text")
-    llama, _ = blocks("benchmarks/evidence.md", "text")
+    llama, *_ = blocks("benchmarks/evidence.md", "text")
     assert shown.strip() in done.stdout
     logs = of("14*/h100-{}.txt", 512, 2048, 2432, 2560, 8192)
     done = in_process("import", *logs, "--per", "token", "--name", "llama31-405b", "--no-report")
