@@ -17,12 +17,8 @@ from scalebench.search.memory import (
     stage_table,
 )
 from scalebench.search.model import SearchModel
-from scalebench.search.step import (
-    Passes,
-    bubble_s,
-    exposed_hops,
-    hidden_behind,
-)
+from scalebench.search.passes import Passes, bubble_s
+from scalebench.search.step import exposed_hops, hidden_behind
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
 from tests.unit.search.jobs import SMALL, TWO_LEVELS, job
 

@@ -22,7 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from scalebench.search.step import WEIGHT_GROUPS
+from scalebench.search.passes import WEIGHT_GROUPS
 from scalebench.spec import STRATEGIES
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.execution import PRODUCTS
