@@ -11,7 +11,12 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from scalebench.costmodel.links.topology import TOPOLOGIES
-from scalebench.search.devices.fit import fit_rows, predicted_bytes, predicted_s
+from scalebench.search.devices.fit import (
+    activation_ratio,
+    fit_rows,
+    predicted_bytes,
+    predicted_s,
+)
 from scalebench.search.devices.measured import MeasuredRow, measured_s, row_of
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.job import Job
@@ -92,8 +97,10 @@ def llm_foundry(path: Path) -> Rows:
 def playbook(path: Path) -> Rows:
     """nanotron: gradients in 32 bits; what failed has no speed and is left out.
 
-    The table does not tell what its versions store: by their memory, gathered inputs in groups of
-    one node without stages. It reserves 1.3 times what is counted.
+    Memory is what rank 0 reserved, so that of the first stage, in GiB (nanotron's logs divide by
+    1024³). The table does not tell its versions. Most pipelines were run again with a later one
+    (nanotron, scripts/scaling_benchmarks.py), which gathers again in backward; so were other rows
+    whose gathered inputs would not have fitted.
     """
     rows: Rows = []
     for line in _lines(path):
@@ -103,12 +110,16 @@ def playbook(path: Path) -> Rows:
             "gpu": "h100", "gpus": line["gpus"], "layers": line["layers"], "width": line["hidden"],
             "heads": line["heads"], "inner": line["ffn"], "gated": True,
             "tied": int(line["layers"]) < 32, "vocabulary": line["vocab"], "sequence": line["seq"],
-            "batch": line["gbs_samples"], "microbatch": line["mbs"], "tensor": line["tp"],
-            "pipeline": line["pp"], "zero": line["zero"], "tokens_per_s": line["tok_s"],
-            "memory_gb": line["gpu_memory_gb"] or 0, "state": "accumulated", "reserved": 1.3,
-            "gathered": "stored" if line["pp"] == "1" and int(line["tp"]) <= 8 else "again",
+            "batch": int(line["dp"]) * int(line["mbs"]) * int(line["grad_acc"]),
+            "microbatch": line["mbs"], "tensor": line["tp"], "pipeline": line["pp"],
+            "zero": line["zero"], "tokens_per_s": line["tok_s"],
+            "memory_gb": float(line["gpu_memory_gb"] or 0) * 2**30 / 1e9, "memory_stage": "first",
+            "state": "accumulated",
+            "gathered": "stored" if line["pp"] == "1" else "again",
         })  # fmt: skip
-    return rows
+    too_large = predicted_bytes(rows, _job_of) > 80e9
+    return [row.model_copy(update={"gathered": "again"}) if large else row
+            for row, large in zip(rows, too_large, strict=True)]  # fmt: skip
 
 
 def mlperf(path: Path) -> Rows:
@@ -224,34 +235,39 @@ def _job_of(gpu: str, values: Parameters) -> Job:
 
 def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
     """Return one row of the table: means over draws of the rows that are fitted."""
-    found, memory = [], predicted_bytes(rows, _job_of)
+    found, whole = [], [row.model_copy(update={"memory_stage": "fullest"}) for row in rows]
+    limits = np.array([device_type(row.gpu).memory_bytes for row in rows])
     known = np.array([row.memory_gb for row in rows]) * 1e9
-    off_bytes = np.abs(memory / known - 1)[known > 0] if known.any() else np.array([np.nan])
     for seed in range(seeds if num_fitted else 1):
         order = np.random.default_rng(seed).permutation(len(rows))
-        fit = fit_rows([rows[i] for i in order[:num_fitted]], _job_of)
+        fitted = [rows[i] for i in order[:num_fitted]]
+        fit = fit_rows(fitted, _job_of)
         rest = [rows[i] for i in order[num_fitted:]]
         step, truth = predicted_s(rest, fit, _job_of), measured_s(rest)
         off, errors = np.abs(step / truth - 1), np.log(truth / step)
         ends = np.array([fit.interval(row.gpu, row.gpus) for row in rest])
         inside = (errors >= ends[:, 0]) & (errors <= ends[:, 1])
         ranks = spearmanr(step, truth).statistic if len(rest) > 2 else np.nan
-        limits = np.array([device_type(row.gpu).memory_bytes for row in rows])
-        fits = (memory <= 0.9 * limits) | (not known.any())
+        ratio = activation_ratio(fitted, _job_of)
+        memory, fullest = (predicted_bytes(some, _job_of, ratio=ratio) for some in (rows, whole))
+        fits = (fullest <= limits) | (not known.any())
+        told = order[num_fitted:][known[order[num_fitted:]] > 0]
+        off_bytes = np.abs(memory / np.where(known > 0, known, np.inf) - 1)[told]
         worse = _regrets(rest, step, truth, fits[order[num_fitted:]]) or [np.nan]
         found.append([100 * off.mean(), 100 * np.median(off), 100 * inside.mean(), ranks,
-                      np.median(worse), max(worse)])  # fmt: skip
-    mean, median, share, ranks, regret, worst = np.mean(found, axis=0)
+                      np.median(worse), max(worse), 100 * off_bytes.mean() if len(told) else np.nan,
+                      ])  # fmt: skip
+    mean, median, share, ranks, regret, worst, memory_off = np.mean(found, axis=0)
     return (f"| {name} | {num_fitted} | {mean:.1f} % | {median:.1f} % | {share:.0f} % "
             f"| {ranks:.2f} | {regret:.2f}, {worst:.2f} "
-            f"| {100 * off_bytes.mean():.1f} % |").replace("nan %", "–").replace(
+            f"| {memory_off:.1f} % |").replace("nan %", "–").replace(
                 "nan, nan", "–").replace("nan", "–")  # fmt: skip
 
 
 def _regrets(rows: Rows, step: Floats, truth: Floats, fits: npt.NDArray[np.bool_]) -> list[float]:
     """Return a sample's measured time in the first choice over the least, by model and nodes.
 
-    The first choice is the fastest one of those that are predicted to fit, a tenth left free.
+    The first choice is the fastest one of those that are predicted to fit, as in a search.
     """
     batch = np.array([row.batch for row in rows])
     step, truth = np.where(fits, step, step * 1e6) / batch, truth / batch

@@ -76,12 +76,14 @@ def activations_in_flight(of: Candidates) -> Floats:
     return np.asarray(np.where(p == 1, 1.0, kept), dtype=float)
 
 
-def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
-    """Return activations of a rank at the peak, bytes."""
+def activation_bytes(
+    job: Job, of: Candidates, layers: Floats, first: bool | npt.NDArray[np.bool_] = False
+) -> Floats:
+    """Return activations of a rank at the peak, bytes; see `memory_bytes`."""
     model, t = job.model, of.tensor
     unit = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision] / 2
     tokens_divided = t if job.sequence else 1
-    whole = 8.0 / tokens_divided + divided_numbers(model) / t
+    whole = 8.0 / tokens_divided + divided_numbers(job) / t
     if job.framework.gathered == "stored" and job.sequence:
         whole = whole + 4.0 * (1 - 1 / t)  # the inputs of both first matrix products
     kept_input = 2.0 / tokens_divided
@@ -97,25 +99,29 @@ def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     tokens = model.context / of.context * samples_of(job, of)
     logits = 2 * 4.0 * tokens * model.vocabulary / t  # logits and their gradient, float32
     # With 1F1B the last stage has them, and one microbatch; the first has all that are in flight.
+    in_first = unit * per_layer * layers * in_flight
     last = of.schedule == SCHEDULES.index("1f1b")
-    most = np.where(
-        last & (of.pipeline > 1),
-        np.maximum(unit * per_layer * layers * in_flight, unit * per_layer * layers + logits),
-        unit * per_layer * layers * in_flight + logits,
+    most = np.select(
+        [(of.pipeline > 1) & first, (of.pipeline > 1) & last],
+        [in_first, np.maximum(in_first, unit * per_layer * layers + logits)],
+        default=in_first + logits,
     )
     ratio = job.activation_ratio * job.framework.reserved
     return np.asarray(ratio * (most + unit * again))
 
 
-def divided_numbers(model: SearchModel | Models) -> Any:
+def divided_numbers(job: Job) -> Any:
     """Return what a block keeps of heads and of its MLP, bytes for each of h in 16 bits.
 
     2 for queries and for what attention returns, 4 for keys and values of all heads; inside the
-    MLP 2 in front of the activation and 2 behind it, 2 more where it is gated. 24 in GPT. The
-    other 8 are the inputs of norms and first matrix products.
+    MLP 2 in front of the activation and 2 behind it. 24 in GPT. A gated one has 2 more for the
+    other factor, and 2 for the product where an operator is started for each: autograd keeps both
+    factors of a product. The other 8 are the inputs of norms and first matrix products.
     """
+    model = job.model
     heads = model.heads_width / model.width * (4.0 + 4.0 * model.kv_heads / model.heads)
-    return heads + (4.0 + 2.0 * model.gated) * model.active_inner / model.width
+    of_gate = 4.0 if job.framework.launch == "eager" else 2.0
+    return heads + (4.0 + of_gate * model.gated) * model.active_inner / model.width
 
 
 def _products(model: SearchModel | Models) -> Any:
@@ -172,13 +178,19 @@ def received_bytes(job: Job, of: Candidates) -> Floats:
     return np.asarray(np.where(of.pipeline > 1, 2 * hop * of.chunks * number, 0.0))
 
 
-def memory_bytes(job: Job, of: Candidates) -> Floats:
-    """Return the predicted peak of the fullest rank of each candidate, bytes; no margin in it."""
+def memory_bytes(job: Job, of: Candidates, first: bool | npt.NDArray[np.bool_] = False) -> Floats:
+    """Return the predicted peak of the fullest rank of each candidate, bytes; no margin in it.
+
+    Args:
+        job: What is searched.
+        of: Candidates.
+        first: Of which to take a pipeline's first stage instead, which has no logits.
+    """
     layers, _ = stage_table(job, of)
     return (
         state_bytes(job, of, layers)
         + gathered_bytes(job, of, layers)
-        + activation_bytes(job, of, layers)
+        + activation_bytes(job, of, layers, first)
         + received_bytes(job, of)
         + job.held_bytes
     )

@@ -19,7 +19,7 @@ from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.choice import choice_at, choices
 from scalebench.search.configurations import model_of_configuration
-from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, fit_told
+from scalebench.search.devices.fit import UNFITTED, Fit, activation_ratio, fit_rows, fit_told
 from scalebench.search.devices.measured import measured_rows
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.job import (
@@ -194,6 +194,11 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         rows = measured_rows(request.measured, request.gpu_type)
         fit = fit_rows(rows, job_of, request.gpu_type)
         told = fit_told(fit, rows, request.measured, request.gpu_type)
+        ratio = activation_ratio(rows, job_of, request.gpu_type)
+        known = replace(known, activation_ratio=ratio)
+        told += f"; activations take {ratio:.3g} of what is counted" * any(
+            row.memory_gb for row in rows
+        )
     job = job_of(request.gpu_type, fit.of(request.gpu_type))
     return replace(job, speed=replace(job.speed, told=told)), fit
 

@@ -45,6 +45,7 @@ class MeasuredRow(Framework):
         shard: Ranks that divide the state; 0: all replicas from ZeRO-1 on.
         gathered_bytes: Of a parameter that a sharded strategy gathers.
         memory_gb: Peak of a rank, 10^9 bytes; 0: not measured.
+        memory_stage: Of a pipeline that has this peak: the ``fullest`` or the ``first``.
     """
 
     gpu: str = ""
@@ -76,6 +77,7 @@ class MeasuredRow(Framework):
     precision: Literal["bfloat16"] = "bfloat16"
     gathered_bytes: int = 2
     memory_gb: float = 0.0
+    memory_stage: Literal["fullest", "first"] = "fullest"
 
     @property
     def model(self) -> SearchModel:
@@ -265,6 +267,11 @@ def measured_rows(path: Path, gpu: str) -> list[MeasuredRow]:
             raise UsageError(
                 f"{path}, line {number}: {row.step_s:g} s a step would be {100 * part:.2g} % of "
                 f"the published peak. Is it in another unit, or its model another?"
+            )
+        if row.memory_gb * 1e9 > 1.1 * device.memory_bytes:
+            raise UsageError(
+                f"{path}, line {number}: memory_gb {row.memory_gb:g} is more than the "
+                f"{device.memory_bytes / 1e9:g} GB of {device.name}. Give it in 10^9 bytes."
             )
     return rows
 

@@ -77,7 +77,7 @@ def device_passes(
     heads = flops > layers * model.block_flops * (1 + 1e-9)
     launches = OPERATORS[job.framework.launch] * device.values.launch_s
     full = of.checkpointing == CHECKPOINTING.index("full")
-    host = launches * (3.0 + full) * (1 + device.values.skew * _sending_hosts(of))
+    host = launches * (3.0 + full) * (1 + device.values.skew * _sending_hosts(job, of))
     device_s = forward + inputs + weights + again
     slower = np.maximum(1.0, (host - sent_s / np.maximum(layers, 1)) / device_s)
     forward, inputs, weights, again = (x * slower for x in (forward, inputs, weights, again))
@@ -93,16 +93,18 @@ def device_passes(
     )
 
 
-def _sending_hosts(of: Candidates) -> Floats:
+def _sending_hosts(job: Job, of: Candidates) -> Floats:
     """Return how many other hosts a tensor group's rank waits for that also send between nodes.
 
-    Where stages are on other nodes, all ranks of the group send there; where only the group itself
-    spans nodes, its ring leaves each of them once.
+    All of the group where stages are on other nodes, or where the group spans nodes and gathers
+    again in backward, behind what every host has started by then. Otherwise a group that spans
+    nodes has a ring that leaves each of them once.
     """
-    stages = (of.pipeline > 1) & (of.near_pipeline < of.pipeline)
     spans = of.near_tensor < of.tensor
+    again = job.framework.gathered == "again"
+    stages = (of.pipeline > 1) & (of.near_pipeline < of.pipeline)
     ring = np.where(spans, of.tensor / of.near_tensor, 0.0)
-    return np.asarray(np.where(stages, of.tensor - 1.0, ring))
+    return np.asarray(np.where(stages | (spans & again), of.tensor - 1.0, ring))
 
 
 class _Rate:
@@ -148,7 +150,7 @@ def _block(job: Job, of: Candidates, rate: _Rate) -> tuple[Any, Any, Any, Any]:
     stored = job.framework.attention == "stored"
     attention = mixing * rate.attention_s * (1.0 if stored else 0.5)  # flash leaves out the mask
     unit = tokens * h
-    moved = unit * (8.0 / (t if job.sequence else 1) + divided_numbers(model) / t)
+    moved = unit * (8.0 / (t if job.sequence else 1) + divided_numbers(job) / t)
     if stored:
         moved = moved + 5.0 * model.heads * model.context * tokens / (t * of.context)
     between = 2.0 * moved * rate.byte_s + 20 * rate.values.kernel_s

@@ -167,7 +167,7 @@ class OneCandidate:
         active = model.top_k if model.experts > 1 else 1
         norms = 8 / t if self.job.sequence else 8
         inputs = 2 / t if self.job.sequence else 2
-        mlp = (6 if model.gated else 4) * wide * active
+        mlp = (8 if model.gated else 4) * wide * active
         products = (4 if model.gated else 2) * wide * active
         whole = norms + (4 + 4 * keys + mlp) / t
         kept = {"none": whole, "selective": inputs + (8 + 4 * keys + products) / t,

@@ -10,7 +10,14 @@ from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.errors import UsageError
 from scalebench.records.summary import Summary
 from scalebench.search.choice import Choice, columns_of
-from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, predicted_bytes, predicted_s
+from scalebench.search.devices.fit import (
+    UNFITTED,
+    Fit,
+    activation_ratio,
+    fit_rows,
+    predicted_bytes,
+    predicted_s,
+)
 from scalebench.search.devices.measured import measured_rows, row_of, rows_of_summary
 from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
 from scalebench.search.job import Job
@@ -124,6 +131,7 @@ GOOD = "gpus,layers,width,heads,sequence,batch,step_s\n8,24,2048,16,1024,64,1.0\
         (GOOD.replace("step_s", "step_s,samples_per_s").replace("1.0", "1.0,64"), "give one of"),
         (GOOD.replace(",1.0", ",1000.0"), "another unit"),
         (GOOD.replace(",1.0", ",0.001"), "another unit"),
+        (GOOD.replace("batch", "batch,memory_gb").replace(",64", ",64,40000"), "Give it in 10^9"),
         (GOOD.replace(",64,", ",63,"), "do not divide"),
         (GOOD.replace(",1.0", ",-1"), "greater than 0"),
         (GOOD.replace("batch", "batch,gpu").replace(",64", ",64,z80"), "z80"),
@@ -197,3 +205,37 @@ def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
     stored = peak_bytes(gathered="stored") - usual  # two inputs of 16 bits, the other half of each
     assert stored == pytest.approx((24 + 0) * 2 * 2 * 1024 * 2048 / 2)
     assert peak_bytes(reserved=1.5) > usual
+    inner = {"gated": True, "inner": 8192}
+    kept = peak_bytes(**inner) - peak_bytes(**inner, launch="compiled")  # one factor of a product
+    assert kept == pytest.approx(24 * 2 * 8192 * 1024 / 2)
+
+
+@pytest.mark.parametrize(("tensor", "hosts"), [(8, 1), (16, (1 + 15) / (1 + 2))])
+def test_a_group_over_nodes_that_gathers_again_waits_for_all_of_its_hosts(
+    tensor: int, hosts: float
+) -> None:
+    """Of small passes only what the host starts is left: its ring leaves two nodes twice."""
+    values = A100._replace(skew=1.0, launch_s=1e-4, step_s=1e-6, collective_s=1e-9, network_s=1e-9)
+    given = {"gpus": 16, "layers": 8, "width": 128, "heads": 16, "sequence": 128, "batch": 2,
+             "microbatch": 1, "tensor": tensor, "vocabulary": 256, "step_s": 1.0}  # fmt: skip
+    some = [row_of({**given, "gpu": "a100", "gathered": one}) for one in ("again", "stored")]
+    again, stored = predicted_s(some, Fit({"a100": values}, 1, 0, 0), job_of)
+    assert again / stored == pytest.approx(hosts, rel=0.02)
+
+
+def test_a_first_stage_has_no_logits() -> None:
+    two = {"pipeline": 2, "tensor": 1, "batch": 8, "zero": 0}  # one microbatch: logits are largest
+    first, fullest = (peak_bytes(**two, memory_stage=stage) for stage in ("first", "fullest"))
+    assert fullest - first == pytest.approx(2 * 4 * 1024 * 51200)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, 1.0), (1, 1.0), (9, 1.4)])
+def test_measured_memory_tells_what_activations_take(number: int, expected: float) -> None:
+    some = rows(9, seed=4)
+    told = predicted_bytes(some, job_of, ratio=1.4) / 1e9
+    told[1] *= 3  # one that reads something else
+    known = [
+        row.model_copy(update={"memory_gb": memory if place < number else 0.0})
+        for place, (row, memory) in enumerate(zip(some, told, strict=True))
+    ]
+    assert activation_ratio(known, job_of) == pytest.approx(expected, abs=0.02)
