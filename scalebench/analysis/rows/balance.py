@@ -1,13 +1,13 @@
 """How a balanced row's global batch was shared, and what its prediction starts from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.balance import computing_s, divided, ideal_s
 from scalebench.records.rows.balance import BalanceFigures
-from scalebench.spec import Cell, Ddp
+from scalebench.spec import Cell, Ddp, Pipeline
 
 
 def balance_of_row(row: Launches, _: Context) -> Fields:
@@ -32,18 +32,28 @@ def balance_of_row(row: Launches, _: Context) -> Fields:
     return {"balance": figures}
 
 
-def as_shared(cell: Cell) -> Cell:
-    """Return a cell with the share that rank 0 should come to have.
+def slowest_rank(cell: Cell, slowdowns: Sequence[float] | None) -> tuple[Cell, float] | None:
+    """Return a cell with the batch of the rank that is ready last, and how slow that rank is.
 
-    Ranks of virtual hosts are as fast as their share of a processor; all others are taken to be
-    alike. So a prediction knows nothing of the row that it is compared with.
+    None: the ranks are not unequal by nature, or are stages. A balanced cell's shares are those
+    that the ranks' speeds ask for: a prediction knows nothing of the row that it is compared with.
+
+    Args:
+        cell: Of the row.
+        slowdowns: How much longer a plain step takes each rank of this size than the one of N=1;
+            None: not measured, and then the ranks' shares of a processor tell.
     """
     hosts = cell.virtual_hosts
-    shares = hosts.shares(cell.world_size) if hosts is not None else None
-    if not _is_balanced(cell) or shares is None:
-        return cell
-    samples = divided(cell.global_batch, [1 / min(share, cell.threads) for share in shares])
-    return cell.model_copy(update={"rank_batch": samples[0]})
+    quotas = hosts.shares(cell.world_size) if hosts is not None else None
+    if quotas is None or len(set(quotas)) == 1 or isinstance(cell.strategy, Pipeline):
+        return None
+    speeds = [min(quota, cell.threads) for quota in quotas]
+    slow = slowdowns or [speeds[0] / speed for speed in speeds]
+    batches = [cell.rank_batch] * cell.world_size
+    if _is_balanced(cell):
+        batches = list(divided(cell.global_batch, slow))
+    last = max(range(cell.world_size), key=lambda rank: batches[rank] * slow[rank])
+    return cell.model_copy(update={"rank_batch": batches[last]}), slow[last]
 
 
 def _is_balanced(cell: Cell) -> bool:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from scalebench.analysis.rows.launches import (
     Launches,
     Table,
@@ -13,6 +15,7 @@ from scalebench.analysis.rows.launches import (
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.timing.paired_blocks import interleaved_variances
 from scalebench.analysis.timing.round_noise import RoundNoise
+from scalebench.analysis.timing.steps import launch_step_s, own_clean_steps
 from scalebench.records.summary import RowKey
 from scalebench.spec import Script
 from scalebench.stats import CONFIDENCE, Estimate
@@ -106,10 +109,27 @@ class Ratios:
         Over the same step on one rank alone, nothing being sent; 1: no longer. None: it was not
         measured.
         """
-        crowd = self._independent(row, base, row.cell.world_size)
+        crowd, alone = self._crowd_and_alone(row, base)
+        return None if crowd is None or alone is None else self._steps(crowd, alone, 1)
+
+    def slowdowns(self, row: Launches, base: Launches) -> list[float] | None:
+        """Return the same of each rank, medians over the launches; None: it was not measured."""
+        crowd, alone = self._crowd_and_alone(row, base)
+        if crowd is None or alone is None or not crowd.good or not alone.good:
+            return None
+        of_ranks = [
+            [own_clean_steps(rank)[0].mean() for rank in one.ranks] for one in crowd.good.values()
+        ]
+        alone_s = np.median([launch_step_s(one) for one in alone.good.values()])
+        return list(np.median(of_ranks, axis=0) / alone_s)
+
+    def _crowd_and_alone(
+        self, row: Launches, base: Launches
+    ) -> tuple[Launches | None, Launches | None]:
+        """Return plain ranks on the row's batch: as many as the row has at once, and one."""
         same_batch = row.cell.rank_batch == base.cell.rank_batch
         alone = base if same_batch else self._independent(row, base, 1)
-        return None if crowd is None or alone is None else self._steps(crowd, alone, 1)
+        return self._independent(row, base, row.cell.world_size), alone
 
     def has_independent(self, row: Launches, base: Launches) -> bool:
         """Tell whether independent plain ranks were to be launched for a row."""

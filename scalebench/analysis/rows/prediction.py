@@ -19,7 +19,7 @@ from scalebench.analysis.rows.at_one_rank import (
     prediction_base,
     step_at_one_rank,
 )
-from scalebench.analysis.rows.balance import as_shared
+from scalebench.analysis.rows.balance import slowest_rank
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
@@ -66,6 +66,7 @@ def prediction_of_row(row: Launches, run: Context) -> Fields:
         run.link,
         row.step_s.value if row.step_s else None,
         contention.value if contention else None,
+        run.ratios.slowdowns(row, baseline) if baseline else None,
     )
 
 
@@ -75,6 +76,7 @@ def predict_row(
     link: LinkModel | str,
     measured_s: float | None,
     contention: float | None = None,
+    slowdowns: Sequence[float] | None = None,
 ) -> Fields:
     """Predict a row from the strategy at N=1, or a script's base, and the calibrated link.
 
@@ -85,10 +87,11 @@ def predict_row(
         measured_s: Its step; None: there is none to compare the prediction with.
         contention: How much longer a plain step takes where so many ranks compute at once; None:
             not measured, and then the prediction has none.
+        slowdowns: The same of each rank; see `slowest_rank`.
     """
     cell = of_row.cell
     try:
-        cell = as_shared(cell)
+        cell, contention = slowest_rank(cell, slowdowns) or (cell, contention)
         bare, model = _start(cell, base, link)
         bare = bare.with_shards(of_row.shards).played_over(model, cell)
         if contention is not None:

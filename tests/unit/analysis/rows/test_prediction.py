@@ -11,6 +11,7 @@ from scalebench.analysis.shapes import NoShape
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.step import PredictedStep
 from scalebench.spec import Ddp, Fsdp, Fsdp1, Pipeline
+from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.predictions import BUCKETS, ask, at_one, shape, the_link
 from tests.builders.runs import make_cell
 from tests.builders.summaries import make_prediction, make_row
@@ -64,6 +65,29 @@ def test_on_a_gpu_no_sharded_step_is_predicted_from_one_rank(device, strategy):
             step_at_one_rank(launches)
     else:
         assert len(step_at_one_rank(launches).shape.requests) == len(BUCKETS)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "slowdowns", "batch", "slow"),
+    [
+        (Ddp(), None, 4, 2),  # by their shares of a processor, 0.8 and 0.4
+        (Ddp(), [1.0, 3.0], 4, 3),  # as measured
+        (Ddp(balance="measured"), None, 6, 1),  # of 8 samples 6 and 2: 6 · 1 against 2 · 2
+        (Ddp(balance="measured"), [1.0, 3.0], 6, 1),
+        (Ddp(balance="measured"), [1.0, 1.0], 4, 1),
+    ],
+)
+def test_unequal_ranks_wait_for_the_slowest(strategy, slowdowns, batch, slow):
+    hosts = VirtualHosts(link_bit_per_s=(10**9,), cpu_shares=(0.8, 0.4))
+    changes = {"global_batch": 8, "rank_batch": 4, "strategy": strategy}
+    first = at_one(*BUCKETS)
+    cell = make_cell("ddp", 2, virtual_hosts=hosts, **changes)
+    wrapped = Launches(first.cell, measured={0: first})
+    found = predict_row(Launches(cell), wrapped, the_link(2), 0.1, 1.5, slowdowns)
+    bare = step_at_one_rank(wrapped).shape
+    shape = bare.slowed(slow, batch)
+    assert found["prediction"].computing_s == pytest.approx(shape.computing_s)
+    assert found["prediction"].contention == slow
 
 
 def with_intervals(rows):
