@@ -29,6 +29,10 @@ SUITE = Suite(
     cases=(
         Case(name="ddp", strategy=Ddp()),
         Case(name="balanced", strategy=Ddp(balance="measured", balance_every=3, accumulate=2)),
+        Case(
+            name="static",
+            strategy=Ddp(balance="measured", balance_every=3, static_graph=True),
+        ),
     ),
     workload="unequal:workload",
     batch_size=16,
@@ -46,13 +50,15 @@ def test_the_slow_rank_gets_fewer_samples_and_the_gradient_stays(
         *("--no-report", "--out", "r"),
     )
     assert done.returncode == 0, done.stderr
-    row = row_of(project / "r", "balanced", 2)
-    assert row["correctness"]["status"] == "verified"
-    found = row["balance"]
-    fast, slow = found["shares"]
-    assert (fast, slow) in {(11, 5), (12, 4), (13, 3)}
-    assert found["sample_s"][1] > 2 * found["sample_s"][0]
-    assert found["ideal_s"] <= found["balanced_s"] < found["equal_s"]
+    for case in ("balanced", "static"):  # as DDP sees it, the graph is the same for any share
+        row = row_of(project / "r", case, 2)
+        assert row["correctness"]["status"] == "verified"
+        found = row["balance"]
+        fast, slow = found["shares"]
+        assert (fast, slow) in {(10, 6), (11, 5), (12, 4), (13, 3)}
+        assert found["history"][0] == [0, [8, 8]] and found["history"][-1][1] == [fast, slow]
+        assert found["sample_s"][0] >= 0.01 and found["sample_s"][1] >= 0.03
+        assert found["ideal_s"] <= found["balanced_s"] < found["equal_s"]
     alone, equal = row_of(project / "r", "balanced", 1), row_of(project / "r", "ddp", 2)
     assert alone["balance"] is None and alone["correctness"]["status"] == "verified"
     assert equal["unavailable"]["balance"] == "the ranks have equal shares"

@@ -23,6 +23,7 @@ def balance_of_row(row: Launches, _: Context) -> Fields:
     equal = row.cell.global_batch / row.cell.world_size
     figures = BalanceFigures(
         shares=each[-1][1],
+        history=each,
         num_changes=len(each) - 1,
         sample_s=pace_s,
         equal_s=computing_s([equal] * len(pace_s), pace_s),

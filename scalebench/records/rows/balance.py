@@ -10,6 +10,7 @@ class BalanceFigures(RowPart):
 
     Attributes:
         shares: Samples of each rank at the end; they sum to the global batch.
+        history: The steps from which on shares were in force, warm-up included, and the shares.
         num_changes: How often shares changed, warm-up included.
         sample_s: What a sample took each rank at equal shares, seconds, waiting not included.
         equal_s: Derived: what the slowest rank computes at equal shares.
@@ -18,6 +19,7 @@ class BalanceFigures(RowPart):
     """
 
     shares: list[int]
+    history: list[tuple[int, list[int]]] = []
     num_changes: int = Field(ge=0)
     sample_s: list[FiniteFloat]
     equal_s: FiniteFloat

@@ -25,6 +25,7 @@ from scalebench.report.figures.memory import (
     draw_limit,
 )
 from scalebench.report.figures.mesh import mesh_kind
+from scalebench.report.figures.over_steps import LOSS_SCALE, SHARES
 from scalebench.report.figures.power import ENERGY, power_kind
 from scalebench.report.figures.predictions import (
     PREDICTED_OPERATIONS,
@@ -311,7 +312,7 @@ def _ranks(material: Material) -> Section:
             grids = [grid for grid in page_data.grids if grid.suite == suite]
             parts += material.chart(grid_kind(grids), index, rows)
         parts += communication.rank_tables(rows)
-        parts += material.chart(scaling.STEPS, index, rows)
+        parts += material.charts([scaling.STEPS, SHARES, LOSS_SCALE], index, rows)
         blocks.append(Block(suite, tuple(parts)))
     return _section("steps", "Ranks and steps", blocks, scaling.STEPS.absent)
 

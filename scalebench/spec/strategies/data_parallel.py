@@ -1,8 +1,8 @@
 """Replicas and shards: every rank trains its own samples on the whole model."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device, FloatDtype
 from scalebench.spec.strategies.execution import Execution, why_not_groups
@@ -39,6 +39,15 @@ class Ddp(Execution):
     gradient_as_bucket_view: bool = True
     balance: Literal["measured"] | None = None
     balance_every: int = Field(10, ge=1)
+
+    @model_validator(mode="after")
+    def _has_a_graph_that_torch_can_record(self) -> Self:
+        if self.static_graph and self.accumulate > 1:
+            raise ValueError(
+                f"static_graph=True with accumulate={self.accumulate}: torch records the graph in"
+                " the first backward pass, which then has to exchange gradients; leave one out"
+            )
+        return self
 
     def num_parts(self, world_size: int) -> int:
         """Return the microbatches of all ranks together."""

@@ -26,6 +26,12 @@ def test_a_stage_is_for_the_deepspeed_plug_in_and_it_needs_one():
     assert Accelerate(plugin="deepspeed", stage=0).zero_stage == 0
 
 
+def test_a_graph_is_recorded_in_a_backward_pass_that_exchanges_gradients():
+    with pytest.raises(ValidationError, match="static_graph=True with accumulate=2: torch records"):
+        Ddp(static_graph=True, accumulate=2)
+    assert Ddp(static_graph=True, balance="measured").static_graph
+
+
 def test_what_cannot_run_says_why():
     sharded = Accelerate(plugin="fsdp2")
     assert "on GPUs only" in (sharded.why_not("cpu", 2) or "")

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.rows.balance import BalanceFigures
 from scalebench.report import render_page
 from scalebench.report.figures import power, style
 from scalebench.report.figures.charts import Chart, make_chart
+from scalebench.report.figures.over_steps import LOSS_SCALE, SHARES
 from scalebench.report.gate.history import history_table
 from scalebench.report.page import comparison
 from scalebench.report.page.sections import Material, sections
@@ -123,3 +125,23 @@ def test_hostile_strings_stay_text_in_every_figure():
         data = json.dumps(json.loads(spec.partition(">")[2]))
         assert "<script" not in data and "<img" not in data and "<a " not in data
     assert "<script>window.pwned" not in text and "<img src=x" not in text
+
+
+def test_what_changes_over_the_steps_is_drawn_from_the_step_on_from_which_it_holds():
+    shares = {"shares": [22, 10], "history": [(0, [16, 16]), (40, [22, 10])], "num_changes": 1}
+    times = {"sample_s": [0.005, 0.01], "equal_s": 0.16, "ideal_s": 0.107, "balanced_s": 0.11}
+    scale = {"loss_scale": [(0, 65536.0), (3, 32768.0)], "num_skipped_steps": 1}
+    rows = [make_row("ddp", 2, balance=BalanceFigures(**shares, **times), **scale), make_row("b")]
+    chart, data = drawn(SHARES, rows)
+    assert [(one["x"], one["y"]) for one in data] == [
+        ([0, 40, 41], [16, 22, 22]),
+        ([0, 40, 41], [16, 10, 10]),
+    ]
+    assert "changed 1 times and ended at 22, 10 samples" in chart.conclusion
+    assert chart.table[-1][-3:] == ("rank 1", "40", "10")
+    chart, (line,) = drawn(LOSS_SCALE, rows)
+    assert (line["x"], line["y"]) == ([0, 3, 4], [65536.0, 32768.0, 32768.0])
+    assert "ended at 32768; 1 steps of the measurement were skipped" in chart.conclusion
+    assert all(
+        make_chart(kind, "x", rows[1:], style.assign(rows)) is None for kind in (SHARES, LOSS_SCALE)
+    )
