@@ -1,7 +1,7 @@
 """Whole trainings side by side: loss over time, staleness of gradients, frameworks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -10,7 +10,15 @@ from scalebench import units
 from scalebench.analysis.page_data.races import RaceCurve
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, legend, view_mark, views
-from scalebench.report.figures.style import COLORS, NEUTRAL, PALER, Looks, safe, style, whiskers
+from scalebench.report.figures.style import (
+    COLORS,
+    NEUTRAL,
+    PALER,
+    Looks,
+    safe,
+    style,
+    whiskers,
+)
 from scalebench.report.tables import frameworks, races
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, texts, value
 from scalebench.report.words import wording
@@ -187,10 +195,11 @@ def conclude_staleness(rows: Sequence[Row]) -> str | None:
     if not known:
         return None
     row, mean = max(known, key=lambda pair: pair[1])
-    return (
-        f"The gradients of {wording.place(row)} are {mean:.2f} steps old in the mean; equal ranks"
-        f" without a bound make {row.world_size - 1}."
-    )
+    stages = (row.lockstep.stages if row.lockstep else None) or []
+    law = f"equal ranks without a bound make {row.world_size - 1}"
+    if stages:
+        law = f"its schedule makes {fmean(one.staleness_law for one in stages):.2f}"
+    return f"The gradients of {wording.place(row)} are {mean:.2f} steps old in the mean; {law}."
 
 
 STALENESS = ChartKind(
@@ -201,7 +210,8 @@ STALENESS = ChartKind(
     (*PLACE, *texts("staleness", "gradients")),
     lambda rows: [(row, *of) for row, counts in _counted(rows) for of in sorted(counts.items())],
     legend,
-    "Steps that the servers made while a gradient was computed: 0 is lockstep.",
+    "Steps that a server, or a pipeline's stage, made while a gradient was computed: 0 is"
+    " lockstep.",
 )
 
 

@@ -361,8 +361,8 @@ LOCKSTEP = Table(
     remark="where each rank's time went",
     notes=(
         "Of each rank's time: computing, exchanging (with waiting for an answer; of traced steps "
-        "the transfer alone), waiting for slower ranks. Staleness: steps that the servers made "
-        "while a gradient was computed.",
+        "the transfer alone), waiting for slower ranks. Staleness: steps that a server, or a "
+        "pipeline's stage, made while a gradient was computed.",
     ),
     below=ending(lockstep_sentence),
     narrowing=(*without("dropped", "batches", "of gradients"), *FOLDED),
