@@ -30,6 +30,18 @@ Run = Callable[..., Path]
 
 
 @pytest.fixture
+def scalebench(scalebench: Scalebench) -> Scalebench:
+    """Run the command: of scripts that train rightly, all but one, no check finds fault."""
+
+    def called(*words: str, **named: Any) -> subprocess.CompletedProcess[str]:
+        done = scalebench(*words, **named)
+        assert "checked.py" in words or "CHECK:" not in done.stdout
+        return done
+
+    return called
+
+
+@pytest.fixture
 def run(scalebench: Scalebench, project: Path) -> Run:
     """Run a script at N=1 and N=2, once each, and return the run's folder."""
 
@@ -454,9 +466,18 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
             ],
         ),
         (
-            "hybrid+start",
+            "hybrid+start+shuffled",
             FAST,
-            ["CHECK: the ranks' models differ from the start, in 0.0.weight, 0.0.bias, 0.3.weight"],
+            [
+                "CHECK: the ranks' models differ from the start, in 0.0.weight, 0.0.bias,"
+                " 0.3.weight",
+                "CHECK: ranks train partly on the same samples:",
+            ],
+        ),
+        (
+            "fsdp1+noise",
+            ("--gpus", "4", "--only", "checked.script.n4", *FAST),
+            ["CHECK: the ranks' models differ since step 1, in 0.0.weight, 0.0.bias; a rank"],
         ),
         (
             "buffer+kept+unseeded+drops",
@@ -570,6 +591,7 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
             if n > 1 or name != "imagenet_like":
                 assert facts["wrappers"][0]["kind"] == kind
     row = row_of(project / "run", CASE, 2)
+    assert row["script"]["checks"] is not None
     if scaling is None:
         return
     assert row["budget"] is not None

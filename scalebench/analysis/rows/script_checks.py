@@ -1,7 +1,8 @@
 """Whether the ranks of a user's script train one model, rightly, each on samples of its own."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, Literal
 
 from scalebench.analysis.rows.fields import Context, Fields
@@ -14,6 +15,11 @@ ROUNDING = 1e-5
 """Of a parameter's norm: sums that differ by less differ by the order of additions."""
 
 FEWEST_BATCHES = 3
+
+FEWEST_SAMPLES = 16
+
+REPEATED = 0.25
+"""Of the part that ranks share: where a rank itself draws so many twice, that is how it draws."""
 
 MOST_NAMED = 3
 
@@ -62,6 +68,7 @@ def checks_of(row: Launches, context: Context) -> ScriptChecks | None:
     return ScriptChecks(
         **_replicas(ranks[0], known),
         same_batches=_same_batches(ranks[0], known),
+        shared_samples=_shared_samples(ranks[0], known),
         same_order=True if any(orders) else None,
         batch_norms=known[0].get("batch_norms", 0),
         same_dropout=_same_dropout(ranks[0], known),
@@ -69,6 +76,7 @@ def checks_of(row: Launches, context: Context) -> ScriptChecks | None:
         accumulation=accumulation,
         cleared=bool(known[0].get("cleared")),
         learning_rate=_learning_rate(row, one, known[0]),
+        took_ratio=_took_ratio(ranks, known),
         **_divided(ranks[0], known, _alone(one)),
     )
 
@@ -77,6 +85,14 @@ def _noted(ranks: Sequence[RankRecord]) -> Noted | None:
     stored = [rank.facts.get("checks") for rank in ranks]
     known = [one for one in stored if one is not None]
     return known if known and len(known) == len(ranks) else None
+
+
+def _took_ratio(ranks: Sequence[RankRecord], known: Noted) -> float | None:
+    if any("took_s" not in one for one in known):
+        return None
+    return max(
+        float(one["took_s"]) / sum(rank.step_s) for rank, one in zip(ranks, known, strict=True)
+    )
 
 
 def _alone(one: Launches | None) -> tuple[RankRecord, Mapping[str, Any]] | None:
@@ -136,9 +152,14 @@ def _differ(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 def _divides_data(first: RankRecord, num_ranks: int, least: int = 1) -> bool:
     """Tell whether each rank has samples of its own, by its wrappers and process groups."""
-    kinds = [one.get("kind") for one in first.facts.get("wrappers") or ()]
+    wrappers = first.facts.get("wrappers") or ()
+    kinds = [one.get("kind") for one in wrappers]
     layers = [one for one in first.facts.get("groups") or () if 1 < one["ranks"] < num_ranks]
-    return len(kinds) >= least and not layers and set(kinds) <= set(OF_DATA_PARALLEL)
+    hybrid = any(
+        one.get("data_ranks") == num_ranks or "HYBRID" in str(one.get("sharding"))
+        for one in wrappers
+    )
+    return len(kinds) >= least and (hybrid or not layers) and set(kinds) <= set(OF_DATA_PARALLEL)
 
 
 def _same_batches(first: RankRecord, known: Noted) -> bool | None:
@@ -149,6 +170,25 @@ def _same_batches(first: RankRecord, known: Noted) -> bool | None:
     if len(set(batches[0])) == 1:  # a stand-in for data
         return None
     return all(one[:fewest] == batches[0][:fewest] for one in batches)
+
+
+def _shared_samples(first: RankRecord, known: Noted) -> float | None:
+    """Return the part of the samples that more than one rank has.
+
+    Each rank has noted its smallest prints: they are compared up to where all lists are whole.
+    """
+    of_ranks = [one.get("samples") for one in known]
+    if not _divides_data(first, len(known)) or any(not one for one in of_ranks):
+        return None
+    seen = [one for one in of_ranks if one and one["prints"]]
+    whole = [one["prints"][-1] for one in seen if one["distinct"] > len(one["prints"])]
+    limit = min(whole, default=inf)
+    times = Counter(p for one in seen for p in one["prints"] if p <= limit)
+    if len(seen) < len(known) or times.total() < FEWEST_SAMPLES:
+        return None
+    shared = sum(count for count in times.values() if count > 1) / times.total()
+    repeated = max(one["repeated"] / (one["distinct"] + one["repeated"]) for one in seen)
+    return None if shared and repeated > REPEATED * shared else shared
 
 
 def _same_dropout(first: RankRecord, known: Noted) -> bool | None:

@@ -180,6 +180,8 @@ class ScriptChecks(BaseModel):
         buffers_broadcast: Whether DDP gives all ranks the buffers of rank 0 in each forward pass.
         same_batches: Whether all ranks trained on the same batches, one after the other; null: no
             DataLoader feeds them, or the ranks do not all divide the data.
+        shared_samples: Part of the samples of the first batches that more than one rank trained on;
+            null: the batches do not show single samples, or a rank draws some of them twice.
         same_order: Whether an epoch had the order of the one before, because nothing called
             ``set_epoch``; null: no two epochs began.
         batch_norms: Modules that normalise by the batch of one rank.
@@ -196,6 +198,8 @@ class ScriptChecks(BaseModel):
             null: see ``divided_unavailable``.
         gradient_scale: Norm of the gradient of the first step over that at N=1 on the same samples;
             null: these were not seen.
+        took_ratio: What the checks took, of all steps that were watched, in the rank where it is
+            most. None of them is in a step that counts, but for the loss, which is noted.
     """
 
     in_sync: bool | None = None
@@ -208,6 +212,7 @@ class ScriptChecks(BaseModel):
     differing_buffers: list[str] = []
     buffers_broadcast: bool | None = None
     same_batches: bool | None = None
+    shared_samples: FiniteFloat | None = None
     same_order: bool | None = None
     batch_norms: int = 0
     same_dropout: bool | None = None
@@ -219,6 +224,7 @@ class ScriptChecks(BaseModel):
     divided: Literal["once", "twice", "never"] | None = None
     divided_unavailable: str | None = None
     gradient_scale: FiniteFloat | None = None
+    took_ratio: FiniteFloat | None = None
 
 
 class ScriptFacts(BaseModel):

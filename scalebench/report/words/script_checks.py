@@ -14,6 +14,8 @@ from scalebench.report.words.warnings import marks
 LEAST_TO_NORMALISE = 16
 """Samples: with fewer BatchNorm's error grows. Source: Wu & He, Group Normalization, 2018."""
 
+MOST_SHARED = 0.05
+"""Of the samples: a data set may hold some twice."""
 
 Kind = Literal["wrong", "right", "note", "unknown"]
 
@@ -112,6 +114,13 @@ def _data(row: Row, found: ScriptChecks) -> Iterator[Said]:
         sentence = (
             f"all ranks train on the same batches: {row.world_size} ranks do the work of one; give"
             " the DataLoader a DistributedSampler"
+        )
+        yield Said("data", "wrong", "", sentence)
+    elif (found.shared_samples or 0) > MOST_SHARED:
+        sentence = (
+            f"ranks train partly on the same samples: {found.shared_samples:.0%} of those that were"
+            f" looked at are on more than one rank; give each DataLoader a DistributedSampler of"
+            f" {row.world_size} replicas, with its own rank"
         )
         yield Said("data", "wrong", "", sentence)
     elif found.same_batches is False:

@@ -23,7 +23,7 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
-from scalebench.worker.attach.checks.data import MOST_BATCHES, Order, print_of
+from scalebench.worker.attach.checks.data import Fed
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
@@ -62,7 +62,7 @@ class _Feed:
         asked: Samples of each batch that its sampler has asked for and that has not come yet.
         drawn: Batches since the last backward pass.
         learns: Whether the last one was read with gradients on.
-        print: Of the last one; None: it has been used, or is not wanted.
+        prints: Of the last one and of its samples; None: used, or not wanted.
         begins: What chooses the samples of an epoch that nothing was trained on so far.
     """
 
@@ -74,7 +74,7 @@ class _Feed:
         self.sampler: Any = None
         self.drawn = 0
         self.learns = True
-        self.print: int | None = None
+        self.prints: tuple[int, list[int]] | None = None
         self.begins: Any = None
         self._begins_with_samples: bool | None = None
         self.clear()
@@ -112,8 +112,7 @@ class Batches:
         tracing: Whether waiting is marked in the profiler's trace.
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
-        prints: Of the first batches that were trained on, see `checks.print_of`.
-        order: Of the epochs.
+        seen: What was trained on first.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -121,8 +120,7 @@ class Batches:
         self.tracing = False
         self.off = False
         self.loader: dict[str, Any] | None = None
-        self.prints: list[int] = []
-        self.order = Order()
+        self.seen = Fed()
         self._active: list[_Feed] = []
         self._drawn: list[_Feed] = []
         self._fed_without: int | None = None
@@ -163,8 +161,7 @@ class Batches:
         samples = feed.samples_of(batch, iterator)
         feed.samples = None if samples is None or feed.samples is None else feed.samples + samples
         feed.tokens += tokens_of(batch)
-        if len(self.prints) < MOST_BATCHES:
-            feed.print = print_of(batch)
+        feed.prints = self.seen.prints_of(batch, samples)
         self._drawn = [one for one in self._drawn if one is not feed] + [feed]
         return batch
 
@@ -182,11 +179,11 @@ class Batches:
         if last is not None:
             last.trains = True
             if last.begins is not None:
-                self.order.begins(last.begins)
+                self.seen.begins(last.begins)
                 last.begins = None
-            if last.print is not None:
-                self.prints.append(last.print)
-                last.print = None
+            if last.prints is not None:
+                self.seen.trained_on(*last.prints)
+                last.prints = None
             self.loader = last.settings
             for feed in learning:
                 feed.trains = feed.trains or feed.drawn <= last.drawn

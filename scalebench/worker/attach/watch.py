@@ -437,8 +437,8 @@ class Watch:
     def _checks(self, optimizers: list[Any]) -> dict[str, Any] | None:
         """Return what tells whether the ranks train alike; None: they could not be looked at."""
         noted = self.checks.end(self.num_calls, optimizers)
-        fed = {"batches": self.batches.prints, "repeated_orders": self.batches.order.repeats}
-        return None if noted is None else {**noted, **fed}
+        took_s = self.checks.took_s + self.batches.seen.took_s
+        return None if noted is None else {**noted, **self.batches.seen.noted(), "took_s": took_s}
 
     def _period_so_far(self) -> int:
         if self.schedule is not None:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -33,13 +33,14 @@ dist.init_process_group("gloo")
 rank, num_ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(256, 32), torch.randint(0, 10, (256,)))
-sampler = None if "data" in ways else DistributedSampler(data)
-loader = DataLoader(data, batch, sampler=sampler)
+sampler = None if {"data", "shuffled"} & set(ways) else DistributedSampler(data)
+draw = torch.Generator().manual_seed(rank)  # "shuffled": each rank draws from all samples
+loader = DataLoader(data, batch, "shuffled" in ways, sampler, generator=draw)
 held_out = DataLoader(data, 8, sampler=DistributedSampler(data))  # evaluated in one order
 next(iter(loader))  # a look at a batch begins no epoch
 if "unseeded" in ways:
     torch.seed()
-elif "dropout" not in ways:
+elif not {"dropout", "fsdp1"} & set(ways):  # DDP has all begin as rank 0 does, FSDP1 does not
     torch.manual_seed(rank)
 norm = nn.BatchNorm1d(64) if "norm" in ways else nn.LayerNorm(64)
 between = [nn.Dropout(0.1)] if "dropout" in ways or "drops" in ways else []
@@ -47,8 +48,16 @@ between += [Centred(64)] if "buffer" in ways else []
 body = nn.Sequential(nn.Linear(32, 64), norm, nn.ReLU(), *between, nn.Linear(64, 64))
 head = nn.Linear(64, 10)
 wrapped = body if "outside" in ways else nn.Sequential(body, head)
-is_sharded = "hybrid" in ways
-if is_sharded:
+is_sharded = "hybrid" in ways or "fsdp1" in ways
+if "fsdp1" in ways:
+    wrapped = FullyShardedDataParallel(
+        wrapped,
+        device_mesh=init_device_mesh("cpu", (num_ranks // 2, 2)),
+        sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+        device_id=torch.device("cpu"),
+        use_orig_params=True,
+    )
+elif is_sharded:
     names = ("replicate", "shard")
     fully_shard(wrapped, mesh=init_device_mesh("cpu", (num_ranks, 1), mesh_dim_names=names))
 else:

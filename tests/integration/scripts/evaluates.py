@@ -9,7 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 EVERY = 20
 EVALUATION_S = 0.2
@@ -22,7 +22,8 @@ arguments = parser.parse_args()
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-train = DataLoader(TensorDataset(torch.randn(512, 32)), SAMPLES)
+data = TensorDataset(torch.randn(512, 32))
+train = DataLoader(data, SAMPLES, sampler=DistributedSampler(data, shuffle=False))
 evaluation = DataLoader(TensorDataset(torch.randn(512, 32)), 128)
 model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 32))
 if arguments.fsdp:

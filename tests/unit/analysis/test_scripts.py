@@ -1,6 +1,10 @@
 """Rows of users' scripts: the batch that was counted, the baseline, time outside of the steps."""
 
+from itertools import islice
+
 import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.summarise import summarise
@@ -9,6 +13,7 @@ from scalebench.records.run import CellResult
 from scalebench.report.table import render_table
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
+from scalebench.worker.attach.checks.data import Fed
 from tests.builders.runs import make_cell, make_record, make_result, make_run
 
 TARGET = ScriptTarget(name="train", program="train.py")
@@ -111,3 +116,47 @@ def test_a_script_that_was_killed_at_its_end_is_marked():
 def test_from_which_rank_a_scripts_broadcasts_come(kinds, root):
     found = {"wrappers": [{"kind": kind} for kind in kinds]}
     assert LaunchAttribution(result(2, 0.1, facts=found)).broadcast_root == root
+
+
+NOTED = {
+    "held": [], "moments": [], "replicas_unavailable": "not looked at", "broadcasts": False,
+    "states": [], "losses": [], "passes": [], "gradient": [None, None], "rates": [],
+}  # fmt: skip
+
+
+def part_shared(*samplers):
+    """Return the part of samples that ranks share, each trained on ten batches of four."""
+    data = torch.arange(120.0).reshape(-1, 1)
+    facts = {"backend": "gloo", "groups": [], "wrappers": [{"kind": "DistributedDataParallel"}]}
+    ranks = []
+    for rank, sampler in enumerate(samplers):
+        fed = Fed()
+        fed.begins(sampler)
+        for batch in islice(DataLoader(data, 4, sampler=sampler), 10):
+            fed.trained_on(*fed.prints_of([batch], len(batch)))
+        known = facts | {"checks": NOTED | fed.noted() | {"took_s": 0.001 * rank}}
+        ranks.append(make_record(rank, (0.1,) * 4, loss=[], gaps=[], facts=known))
+    made = make_result(cell(len(samplers)), 0.1).model_copy(update={"ranks": ranks})
+    checks = rows(made)[0][len(samplers)].script.checks
+    assert checks.took_ratio == pytest.approx(0.001 * rank / sum(ranks[0].step_s))
+    return checks.shared_samples
+
+
+def drawn(rank, replacement=False, data=range(120)):
+    return RandomSampler(data, replacement, generator=torch.Generator().manual_seed(rank))
+
+
+def distributed(rank, num_replicas, data=range(120)):
+    return DistributedSampler(data, num_replicas, rank)
+
+
+def test_ranks_that_train_partly_on_the_same_samples_are_told_from_those_that_are_right():
+    assert part_shared(*(distributed(rank, 4) for rank in range(4))) == 0
+    padded = [distributed(rank, 4, range(117)) for rank in range(4)]
+    assert part_shared(*padded) == 0, "the last samples of an epoch fill up the last batch"
+    assert part_shared(*(distributed(rank % 2, 2) for rank in range(4))) == 1
+    assert part_shared(distributed(0, 3), distributed(0, 3), distributed(1, 3)) == pytest.approx(
+        2 / 3
+    )
+    assert 0.1 < part_shared(*(drawn(rank) for rank in range(2))) < 0.5
+    assert part_shared(*(drawn(rank, replacement=True) for rank in range(2))) is None

@@ -6,6 +6,8 @@ Nothing is noted in a step that counts: in the first ones, at the borders of blo
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +21,27 @@ EARLY = (0, 1)
 """Steps before whose gradients the models are looked at: before any was made, and after one."""
 
 
+def _harmless(check: Any) -> Any:
+    """Have a check never cost a measurement: the first error ends all of them."""
+
+    @functools.wraps(check)
+    def checked(self: Checks, *given: Any) -> Any:
+        if self.failed:
+            return None
+        began_s = time.perf_counter()
+        try:
+            return check(self, *given)
+        except Exception:
+            self.failed, self.wants_gradients = True, False
+        finally:
+            self.took_s += time.perf_counter() - began_s
+        return None
+
+    return checked
+
+
 class Checks:
     """What one rank notes.
-
-    A check never costs a measurement: the first error ends all of them.
 
     Args:
         device: What the rank trains on.
@@ -31,12 +50,15 @@ class Checks:
     Attributes:
         is_due: Whether the models are looked at when the next gradients are about to be computed.
         wants_gradients: Whether to be told when a backward pass is over.
+        failed: Whether there was an error.
+        took_s: Seconds that all of this took so far; on a GPU with the wait for queued work.
     """
 
     def __init__(self, device: str, world_size: int) -> None:
         self.is_due = False
         self.wants_gradients = True
-        self._failed = False
+        self.failed = False
+        self.took_s = 0.0
         self._replicas = Replicas(device) if world_size > 1 else None
         self._learning = Learning()
         self._known: list[Any] = []
@@ -50,37 +72,30 @@ class Checks:
             is_first: Whether it is the first since the last of them.
             roots: What it computes the gradients of.
         """
-        if self._failed or (step > self._learning.last_step and not (self.is_due and is_first)):
-            return
-        try:
-            if is_first and (self.is_due or step in EARLY):
-                self.is_due = False
-                self._known = self._known or facts.optimizers()
-                if self._replicas is not None:
-                    self._replicas.look(step, [one() for one in self._known])
-            self._learning.backward(step, is_first, roots, [one() for one in self._known])
-        except Exception:
-            self._failed, self.wants_gradients = True, False
+        if step <= self._learning.last_step or (self.is_due and is_first):
+            self._look(step, is_first, roots)
 
+    @_harmless
+    def _look(self, step: int, is_first: bool, roots: Any) -> None:
+        if is_first and (self.is_due or step in EARLY):
+            self.is_due = False
+            self._known = self._known or facts.optimizers()
+            if self._replicas is not None:
+                self._replicas.look(step, [one() for one in self._known])
+        self._learning.backward(step, is_first, roots, [one() for one in self._known])
+
+    @_harmless
     def gradients(self) -> None:
         """Note that a backward pass is over."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return
-        try:
+        if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             self._learning.gradients([one() for one in self._known])
-        except Exception:
-            self._failed, self.wants_gradients = True, False
 
+    @_harmless
     def stepped(self, optimizer: Any) -> None:
         """Note that the first call of an optimizer is over."""
-        if self._failed:
-            return
         self.wants_gradients = False
-        try:
-            self._learning.applied([one() for one in self._known])
-            self._learning.rate(0, optimizer)
-        except Exception:
-            self._failed = True
+        self._learning.applied([one() for one in self._known])
+        self._learning.rate(0, optimizer)
 
     def warned(self, message: Any) -> None:
         """Note an operation that torch says is not deterministic.
@@ -91,6 +106,7 @@ class Checks:
         if is_named and operation not in self._named:
             self._named.append(operation)
 
+    @_harmless
     def end(self, step: int, optimizers: Sequence[Any]) -> dict[str, Any] | None:
         """Return all that was noted, once the models are looked at again; None: something failed.
 
@@ -98,14 +114,9 @@ class Checks:
             See `Replicas.noted` and `Learning.noted`; ``nondeterministic``: operations that torch
             has named.
         """
-        if self._failed:
-            return None
-        try:
-            self._learning.rate(step, *optimizers[:1])
-            told = {**self._learning.noted(), "nondeterministic": self._named}
-            if self._replicas is None:
-                return told
-            self._replicas.look_at_end(step, optimizers)
-            return {**self._replicas.noted(), **told}
-        except Exception:
-            return None
+        self._learning.rate(step, *optimizers[:1])
+        told = {**self._learning.noted(), "nondeterministic": self._named}
+        if self._replicas is None:
+            return told
+        self._replicas.look_at_end(step, optimizers)
+        return {**self._replicas.noted(), **told}

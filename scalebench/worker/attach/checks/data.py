@@ -1,7 +1,8 @@
-"""What a rank trains on: prints of its first batches, and the order of its epochs."""
+"""What a rank trains on: prints of its first batches and samples, and the order of its epochs."""
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,13 @@ MOST_BATCHES = 10
 MOST_BYTES = 65536
 """Of a tensor of a batch."""
 
+MOST_SAMPLES = 256
+"""Of a batch, and of all batches: those with the smallest prints, which are the same choice on all
+ranks. Source: Bar-Yossef et al. 2002, "Counting distinct elements in a data stream", section 2."""
+
+MOST_ELEMENTS = 1024
+"""Of a tensor of a sample, at equal distances."""
+
 
 def print_of(batch: Any, depth: int = 4) -> int:
     """Return a number that is the same for equal batches: a checksum of the tensors on the host."""
@@ -22,6 +30,21 @@ def print_of(batch: Any, depth: int = 4) -> int:
         if tensor.device.type == "cpu" and tensor.layout == torch.strided:
             found = zlib.crc32(_bytes(tensor), found)
     return found
+
+
+def prints_of_samples(batch: Any, count: int | None) -> list[int]:
+    """Return a number for each of a batch's first samples; empty: no tensor begins with them."""
+    found = [0] * min(count or 0, MOST_SAMPLES)
+    told = False
+    for tensor in _tensors(batch, 4) if found else ():
+        on_host = tensor.device.type == "cpu" and tensor.layout == torch.strided
+        if on_host and tensor.dim() and tensor.shape[0] == count:
+            rows = tensor.detach()[: len(found)].reshape(len(found), -1)
+            thin = rows[:, :: -(-rows.shape[1] // MOST_ELEMENTS)].contiguous()
+            values = thin.view(torch.uint8).numpy()
+            found = [zlib.crc32(row, one) for row, one in zip(values, found, strict=True)]
+            told = True
+    return found if told else []
 
 
 def _bytes(tensor: Any) -> bytes:
@@ -40,19 +63,60 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
         yield from _tensors(list(vars(value).values()), depth - 1)
 
 
-class Order:
-    """Notes whether each epoch of a distributed sampler has an order of its own.
+class Fed:
+    """Notes what was trained on first, and whether each epoch has an order of its own.
 
     Attributes:
-        repeats: Epochs that had the order of the one before, because nothing called ``set_epoch``.
+        batches: Prints of the first ones.
+        repeats: Epochs of a distributed sampler that had the order of the one before, because
+            nothing called ``set_epoch``.
+        took_s: Seconds that the prints took so far.
     """
 
     def __init__(self) -> None:
+        self.batches: list[int] = []
         self.repeats = 0
+        self.took_s = 0.0
+        self._samples: list[list[int]] = []
+        self._num_epochs = 0
         self._epochs: dict[int, Any] = {}
+
+    def prints_of(self, batch: Any, num_samples: int | None) -> tuple[int, list[int]] | None:
+        """Return the prints of a batch and of its samples; None: enough were trained on."""
+        if len(self.batches) >= MOST_BATCHES:
+            return None
+        began_s = time.perf_counter()
+        found = print_of(batch), prints_of_samples(batch, num_samples)
+        self.took_s += time.perf_counter() - began_s
+        return found
+
+    def trained_on(self, batch: int, samples: list[int]) -> None:
+        """Note the prints of a batch; of its samples only in the first epoch, where each is new."""
+        self.batches.append(batch)
+        if self._num_epochs <= 1:
+            self._samples.append(samples)
+
+    def noted(self) -> dict[str, Any]:
+        """Return what is compared between ranks.
+
+        Returns:
+            ``batches``: prints. ``repeated_orders``: see `repeats`. ``samples``: the smallest
+            ``prints`` of all but the last batch, which samplers fill up with samples of others, of
+            how many ``distinct`` ones, and how many were ``repeated`` on this rank.
+        """
+        known = [one for batch in self._samples[:-1] for one in batch]
+        distinct = sorted(set(known))
+        repeated = len(known) - len(distinct)
+        samples = {"prints": distinct[:MOST_SAMPLES], "distinct": len(distinct)}
+        return {
+            "batches": self.batches,
+            "repeated_orders": self.repeats,
+            "samples": {**samples, "repeated": repeated},
+        }
 
     def begins(self, batches: Any) -> None:
         """Note that the first batch of an epoch is trained on: a look at one begins none."""
+        self._num_epochs += 1
         sampler = getattr(batches, "sampler", None)
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
             return
