@@ -23,9 +23,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.probe_blocks import LEAD_STEPS, MIN_ROUNDS, BlockPlan, Blocks, run_rounds
 from scalebench.spec import StepPlan
 from scalebench.worker.attach import hooks
+from scalebench.worker.attach.checks import Checks
 from scalebench.worker.attach.watch import Watch
 from scalebench.worker.process import setup as process
 
+NO_CHECKS = SimpleNamespace(backward=lambda *_: None, wants_gradients=False, is_due=False)
+WIDTHS = (256, 4096)
 BATCH = 32
 WIDTH = 512
 ENDLESS = 10**9
@@ -84,6 +87,31 @@ class Script:
         finally:
             installed.remove()
 
+    def unchecked(self) -> Blocks:
+        """With the hooks and marks of clean steps, and without the checks."""
+        checks, self.watch.checks = self.watch.checks, NO_CHECKS
+        installed = hooks.install(self.watch)
+        try:
+            return self.block("unchecked")
+        finally:
+            installed.remove()
+            self.watch.checks = checks
+
+    def checks_of_a_launch(self, width: int) -> tuple[int, float]:
+        """Return a model's parameters and what the checks take in all of a launch, seconds."""
+        model = DistributedDataParallel(nn.Sequential(*(nn.Linear(width, width) for _ in "abc")))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        checks, loss = Checks("cpu", 2), model(torch.zeros(1, width)).sum()
+        loss.backward()
+        for step, is_due in enumerate([False, False, True, True]):  # the borders of blocks are due
+            checks.is_due = is_due
+            checks.backward(step, True, (loss,))
+            if not step:
+                checks.gradients()
+                checks.stepped(optimizer)
+        assert checks.end(4, [optimizer])["moments"]
+        return sum(p.numel() for p in model.parameters()), checks.took_s
+
     def around_nothing(self) -> float:
         """Return what the marks of a step take by themselves, seconds: no model, no hooks."""
         batch = [torch.zeros(BATCH, 64)]
@@ -109,7 +137,7 @@ def main() -> None:
     store = dist.FileStore(str(Path(plan.folder) / "store"), plan.world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=plan.world_size)
     script, order = Script(plan), random.Random(plan.seed)
-    arms = [script.hand, script.again, script.marks]
+    arms = [script.hand, script.again, script.marks, script.unchecked]
     while script.watch.schedule is None:  # the warm-up of the watch
         script.marks()
     collected: Blocks = {}
@@ -122,7 +150,8 @@ def main() -> None:
         more = torch.tensor([float(time.monotonic() < end)])
         dist.all_reduce(more, op=dist.ReduceOp.MIN)
         going = bool(more.item())
-    told = {"blocks": collected, "around_nothing_s": script.around_nothing()}
+    checks = [script.checks_of_a_launch(width) for width in WIDTHS]
+    told = {"blocks": collected, "around_nothing_s": script.around_nothing(), "checks": checks}
     plan.record(rank).write_text(json.dumps(told))
     dist.destroy_process_group()
 

@@ -11,6 +11,7 @@ from benchmarks.paired import judge, paired_difference
 from benchmarks.probe_blocks import BlockPlan
 from benchmarks.test_probe_effect import BLOCK_STEPS, TARGET, run_ranks, slowest_rank
 from benchmarks.verdict import print_section
+from scalebench.spec import StepPlan
 
 SECONDS = float(os.environ.get("SCALEBENCH_BENCH_PROBE_SECONDS", "50"))
 
@@ -26,7 +27,9 @@ def test_script_marks(benchmark: BenchmarkFixture, tmp_path: Path, world_size: i
     step_s = {name: slowest_rank(records, name) for name in records[0]["blocks"]}
     marks = paired_difference(step_s["marks"], step_s["hand"])
     same = paired_difference(step_s["again"], step_s["hand"])
-    benchmark.extra_info.update(marks=vars(marks), same=vars(same))
+    checks = paired_difference(step_s["marks"], step_s["unchecked"])
+    benchmark.extra_info.update(marks=vars(marks), same=vars(same), checks=vars(checks))
+    launch_s = StepPlan().window_s + StepPlan().rounds_s
     median_s = float(np.median(step_s["hand"]))
     bare_s = max(record["around_nothing_s"] for record in records)
     lines = [
@@ -34,6 +37,13 @@ def test_script_marks(benchmark: BenchmarkFixture, tmp_path: Path, world_size: i
         f"A/A, itself twice       {same}",
         f"A/B, with marks         {marks}",
         f"  {judge(marks, same, TARGET)}",
+        f"with and without checks {checks}",
+        f"  {judge(checks, same, TARGET)}",
+        *(
+            f"checks of a launch      {1e3 * took_s:.1f} ms with {num / 1e6:.1f} M parameters, "
+            f"{100 * took_s / launch_s:.2f} % of {launch_s:g} s, outside of the steps that count"
+            for num, took_s in records[0]["checks"]
+        ),
         f"marks around no model   {1e6 * bare_s:.1f} µs, {100 * bare_s / median_s:.3f} % of a step "
         "(leaves out what they do to caches)",
     ]
