@@ -534,7 +534,7 @@ def beside_own_clock(step_s: Sequence[float], ends_ns: Sequence[int]) -> float:
     [
         ("nanogpt_like", None, None, 8, "DistributedDataParallel", "strong"),
         ("mingpt_like", None, 16, 1, "DistributedDataParallel", "weak"),
-        ("imagenet_like", None, 8, 1, "DistributedDataParallel", "weak"),
+        ("imagenet_like", None, 16, 1, "DistributedDataParallel", "weak"),
         ("fsdp2_like", None, None, 1, "FSDPModule", "weak"),
         ("tensor_parallel_like", None, None, 1, "DTensor", "strong"),
         ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", "weak"),

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
-FOLDER, BATCH = sys.argv[1], 8
+FOLDER, BATCH = sys.argv[1], 16
 world_size = int(os.environ["WORLD_SIZE"])
 distributed = world_size > 1
 if distributed:
