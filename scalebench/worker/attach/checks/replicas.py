@@ -61,7 +61,7 @@ class Replicas:
     def look(self, step: int, optimizers: Sequence[Any]) -> None:
         """Note the sums before the gradients of a step are computed."""
         held = [one for chunk in self._held for one in chunk]
-        if not held or any(one.of() is None for one in held):
+        if not self._moments or any(one.of() is None for one in held):
             self._find([one for one in optimizers if one is not None])
             self._moments.clear()
         self._moments += [{"step": step, "sums": list(map(_sums, self._held))}]
