@@ -94,7 +94,7 @@ SUITE = Suite(
         for name, method in METHODS.items()
     ),
     workload="mlp",
-    race=Race(samples=1024, evaluate_every=256, target_loss=0.9),
+    race=Race(samples=1024, evaluate_every=256, target_loss=2.25),
     repeats=1,
 )
 """
@@ -131,6 +131,10 @@ def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
                 assert stage[figure] == stage[f"{figure}_law"] == versions - (figure[0] == "s")
             assert stage["stash_bytes"] == stage["stash_law_bytes"]
             assert (stage["stash_bytes"] > 0) == (versions > 1)
+        race = row_of(project / "r", case, 2)["race"]
+        in_lockstep = row_of(project / "r", "1f1b", 2)["race"]["samples_to_target"]["value"]
+        assert race["num_reached"] == 1
+        assert race["samples_to_target"]["value"] == pytest.approx(in_lockstep, rel=0.1)
     assert "Weights of earlier steps" in done.stdout
     server = load_run(project / "r").results["apart.server.n2.r0"].ranks[0]
     staleness = server.facts["staleness"]
