@@ -6,7 +6,7 @@ import time
 import deepspeed
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 SETTINGS = {
     "train_micro_batch_size_per_gpu": 8,
@@ -28,7 +28,8 @@ groups = [
 engine, *_ = deepspeed.initialize(
     model=model, optimizer=torch.optim.AdamW(groups, lr=1e-3), config=SETTINGS
 )
-loader = DataLoader(TensorDataset(torch.randn(512, 32), torch.randn(512, 1)), 8)
+data = TensorDataset(torch.randn(512, 32), torch.randn(512, 1))
+loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
 ends = []
 try:
     for _ in range(200):
