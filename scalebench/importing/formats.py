@@ -9,6 +9,8 @@ any white space. What may stand in the braces:
 ``{samples}``, ``{tokens}``, ``{steps}``, ``{}``  a number, K, M, G and commas understood
 ``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
 ``{*}``  anything
+
+A ``?`` before it: of a step or of all since the line before, it is not said which.
 """
 
 import re
@@ -34,6 +36,7 @@ _SIZES = {
     for binary in ("", "i")
 } | {"bytes": 1.0, "M": 2.0**20, "G": 2.0**30}
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+BOUNDARY = r"(?<![\w/.-])"
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -41,18 +44,19 @@ class Template:
     """A text with holes, compiled.
 
     Attributes:
+        unsaid: Its time is of a step or of several.
         unit: What stands in its hole that is no count; empty: it has none.
         literal: Its longest part that is always the same.
         lead: Its first word; empty: it begins with a hole.
     """
 
     def __init__(self, text: str) -> None:
-        self.text, self.unit = text, ""
+        self.unsaid, text = text[0] == "?", text.removeprefix("?")
+        self.unit = ""
         anchored, ended = text.startswith("^"), text.endswith("$")
         pieces = _HOLE.split(text.removeprefix("^").removesuffix("$"))
         self.literal = max((word for piece in pieces[::2] for word in piece.split()), key=len)
-        boundary = r"(?<![\w/.-])" if text[0].isalpha() else ""
-        parts = [r"^\s*" if anchored else boundary]
+        parts = [r"^\s*" if anchored else BOUNDARY if text[0].isalpha() else ""]
         for index, piece in enumerate(pieces):
             parts.append(self._hole(piece) if index % 2 else _spaced(piece))
         self.pattern = re.compile("".join(parts) + (r"\s*$" if ended else ""))
@@ -88,6 +92,25 @@ class Template:
                 return found
             at = line.find(self.lead, at + 1)
         return None
+
+    def with_time(self, time: "Template") -> re.Pattern[str] | None:
+        """Return what finds this and a time in lines of a whole text; None: nothing can.
+
+        It begins with its first word: that is found quickly.
+        """
+        begins = self._begun(), time._begun()
+        if self.unit or "" in (begins[0][0], begins[1][0]):
+            return None
+        (first, rest), (second, more) = begins
+        return re.compile(f"{first}(?={rest})[^\\n]*?{second}{more}")
+
+    def _begun(self) -> tuple[str, str]:
+        """Return the pattern of one line in two parts: the first word, and what follows."""
+        if not self.lead or not self.lead[0].isalpha():
+            return "", ""
+        word = re.escape(self.lead)
+        rest = self.pattern.pattern.removeprefix(BOUNDARY).removeprefix(word)
+        return word, f"(?<![\\w/.-]{word})" + rest.replace(r"\s", r"[^\S\n]")
 
     def find(self, line: str) -> float | None:
         """Return the value in a line, in SI units; None: the line has none."""
@@ -129,7 +152,7 @@ def template(text: str) -> Template:
     Raises:
         ValueError: It has nothing but holes.
     """
-    if not _HOLE.sub("", text).strip("^$ "):
+    if not _HOLE.sub("", text).strip("?^$ "):
         raise ValueError(f"{text!r} has nothing but what changes")
     return Template(text)
 
@@ -176,6 +199,7 @@ class Format(_Table):
 
     Attributes:
         about: Which framework.
+        refuse: Why its lines tell no step; empty: they do.
         step: Templates with ``{step}``: what makes a line one of a step.
         step_in: In what ``{step}`` counts.
         has: Words of which a line has one: others are passed over quickly.
@@ -197,6 +221,7 @@ class Format(_Table):
 
     name: str
     about: str = ""
+    refuse: str = ""
     step: list[str]
     step_in: Literal["steps", "samples"] = "steps"
     has: list[str] = []

@@ -23,6 +23,9 @@ from scalebench.records.imported import ImportedLog
 MOST_KEPT = 2000
 """So many steps, or stretches of steps, are kept of a log."""
 TERA = 1e12
+MODEL = ("layers", "hidden", "parameters", "heads", "kv_heads", "inner", "vocabulary", "experts")
+DIVISION = ("top_k", "tensor", "pipeline", "context", "expert", "microbatch", "zero")
+"""What a log may say of its model, and of how it was divided."""
 _NAMED = re.compile(r"(?:gpus?|ngpus?|np|ws)[-_=]?(\d+)|(\d+)[-_x]*(?:gpus?|[ahvb]\d{2,3})", re.I)
 
 
@@ -259,9 +262,7 @@ def _timer(log: Log, batch: float | None, steps: Steps) -> str | None:
 
 def _model(log: Log) -> dict[str, Any]:
     told: dict[str, Any] = {
-        name: value
-        for name in ("layers", "hidden", "parameters")
-        if (value := log.facts.number(name)) is not None
+        name: value for name in (*MODEL, *DIVISION) if (value := log.facts.number(name)) is not None
     }
     return ({"name": log.facts.model} if log.facts.model else {}) | told
 

@@ -6,184 +6,26 @@ restart: the part after it counts.
 
 import difflib
 import itertools
-import math
 import re
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import Format, Template, Value
-from scalebench.importing.lines import Prefix, chunks, opened, prefix_of
+from scalebench.importing.lines import chunks, opened, prefix_of
+from scalebench.importing.records import Line, Records
 
-COLUMNS = {
-    **dict.fromkeys(("step", "clock", "time"), "d"),
-    **dict.fromkeys(("rate", "speed", "batch", "step_tokens", "skipped", "mfu", "tflops"), "f"),
-    **dict.fromkeys(("copies", "end"), "H"),
-}
-"""Name → type: little memory for logs of millions of steps."""
-NUMBERS = frozenset(tuple(COLUMNS)[1:-2])
-OPEN_STEPS = 16
-"""Steps of which ranks may still print."""
 FACTS_CHARS = 2 << 20
 """So much of a log, and of what stands before a restart, is searched for facts."""
 TAIL_CHARS = 1 << 16
 MANY_LINES, ONE_IN = 100_000, 10
 """Of a log of more lines, loss, memory and the like are read in one line of ten."""
+ONE_IN_QUICK = 50
 ENOUGH_LINES = 20
 MOST_COMPARED = 200_000
 """Records whose clock is compared with what they print."""
-UNREAD = Prefix("", None, None, 1.0)
-SAME_BAR_S = 3.0
-"""Bars of two ranks show the same step within this."""
-MOST_SEEN = 1 << 17
-
-
-class Records:
-    """Records of the steps of a job, a column for each value.
-
-    Attributes:
-        columns: Name → a number for each record, nan: the line does not say.
-        ranks: Numbers of ranks in front of lines.
-        resolution: Of the clock, seconds.
-    """
-
-    def __init__(self) -> None:
-        self.columns: dict[str, array[Any]] = {name: array(kind) for name, kind in COLUMNS.items()}
-        self.ranks: set[int] = set()
-        self.resolution = 1.0
-        self.last_total = 0
-        self.loss: list[float] = []
-        self.bad_loss = 0
-        self.bad_at: float | None = None
-        self.memory = 0.0
-        self.units: dict[str, str] = {}
-        self._open: dict[float, Line] = {}
-        self._seen: dict[float, float] = {}
-        self._clock = -math.inf
-        self._newest = -1.0
-        self._offset, self._place = 0.0, -1.0
-        self._epoch = -1.0
-
-    def __len__(self) -> int:
-        return len(self.columns["step"])
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a column, nan where a line did not say; in use, no record can be added."""
-        column = self.columns[name]
-        if not len(column) and column.typecode in "df":  # no line says it: a view of one number
-            return np.broadcast_to(np.array(np.nan, column.typecode), len(self))
-        missing = len(self) - len(column)
-        if missing:
-            column.frombytes(np.full(missing, np.nan, column.typecode).tobytes())
-        return np.frombuffer(column, dtype=column.typecode)
-
-    def place(self, step: float, epoch: float | None, per_epoch: float | None, bar: bool) -> float:
-        """Return the number of a step over all epochs; a smaller one than before: a restart."""
-        if epoch is not None and per_epoch is not None:
-            return epoch * per_epoch + step
-        starts = epoch is not None and epoch > self._epoch
-        if bar:
-            starts = step < self._place - OPEN_STEPS and step <= 2
-        if starts and self._place >= 0 and step <= self._place:
-            self._offset += self._place
-        if epoch is not None:
-            self._epoch = max(epoch, self._epoch)
-        self._place = step
-        return self._offset + step
-
-    def goes_back(self, step: float) -> bool:
-        """Tell whether a step's number is smaller than those that may still be printed."""
-        return step < self._newest and step not in self._open
-
-    def is_copy(self, step: float, values: dict[str, float], bar: bool) -> bool:
-        """Tell whether another rank's log stands behind this one: its clock goes back as well."""
-        if bar:
-            known = self._seen.get(step)
-            return known is not None and abs(known - values.get("time", -1e9)) <= SAME_BAR_S
-        return values.get("clock", math.inf) < self._clock - 1
-
-    def add(self, step: float, line: "Line") -> None:
-        """Add what a line says of a step."""
-        self._clock = line.values.get("clock", self._clock)
-        if len(self._seen) < MOST_SEEN and "time" in line.values:
-            self._seen.setdefault(step, line.values["time"])
-        known = self._open.get(step)
-        if known is None:
-            if len(self._open) >= OPEN_STEPS:
-                self._close(min(self._open))
-            self._open[step] = line
-            self._newest = step
-        else:
-            known.merge(line)
-
-    def close(self) -> None:
-        """Note that no line comes any more."""
-        for step in sorted(self._open):
-            self._close(step)
-
-    def _close(self, step: float) -> None:
-        line = self._open.pop(step)
-        columns, values = self.columns, line.values
-        number = len(columns["step"])
-        columns["step"].append(step)
-        for name, value in values.items():
-            if name in NUMBERS:
-                column = columns[name]
-                if len(column) < number:  # lines before did not say it
-                    column.extend([math.nan] * (number - len(column)))
-                column.append(value)
-        columns["copies"].append(min(line.copies, 65535))
-        columns["end"].append(line.end)
-        loss = values.get("loss")
-        if loss is not None and math.isfinite(loss):
-            self.loss = [self.loss[0] if self.loss else loss, loss]
-            self.bad_at = None
-        elif loss is not None:
-            self.bad_loss += 1
-            self.bad_at = step if self.bad_at is None else self.bad_at
-        self.memory = max(self.memory, values.get("memory", 0.0))
-
-
-@dataclass(slots=True)
-class Line:
-    """What lines say of one step: of the slowest rank, and of the ranks' rates the sum.
-
-    Attributes:
-        values: Name → number, in SI units.
-        who: Rank or host that printed it; empty: it is not said.
-        adds: Rates are of ranks, and add up.
-        end: It ends a step of micro-batches.
-        copies: Lines that say the same step.
-    """
-
-    values: dict[str, float]
-    who: str
-    adds: bool
-    end: bool
-    copies: int = 1
-    whos: set[str] | None = None
-
-    def merge(self, other: "Line") -> None:
-        """Add what another line says of the same step."""
-        self.copies += 1
-        self.whos = self.whos or {self.who}
-        for name, value in other.values.items():
-            mine = self.values.get(name)
-            if mine is None:
-                self.values[name] = value
-            elif name == "time":
-                self.values[name] = max(mine, value)
-            elif name == "rate" and self.adds and (not other.who or other.who not in self.whos):
-                self.values[name] = mine + value
-        self.whos.add(other.who)
-        self.end = self.end or other.end
 
 
 @dataclass
@@ -240,6 +82,7 @@ class Reader:
         self._before_first = ""
         self._sticky: dict[str, Template] = {}
         self._named = False
+        self._line = ""
 
     def read(self, pieces: Iterator[str]) -> Log:
         """Read a log to its end.
@@ -275,6 +118,10 @@ class Reader:
         if self.format is None:
             self.format = choose(text, self.known, 2)
             self.before = text[-FACTS_CHARS:] if self.format is None else ""
+        if self.format is not None and self.format.refuse:
+            raise UsageError(
+                f"{self.path} has {self.format.about}, which tell no step: {self.format.refuse}."
+            )
         if self.format is not None:
             self._scan(self.format, self._whole(self.format, text), unended)
 
@@ -306,7 +153,8 @@ class Reader:
 
     def _scan(self, form: Format, text: str, unended: bool) -> None:
         end, self.last_end = len(text), 0
-        for begin, stop in candidates(text, form):
+        quick = self._quick(form)
+        for begin, stop in candidates(text, form) if quick is None else self._left(quick, text):
             line = text[begin:stop]
             if unended and stop == end and not form.bar and self.taken > 2:
                 self.notices.append("its last line has no end and is left out")
@@ -322,15 +170,12 @@ class Reader:
         groups = found.groupdict()
         step = 0 if form.final else int(groups["step"].replace(",", ""))
         start = found.start()
-        before = line[max(0, start - 300) : start]
-        prefix = UNREAD if self._needs_no_clock(form) else prefix_of(before)
+        prefix = prefix_of(line[max(0, start - 300) : start])
         total = _int(groups.get("last")) or 0
         records = self.bars.setdefault(total, Records()) if form.bar else self.bars[0]
         at = records.place(step, _int(groups.get("epoch")), _int(groups.get("per_epoch")), form.bar)
         values = self._values(form, line, records)
         goes_back = records.goes_back(at)
-        if goes_back and prefix is UNREAD:
-            prefix = prefix_of(before)
         if prefix.clock is not None and "clock" not in values:
             values["clock"] = prefix.clock
             records.resolution = min(records.resolution, prefix.resolution)
@@ -347,16 +192,42 @@ class Reader:
         self._named = self._named or bool(prefix.who)
         ended = not form.end or any(word in line for word in form.end)
         self.taken += 1
-        self.last_end = begin + len(line)
+        self.last_end, self._line = begin + len(line), line
         adds = form.values["rate"].scope == "rank" if "rate" in form.values else False
         records.add(at, Line(values, prefix.who, adds, ended))
 
-    def _needs_no_clock(self, form: Format) -> bool:
-        """Tell whether a line's prefix says nothing: times are printed, and compared already."""
-        many = self.taken > MOST_COMPARED and self.taken % ONE_IN
-        if not many or self._named or form.time is None or "time" not in self._sticky:
-            return False
-        return form.time.kind in ("step", "interval", "micro")
+    def _quick(self, form: Format) -> re.Pattern[str] | None:
+        """Return what finds step and time of lines at once; None: lines have to be read in full.
+
+        It is for logs of which many lines were read, so that clocks were compared with printed
+        times, and of whose ranks and hosts none has a name.
+        """
+        if self.taken < MOST_COMPARED or self._named or form.bar or form.block or form.end:
+            return None
+        anchor, time = self._sticky.get(""), self._sticky.get("time")
+        own = form.time is not None and form.time.kind in ("step", "interval") and not form.without
+        if not own or anchor is None or time is None or max(self.bars[0].columns["copies"]) > 1:
+            return None
+        pattern = anchor.with_time(time)
+        return pattern if pattern and pattern.search(self._line) else None
+
+    def _left(self, quick: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+        """Take step and time of lines alone; yield one of 50, and each that is not the next."""
+        records, value = self.bars[0], self._sticky["time"].value
+        epochs = [n for n in ("epoch", "per_epoch") if n in quick.groupindex]
+        for found in quick.finditer(text):
+            step, time, suffix = found.group("step", "value", "suffix")
+            self.taken += 1
+            if self.taken % ONE_IN_QUICK:
+                at = float(_int(step) or 0)
+                if epochs:
+                    counts = {n: _int(found[n]) for n in epochs}
+                    at = records.place(at, counts.get("epoch"), counts.get("per_epoch"), False)
+                if records.append(at, value(time, suffix)):
+                    continue
+            self.taken -= 1  # it is counted when it is read
+            stop = text.find("\n", found.end())
+            yield text.rfind("\n", 0, found.start()) + 1, len(text) if stop < 0 else stop
 
     def _anchor(self, form: Format, line: str) -> re.Match[str] | None:
         sticky = self._sticky.get("")
@@ -370,7 +241,7 @@ class Reader:
 
     def _values(self, form: Format, line: str, records: Records) -> dict[str, float]:
         values: dict[str, float] = {}
-        brief = self.taken > MANY_LINES and self.taken % ONE_IN
+        brief = self.taken > MANY_LINES and (self.taken + 1) % ONE_IN
         for name, value in (form.times if brief else form.values).items():
             sticky = self._sticky.get(name)
             number = None if sticky is None else sticky.find(line)
@@ -389,6 +260,7 @@ class Reader:
             if number is not None:
                 self._sticky[name] = one
                 records.units[name] = one.unit
+                records.unsaid = records.unsaid or one.unsaid
                 return number
         return None
 
@@ -415,7 +287,7 @@ class Reader:
             "a restart; only the part after it counts"
         )
         fresh = Records()
-        fresh.units = dict(old.units)
+        fresh.units, fresh.unsaid = dict(old.units), old.unsaid
         fresh.place(step, None, None, form.bar)
         for total, records in self.bars.items():
             if records is old:
@@ -476,7 +348,7 @@ def choose(text: str, known: Sequence[Format], lines: int) -> Format | None:
             if any(word in line for word in form.without) or form.evaluation:
                 continue
             found = next((m for a in form.anchors if (m := a.search(line))), None)
-            if found is not None and _tells_time(form, line, found.start()):
+            if found and (form.refuse or _tells_time(form, line, found.start())):
                 left -= 1
             if not left:
                 return form
@@ -491,7 +363,7 @@ def _tells_time(form: Format, line: str, start: int) -> bool:
         value = form.values.get(name)
         if value is not None and any(one.find(line) is not None for one in value.templates):
             return True
-    return form.block and prefix_of(line[:start]).clock is not None
+    return not form.general and prefix_of(line[:start]).clock is not None
 
 
 def totals_of(text: str) -> dict[str, float]:

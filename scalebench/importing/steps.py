@@ -31,6 +31,10 @@ MOST_WARMUP = 10
 FEWEST_GROWING = 8
 SPANS = 100
 """A span has to be so many times what its clock tells."""
+OF_SOME_STEPS = (
+    "a line is printed every {:g} steps, and does not say whether its time is of one of them or of "
+    "all: describe it as a format of your own, with kind = step or interval"
+)
 DIFFER = 0.03
 """Clock and printed time that differ by more are told."""
 
@@ -84,9 +88,10 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     if not counted:
         at = np.arange(len(at), dtype=float)
     printed = _printed(form, columns, at, log)
-    enough = None if printed is None or _doubted(form) else MOST_COMPARED
+    doubted = _doubted(log, at)
+    enough = None if printed is None or doubted else MOST_COMPARED
     by_clock = _by_clock(columns["clock"][:enough], at[:enough], log.records.resolution)
-    if printed is None or (_doubted(form) and len(by_clock.seconds)):
+    if printed is None or (doubted and len(by_clock.seconds)):
         other = by_clock if len(by_clock.seconds) else _by_rate(columns, work)
         chosen = other if len(other.seconds) else printed or other
     else:
@@ -119,8 +124,9 @@ def _of_total(log: Log) -> Steps:
     )  # fmt: skip
 
 
-def _doubted(form: Format) -> bool:
-    return form.time is not None and form.time.kind == "window"
+def _doubted(log: Log, at: Floats) -> bool:
+    of_window = log.format.time is not None and log.format.time.kind == "window"
+    return of_window or (log.records.unsaid and _stride(at) > 1)
 
 
 def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> Steps | None:
@@ -142,6 +148,9 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     if _grows(time):
         log.notices.append("the printed times grow from line to line: they are not of one step")
         return None
+    clocked = np.isfinite(columns["clock"]).sum() > 1
+    if log.records.unsaid and _stride(at) > 1 and not clocked:
+        return Steps(why_none=OF_SOME_STEPS.format(_stride(at)))
     averaged = form.time is not None and form.time.kind in ("interval", "window")
     stride = _stride(at) if averaged else 1.0
     ok = np.isfinite(time) & (time > 0) & ~(columns["skipped"] > 0)

@@ -13,14 +13,24 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 from scalebench.importing.facts import Facts, facts_of
-from scalebench.importing.formats import VALUES, Format, Kind, Value
+from scalebench.importing.formats import VALUES, Format, Kind, Value, elapsed
 from scalebench.importing.lines import opened
-from scalebench.importing.reader import Line, Log, Records
+from scalebench.importing.reader import Log
+from scalebench.importing.records import Line, Records
 
 KNOWN = {
-    "step": ("step", "global_step", "trainer/global_step", "_step", "iteration", "iter", "Step"),
-    "clock": ("_timestamp", "timestamp", "wall_time", "Wall time", "time_ms", "timestamp_ms"),
-    "elapsed": ("_runtime", "elapsed_s", "elapsed", "time/total", "train_time_s"),
+    "step": (
+        *("step", "global_step", "trainer/global_step", "train/global_step", "_step"),
+        *("iteration", "iter", "Step", "current_steps"),
+    ),
+    "clock": (
+        *("_timestamp", "timestamp", "wall_time", "Wall time", "Wall Time"),
+        *("time_ms", "timestamp_ms"),
+    ),
+    "elapsed": (
+        *("_runtime", "Relative Time (Process)", "Relative Time (Wall)", "_absolute_runtime"),
+        *("elapsed_s", "elapsed", "elapsed_time", "time/total", "train_time_s"),
+    ),
     "time": (
         *("step_time_s", "step_time", "step_time_ms", "iter_time_s", "iter_time", "iter_time_ms"),
         *("train_step_timing in s", "time_per_step", "dt", "dt_ms", "train/step_time"),
@@ -76,11 +86,11 @@ def read_table(path: Path, columns: Mapping[str, str]) -> Log | None:
     if path.suffix.lower() == ".json":
         return _of_json(path, columns)
     if path.suffix.lower() in (".csv", ".tsv"):
-        return _of_rows(path, _unpivoted(_csv(path)), columns)
+        return _of_rows(path, _unpivoted(path, _csv(path)), columns)
     with opened(path) as file:
         if not file.read(200).lstrip().startswith(b"{"):
             if columns:
-                return _of_rows(path, _unpivoted(_csv(path)), columns)
+                return _of_rows(path, _unpivoted(path, _csv(path)), columns)
             return None
     return _of_rows(path, _json_lines(path), columns)
 
@@ -108,21 +118,28 @@ def _csv(path: Path) -> Iterator[dict[str, Any]]:
         yield from csv.DictReader(file, delimiter="\t" if "\t" in head else ",")
 
 
-def _unpivoted(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each step where each value has a row of its own, as MLflow exports them."""
-    held: dict[str, Any] = {}
+def _unpivoted(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each step where each value has a row of its own, as MLflow exports them.
+
+    The clock is that of the metric with the most values: others may be logged later in a step.
+
+    Raises:
+        UsageError: They are of several runs.
+    """
+    held: dict[str, dict[str, dict[str, Any]]] = {}
+    runs = set()
     for row in rows:
         if not {"key", "value", "step"} <= row.keys():
             yield row
             continue
-        if held and held["step"] != row["step"]:
-            yield held
-            held = {}
-        held |= {"step": row["step"], row["key"]: row["value"]}
-        if row.get("timestamp"):
-            held["timestamp"] = row["timestamp"]
-    if held:
-        yield held
+        runs.add(row.get("run_id") or row.get("Run ID"))
+        held.setdefault(row["key"], {})[row["step"]] = row
+    if len(runs) > 1:
+        raise UsageError(f"{path} has {len(runs)} runs: export each to a separate file.")
+    often = max(held.values(), key=len, default={})
+    for step in sorted(often, key=float):
+        told = {key: of[step]["value"] for key, of in held.items() if step in of}
+        yield {"timestamp": often[step].get("timestamp"), **told, "step": step}
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -192,36 +209,60 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
         shown = ", ".join(str(name) for name in list(first)[:20])
         raise UsageError(
             f"{path} has no column of times that is known. Name one: --column time=NAME (or clock, "
-            f"elapsed, rate). It has: {shown or 'no columns'}."
+            f"elapsed, rate); of W&B, export a chart over Relative Time (Process) with _step. It "
+            f"has: {shown or 'no columns'}."
+        )
+    of_wandb = "_step" in named.get("step", "") or any(" - " in str(name) for name in first)
+    if of_wandb and named.get("step", "").rpartition(" - ")[2] in ("_step", "Step"):
+        notices.append(
+            f"{named['step']} of W&B counts calls of wandb.log: a step takes what is between two "
+            "of them, unless the job gives its own step"
         )
     rate = named.get("rate", "").lower()
     records.units["rate"] = "tokens" if "tok" in rate else "samples"
     records.resolution = 1e-3
     kind: Kind = "cumulative" if "elapsed" in named and "time" not in named else "step"
+    records.unsaid = named.get("time") == "time" and "time" not in given
     form = Format(name="table", step=["{step} "], time=Value(at=["x"], kind=kind))
     return Log(path, form, records, facts_of(json.dumps(first, default=str)), notices)
 
 
 def _named(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict[str, str]:
-    """Return which column has which value; W&B puts the run's name before each."""
+    """Return which column has which value; W&B puts the run's name before each.
+
+    Raises:
+        UsageError: A column that was given is not there, or there are several runs.
+    """
     found = {}
-    short = {str(name).rpartition(" - ")[2]: str(name) for name in row}
+    names = [str(name) for name in row if not str(name).endswith(("__MIN", "__MAX"))]
     for name, wanted in given.items():
-        if wanted not in row and wanted not in short:
+        fits = [n for n in names if wanted in (n, n.rpartition(" - ")[2])]
+        if not fits:
             raise UsageError(f"{path} has no column {wanted}. It has: {', '.join(map(str, row))}.")
-        found[name] = wanted if wanted in row else short[wanted]
+        found[name] = wanted if wanted in fits else fits[0]
+    own = {n.rpartition(" - ")[0] for n in found.values()}
+    if own - {""}:
+        names = [n for n in names if n.rpartition(" - ")[0] in {"", *own}]
     for name, ways in KNOWN.items():
-        way = next((way for way in ways if way in short), None)
-        if name not in found and way is not None:
-            found[name] = short[way]
+        for way in () if name in found else ways:
+            if fits := [n for n in names if n.rpartition(" - ")[2] == way]:
+                found[name] = way if way in fits else fits[0]
+                break
+    runs = sorted({n.rpartition(" - ")[0] for n in names if " - " in n})
+    if len(runs) > 1 and any(" - " in n for n in found.values()):
+        raise UsageError(
+            f"{path} has {len(runs)} runs: {', '.join(runs[:5])}. Export one alone, or name a "
+            f"column of one: --column loss='{runs[0]} - …'."
+        )
     return found
 
 
 def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, float]:
     values = {}
     for name, column in named.items():
+        said = row.get(column) or "nan"
         try:
-            number = float(row.get(column) or "nan")
+            number = elapsed(said) if name == "elapsed" and ":" in str(said) else float(said)
         except (TypeError, ValueError):
             continue
         if math.isnan(number) and name != "loss":

@@ -81,6 +81,35 @@ def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_s
         assert "no known format fits" in str(error)
 
 
+SOME = "INFO {clock}step: {i}, 3.163 samples/sec, batch_loss: 0.4, time:3.1, lr:0.1"
+
+
+def test_a_time_that_may_be_of_several_steps_counts_only_where_a_clock_tells(
+    tmp_path: Path,
+) -> None:
+    each = [SOME.format(i=i, clock="") for i in range(40)]
+    assert read(tmp_path, each).mean_s == pytest.approx(3.1)
+    tenth = [SOME.format(i=10 * i, clock="") for i in range(40)]
+    assert "whether its time is of one of them or of all" in read(tmp_path, tenth).why_none
+    clocks = (f"2024-05-01 10:{31 * i // 600:02}:{3.1 * i % 60:06.3f} " for i in range(60))
+    clocked = [SOME.format(i=10 * i, clock=clock) for i, clock in enumerate(clocks)]
+    found = read(tmp_path, clocked)
+    assert (found.mean_s, found.source) == (pytest.approx(0.31, rel=0.01), "clock")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1213/1213 [==============================] - 142s 117ms/step - loss: 0.1 - val_loss: 0.2",
+        "1213/1213 ━━━━━━━━━━━━━━━━━━━━ 142s 117ms/step - accuracy: 0.9 - loss: 0.1",
+        "1213/1213 - 142s - loss: 0.1760 - accuracy: 0.9 - 142s/epoch - 117ms/step",
+    ],
+)
+def test_bars_of_keras_are_refused_with_the_reason(line: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Keras.*mean since an epoch began.*with the validation"):
+        read(tmp_path, [f"Epoch {i}/20\n{line}" for i in range(9)])
+
+
 def test_micro_batches_add_up_to_their_step(tmp_path: Path) -> None:
     lines = [
         f"iter {i} step {i // 2}: loss 3.5, iter time: {500 + 200 * (i % 2)}.00ms"
@@ -167,6 +196,36 @@ def test_a_further_rank_s_log_behind_the_first_is_no_restart(tmp_path: Path) -> 
     one = [f"2024-05-01 10:00:{i:02},000 step={i} step_time=1.0 loss=1" for i in range(50)]
     log = log_of(tmp_path, one + one)
     assert len(log.records) == 50 and not log.notices
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2024-05-01 10:00:00] iteration {i:8d}/ 9000 | elapsed time per iteration (ms): {t}.0 | "
+        "throughput per GPU (TFLOP/s/GPU): {t}.5 | lm loss: {t}E-04 |",
+        "2024-05-01 10:00:00,420 - mmdet - INFO - Epoch [{e}][{b}/100]\tlr: 2.0e-02, eta: 1:24:41, "
+        "time: {t}.0, data_time: 0.009, memory: 3946, loss: 1.{t}",
+        "step={i} step_time={t} val_step_time=9 loss=1.{t}",
+    ],
+)
+def test_a_long_log_is_read_quickly_to_the_same_steps(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that break off, that are no next step, and a restart are read in full."""
+    lines = [
+        line.format(i=i, e=1 + i // 100, b=i % 100, t=400 + i * i % 97)
+        for i in [*range(1, 2000), *range(1500, 3000)]
+    ]
+    lines[700:700] = ["iteration 5/ no number", "saved step=1", lines[650][:30]]
+    whole = log_of(tmp_path, lines)
+    for name in ("MANY_LINES", "MOST_COMPARED"):
+        monkeypatch.setattr(f"scalebench.importing.reader.{name}", 50)
+    monkeypatch.setattr("scalebench.importing.lines.CHUNK", 5000)
+    quick = log_of(tmp_path, lines)
+    for name in ("step", "time"):
+        assert list(quick.records.column(name)) == list(whole.records.column(name))
+    assert quick.notices == whole.notices and "goes back" in whole.notices[0]
+    assert quick.records.loss == pytest.approx(whole.records.loss, abs=0.1)
 
 
 def test_a_log_of_two_jobs_is_refused(tmp_path: Path) -> None:

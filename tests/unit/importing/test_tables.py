@@ -33,13 +33,66 @@ def test_columns_are_known_by_their_names_or_named(tmp_path: Path) -> None:
         mean_of(lightning, tim="took_ms")
 
 
-def test_a_run_of_wandb_and_one_of_mlflow(tmp_path: Path) -> None:
-    rows = "".join(f'"{i}","{0.5}","{0.4}"\n' for i in range(20))
-    named = '"Step","lucky-dust-3 - step_time","lucky-dust-3 - step_time__MIN"\n'
-    assert mean_of(write(tmp_path, "wandb.csv", named + rows)) == pytest.approx(0.5)
-    rows = "".join(f"loss,1.5,{1714557600000 + 250 * i},{i}\n" for i in range(9))
-    mlflow = write(tmp_path, "mlflow.csv", "key,value,timestamp,step\n" + rows)
-    assert mean_of(mlflow) == pytest.approx(0.25)
+def table(head: str, row: str, steps: int = 40) -> str:
+    rows = (row.format(i=i, s=1714557600 + 2.5 * i, t=2.5 * i, ms=1714557600000 + 2500 * i)
+            for i in range(0, 10 * steps, 10))  # fmt: skip
+    return "\n".join([head, *rows]) + "\n"
+
+
+RUN = '"lucky-dust-3 - {0}","lucky-dust-3 - {0}__MIN","lucky-dust-3 - {0}__MAX"'
+THREE = '"{i}","{i}","{i}"'
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [  # a chart of W&B over its process's time, over the clock; a history; a table of each step
+        (f'"Relative Time (Process)",{RUN.format("_step")}', '"{t}",' + THREE),
+        (
+            f'"Wall Time",{RUN.format("_step")},{RUN.format("train/loss")}',
+            '"{s}",' + THREE + ",1,1,1",
+        ),
+        ("_runtime,_step,_timestamp,train/loss,train/global_step", "{t},7,{s},1.5,{i}"),
+        (f'"Step",{RUN.format("step_time")}', '"{i}",2.5,2.4,2.6'),
+    ],
+)
+def test_what_wandb_exports_is_read(head: str, row: str, tmp_path: Path) -> None:
+    assert mean_of(write(tmp_path, "wandb.csv", table(head, row))) == pytest.approx(2.5)
+
+
+def test_an_export_of_wandb_without_a_time_or_of_several_runs_is_refused(tmp_path: Path) -> None:
+    loss = write(tmp_path, "loss.csv", table(f'"Step",{RUN.format("train/loss")}', '"{i}",1,1,1'))
+    with pytest.raises(UsageError, match=r"export a chart over Relative Time \(Process\)"):
+        read_table(loss, {})
+    head = '"Step","brisk-4 - step_time","lucky-3 - step_time"'
+    two = write(tmp_path, "two.csv", table(head, '"{i}",1.0,2.0'))
+    with pytest.raises(UsageError, match="2 runs: brisk-4, lucky-3"):
+        read_table(two, {})
+    assert mean_of(two, time="lucky-3 - step_time") == pytest.approx(2.0)
+
+
+def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path: Path) -> None:
+    """As its page exports them; an evaluation, logged later in the step, does not set the clock."""
+    head = "run_id,key,value,step,timestamp"
+    late = "".join(f"a1,eval_loss,1.5,{i},{1714557690000 + 2500 * i}\n" for i in range(0, 400, 100))
+    text = f"{head}\n{late}" + table(head, "a1,loss,1.5,{i},{ms}").partition("\n")[2]
+    path = write(tmp_path, "mlflow.csv", text)
+    assert mean_of(path) == pytest.approx(2.5)
+    other = "".join(f"b2,loss,1.5,{i},{1714557600000 + 9 * i}\n" for i in range(9))
+    with pytest.raises(UsageError, match="2 runs"):
+        read_table(write(tmp_path, "runs.csv", text + other), {})
+
+
+def test_elapsed_times_of_llama_factory(tmp_path: Path) -> None:
+    rows = (
+        {
+            "current_steps": 10 * i,
+            "loss": 1.2,
+            "elapsed_time": f"0:{7 * i // 6:02}:{70 * i % 60:02}",
+        }
+        for i in range(1, 50)
+    )
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    assert mean_of(write(tmp_path, "trainer_log.jsonl", text)) == pytest.approx(7.0, rel=0.01)
 
 
 @pytest.mark.parametrize("tag", ["perf/step_time", "loss"])
