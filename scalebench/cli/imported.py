@@ -1,6 +1,5 @@
 """``scalebench import``."""
 
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import DURATION, POSITIVE
+from scalebench.cli.options import DURATION, POSITIVE, with_settings
 from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
 from scalebench.errors import ExitCode, ScalebenchError, UsageError, unknown_name
 from scalebench.records.paths import config_file
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from scalebench.importing.job import Told
 
 SETTINGS = ("gpus", "batch-per-gpu", "seq", "gpu")
-_SETTING = re.compile(r"[:,]([a-z-]+)=([^:,]+)$")
 
 
 def _columns(_: click.Context, __: click.Parameter, given: Sequence[str]) -> dict[str, str]:
@@ -92,14 +90,11 @@ def _named(text: str, flags: dict[str, Any]) -> "tuple[Path, Told]":
     """Return a log and what is said of it."""
     from scalebench.importing.job import Told
 
-    own: dict[str, str] = {}
-    while not Path(text).exists() and (found := _SETTING.search(text)):
-        own.setdefault(found[1], found[2])
-        text = text[: found.start()]
+    path, own = with_settings(text)
     for name in own:
         if name not in SETTINGS:
             raise unknown_name("setting behind a LOG", name, SETTINGS)
-    return Path(text), Told(
+    return path, Told(
         gpus=_count(own["gpus"]) if "gpus" in own else None,
         batch_per_gpu=_number(own, "batch-per-gpu") or flags["batch_per_gpu"],
         seq=_number(own, "seq") or flags["seq"],

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -174,6 +175,18 @@ MESSAGE_SIZE = Value("size", _message_bytes)
 CPU_SHARES = Value("CORES", _cpu_shares, of_many=True)
 """Kinds of values: ``1,2,4``, ``ddp,fsdp``, ``2.5``, ``10m`` in seconds, ``2%``, ``50mbit`` in
 bits per second, ``4Mi`` in bytes, ``0.2`` of a core for all ranks or one number for each."""
+
+
+_SETTING = re.compile(r"[:,]([a-z_-]+)=([^:,]+)$")
+
+
+def with_settings(text: str) -> tuple[Path, dict[str, str]]:
+    """Return the path and the settings of ``path:name=value,name=value``."""
+    own: dict[str, str] = {}
+    while not Path(text).exists() and (found := _SETTING.search(text)):
+        own.setdefault(found[1], found[2])
+        text = text[: found.start()]
+    return Path(text), own
 
 
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:

@@ -90,10 +90,9 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
     checkpoints: how often to save, and what failures leave of the time. Exit code 3: nothing in the
     run supports a projection.
     """
-    from scalebench.analysis.projection.project import NothingToProject
     from scalebench.analysis.projection.project import project as project_run
     from scalebench.analysis.projection.recovery import FailureRates, project_recovery
-    from scalebench.analysis.projection.rows import Projection
+    from scalebench.analysis.projection.rows import NothingToProject, Projection
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
     from scalebench.costmodel.links.profile import LinkProfile

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import CPU_SHARES, FRACTION, MEMORY_SIZE, Count, as_run_launcher
+from scalebench.cli.options import (
+    CPU_SHARES,
+    FRACTION,
+    MEMORY_SIZE,
+    Count,
+    as_run_launcher,
+    with_settings,
+)
 from scalebench.cli.run import virtual_hosts_from
 from scalebench.cli.view import emit_for_terminal, emit_json, say, writing
 from scalebench.errors import UsageError
@@ -38,8 +45,8 @@ MOST_GPUS = 2**17
 @click.option(
     "--measured",
     metavar="FILE|RUN",
-    type=click.Path(path_type=Path),
-    help="With --gpu-type: rows of your cluster to fit to, a CSV file or a run.",
+    help="With --gpu-type: rows of your cluster to fit to, a CSV file or a run; what imported logs "
+    "do not say stands behind it: RUN:tensor=2,zero=1.",
 )
 @click.option(
     "--options", metavar="NAME=VALUE,…", help="Of your framework: launch=compiled,attention=flash."
@@ -134,6 +141,7 @@ def _request(flags: dict[str, Any]) -> "tuple[VirtualHosts | None, SearchRequest
         hosts = virtual_hosts_from({**rest, **flags, "link": rate})
     elif flags["cpus_per_rank"] is not None:
         raise UsageError("--cpus-per-rank is for virtual hosts: add --launcher lab.")
+    measured, columns = with_settings(flags["measured"] or "")
     return hosts, SearchRequest(
         world_size=flags["gpus"],
         workload=flags["workload"],
@@ -147,7 +155,8 @@ def _request(flags: dict[str, Any]) -> "tuple[VirtualHosts | None, SearchRequest
         margin=flags["margin"],
         hosts=hosts,
         run=flags["run_folder"],
-        measured=flags["measured"],
+        measured=measured if flags["measured"] else None,
+        columns=columns,
         options=flags["options"],
     )
 

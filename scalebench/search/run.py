@@ -1,8 +1,8 @@
 """Search: what is asked, the job that comes of it, the result."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,8 @@ from scalebench.search.calibration import calibrated_job, find_run, summaries_he
 from scalebench.search.choice import choice_at, choices
 from scalebench.search.configurations import model_of_configuration
 from scalebench.search.devices.fit import UNFITTED, Fit, activation_ratio, fit_rows, fit_told
-from scalebench.search.devices.measured import measured_rows
 from scalebench.search.devices.parameters import Parameters
+from scalebench.search.devices.sources import LogColumns, measured_rows
 from scalebench.search.job import (
     CHECKPOINTING,
     PRECISIONS,
@@ -76,6 +76,7 @@ class SearchRequest:
         run: The run to start from; None: the newest that fits, or a short one.
         measured: Rows of the user's own cluster, to which the model of ``gpu_type`` is fitted: a
             CSV file, or a run folder.
+        columns: Of rows that were read from logs, what these do not say.
         options: Of the framework, `Framework` as ``launch=compiled,attention=flash``.
     """
 
@@ -93,6 +94,7 @@ class SearchRequest:
     run: Path | None = None
     best: int = 10
     measured: Path | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
     options: str | None = None
 
 
@@ -191,7 +193,9 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
 
     fit, told = UNFITTED, "the model of a device with its defaults; --measured fits it to rows"
     if request.measured is not None:
-        rows = measured_rows(request.measured, request.gpu_type)
+        shape = None if request.workload is None else start.model
+        own = LogColumns(request.columns, shape, known.framework)
+        rows = measured_rows(request.measured, request.gpu_type, own)
         fit = fit_rows(rows, job_of, request.gpu_type)
         told = fit_told(fit, rows, request.measured, request.gpu_type)
         ratio = activation_ratio(rows, job_of, request.gpu_type)
@@ -199,6 +203,8 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         told += f"; activations take {ratio:.3g} of what is counted" * any(
             row.memory_gb for row in rows
         )
+        if shape is not None and (request.measured / "imported.json").exists():
+            told += "; what logs do not say of their model is that of --workload"
     job = job_of(request.gpu_type, fit.of(request.gpu_type))
     return replace(job, speed=replace(job.speed, told=told)), fit
 

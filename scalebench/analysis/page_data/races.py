@@ -90,7 +90,8 @@ def extrapolate(run: StoredRun, summary: Summary) -> Extrapolation:
         base = project(run, sizes, summary=summary)
     except ScalebenchError as reason:
         return Extrapolation(None, {}, _after_the_folder(str(reason), run))
-    return Extrapolation(base, dict(_changed(run, summary, sizes)))
+    changed = {} if run.imported is not None else dict(_changed(run, summary, sizes))
+    return Extrapolation(base, changed)
 
 
 def _changed(

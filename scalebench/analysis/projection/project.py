@@ -23,7 +23,13 @@ from scalebench.analysis.prediction_intervals import (
     typical_error,
 )
 from scalebench.analysis.prediction_scores import compared_rows
-from scalebench.analysis.projection.rows import MeasuredShard, ProjectedRow, Projection
+from scalebench.analysis.projection.from_logs import project_logs
+from scalebench.analysis.projection.rows import (
+    MeasuredShard,
+    NothingToProject,
+    ProjectedRow,
+    Projection,
+)
 from scalebench.analysis.projection.starts import cases_at_one, start_of
 from scalebench.analysis.rows.at_one_rank import AtOneRank, PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable
@@ -35,7 +41,7 @@ from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.links.topology import Topology
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
-from scalebench.errors import ExitCode, ScalebenchError, UsageError
+from scalebench.errors import UsageError
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.spec import Cell
@@ -77,12 +83,6 @@ def contention_notes(found: Sequence[MeasuredContention]) -> tuple[str, ...]:
     )
 
 
-class NothingToProject(ScalebenchError):
-    """A run that supports no projection."""
-
-    exit_code = ExitCode.INCONCLUSIVE
-
-
 def project(
     run: StoredRun,
     world_sizes: Sequence[int],
@@ -110,8 +110,10 @@ def project(
         UsageError: A number of ranks below 2, or hierarchical without a topology.
         NothingToProject: No case supports a projection; the text says why.
     """
-    _check(run, world_sizes, topology, what_if)
+    _check(run, world_sizes, topology, what_if, noise_scale)
     summary = summary or summarise(run)
+    if run.imported is not None:
+        return _of_logs(run, summary, world_sizes, topology, what_if, profile)
     scores = compared_rows(summary.rows)
     links = _links(run, topology, profile, what_if)
     own_links = Context.link_of(run) if topology is None and profile is None else None
@@ -133,9 +135,11 @@ def project(
             bare = replace(bare, contention=contended.factor)
             contentions.append(contended)
         plain = _plain_step(summary.rows, cell.row_key)
-        scale = noise_scale_of_workload(summary.rows, cell.workload.name)
-        if noise_scale is not None:
-            scale = Estimate(value=noise_scale, low=noise_scale, high=noise_scale, n=1)
+        scale = (
+            noise_scale_of_workload(summary.rows, cell.workload.name)
+            if noise_scale is None
+            else Estimate(value=noise_scale, low=noise_scale, high=noise_scale, n=1)
+        )
         for world_size in world_sizes:
             there = one.cell_at(world_size)
             place = {"suite": cell.suite, "case": cell.case, "world_size": world_size}
@@ -174,12 +178,18 @@ def project(
 
 
 def _check(
-    run: StoredRun, world_sizes: Sequence[int], topology: Topology | None, what_if: WhatIf
+    run: StoredRun,
+    world_sizes: Sequence[int],
+    topology: Topology | None,
+    what_if: WhatIf,
+    noise_scale: float | None,
 ) -> None:
-    if run.imported is not None:
-        raise NothingToProject(
+    changes = replace(what_if, hierarchical=False).described()
+    changes += [] if noise_scale is None else [f"a noise scale of {noise_scale:g}"]
+    if run.imported is not None and changes:
+        raise UsageError(
             f"{run.paths.root} was read from logs, which do not say what computation and "
-            "communication take: nothing can be projected from it."
+            f"communication take. Leave out: {', '.join(changes)}."
         )
     below = [n for n in world_sizes if n < 2]
     if below:
@@ -188,6 +198,20 @@ def _check(
         )
     if what_if.hierarchical and topology is None:
         raise UsageError("--hierarchical needs --topology, which says which ranks share a node.")
+
+
+def _of_logs(
+    run: StoredRun,
+    summary: Summary,
+    world_sizes: Sequence[int],
+    topology: Topology | None,
+    what_if: WhatIf,
+    profile: LinkProfile | None,
+) -> Projection:
+    if topology is None and profile is None:
+        return project_logs(run, summary, world_sizes)
+    links = _links(run, topology, profile, what_if)
+    return project_logs(run, summary, world_sizes, links, _links_note(topology, profile))
 
 
 def _links(

@@ -2,8 +2,15 @@
 
 from scalebench.analysis.prediction_intervals import PREDICTION_CONFIDENCE
 from scalebench.analysis.projection.recovery import ProjectedRecovery
+from scalebench.errors import ExitCode, ScalebenchError
 from scalebench.records.base import Record
 from scalebench.stats import Estimate
+
+
+class NothingToProject(ScalebenchError):
+    """A run that supports no projection."""
+
+    exit_code = ExitCode.INCONCLUSIVE
 
 
 class MeasuredShard(Record):

@@ -33,12 +33,14 @@ def render_projection(
         return screen.text()
     has_bubbles = any(row.bubble_s for row in projection.rows)
     has_memory = any(row.share and row.share.peak_memory_bytes for row in projection.rows)
+    has_parts = any(row.exposed_transfer_s is not None for row in rows)
     has_loss = any(row.speedup_to_loss for row in projection.rows)
     needed = any(row.statistical_efficiency not in (None, 1.0) for row in rows)
     wide = screen.width >= 100 + 10 * (has_bubbles + has_memory + 2 * has_loss)
     shown = {
         **{"bubble": has_bubbles, "speedup to a loss": has_loss, "samples needed": needed},
         **{"peak memory": has_memory, "batch all/rank": wide},
+        **dict.fromkeys(("slower computation", "transfer"), has_parts),
     }
     kept = [column for column in COLUMNS if shown.get(column.name, True)]
     screen.table(kept, rows, (*(DISPENSABLE if has_loss else ()), *FOLDED))

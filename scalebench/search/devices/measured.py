@@ -14,15 +14,12 @@ from typing import Any, Literal, cast
 import numpy as np
 from pydantic import Field, ValidationError
 
-from scalebench.costmodel.device_peaks import peak_flops
 from scalebench.errors import UsageError
 from scalebench.records.files import read_text
-from scalebench.records.summary import Summary
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.job import Framework, Job
 from scalebench.search.model import Models, SearchModel
-from scalebench.search.space import DEFAULT_BUCKET_MB, Candidates, Floats, Ints
-from scalebench.search.speed import DEVICE_TYPES, device_type
+from scalebench.search.space import Candidates, Floats, Ints
 
 NEEDED = ("gpus", "layers", "width", "heads", "sequence", "batch")
 SPEEDS = ("step_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
@@ -244,124 +241,8 @@ def measured_s(rows: Sequence[MeasuredRow]) -> Floats:
     return np.array([row.step_s for row in rows])
 
 
-def measured_rows(path: Path, gpu: str) -> list[MeasuredRow]:
-    """Return the rows of a CSV file or a run folder.
-
-    Args:
-        path: Of either.
-        gpu: Device of rows that name none.
-
-    Raises:
-        UsageError: There are none, or one cannot be; the text says why.
-    """
-    rows = _rows_of_run(path) if path.is_dir() else read_rows(path)
-    if not rows:
-        raise UsageError(f"{path} has no measured row. Give a CSV file or a run on GPUs.")
-    _refuse_contradictions(path, rows)
-    for number, row in enumerate(rows, 2):
-        device = device_type(row.gpu or gpu)
-        peak = peak_flops(device.name, "bfloat16") or peak_flops(device.name, "float16")
-        assert peak is not None, "every device type has one"
-        part = row.model.flops_per_sample * row.batch / row.gpus / row.step_s / peak
-        if not 5e-4 < part < (2.0 if row.matrices == "fp8" else 1.0):
-            raise UsageError(
-                f"{path}, line {number}: {row.step_s:g} s a step would be {100 * part:.2g} % of "
-                f"the published peak. Is it in another unit, or its model another?"
-            )
-        if row.memory_gb * 1e9 > 1.1 * device.memory_bytes:
-            raise UsageError(
-                f"{path}, line {number}: memory_gb {row.memory_gb:g} is more than the "
-                f"{device.memory_bytes / 1e9:g} GB of {device.name}. Give it in 10^9 bytes."
-            )
-    return rows
-
-
-def _rows_of_run(path: Path) -> list[MeasuredRow]:
-    from scalebench.analysis.run import load_run
-    from scalebench.analysis.summarise import summarise
-
-    run = load_run(path)
-    if run.imported is not None:
-        raise UsageError(
-            f"{path} was read from logs, which do not say how the model was divided. Give its rows "
-            f"as a CSV file instead, with the columns {', '.join(NEEDED)} and step_s."
-        )
-    if run.info.spec.device != "cuda":
-        raise UsageError(
-            f"{path} was measured on {run.info.spec.device}: give a run on GPUs, or a CSV file."
-        )
-    devices = run.info.environment.get("devices") or [{}]
-    name = str(devices[0].get("name", ""))
-    gpu = next((short for short, known in DEVICE_TYPES.items() if known.name in name), "")
-    found = rows_of_summary(summarise(run), gpu)
-    if not found:
-        raise UsageError(
-            f"{path} has no row in 16 bits of a built-in transformer. Measure one: scalebench run "
-            "ddp --workload gpt-124m --dtype bfloat16."
-        )
-    return found
-
-
-def rows_of_summary(summary: Summary, gpu: str) -> list[MeasuredRow]:
-    """Return the rows that the search knows: transformers in 16 bits, with the usual buckets."""
-    from scalebench.search.scores import choice_of_row, is_scored, model_of
-
-    found = []
-    for row in summary.rows:
-        model, choice = model_of(row.workload), choice_of_row(row)
-        if not is_scored(row) or row.step_s is None or model is None or isinstance(choice, str):
-            continue
-        if choice.precision != "bfloat16" or choice.bucket_mb != DEFAULT_BUCKET_MB:
-            continue
-        names = ("tensor", "context", "pipeline", "expert", "zero", "chunks", "checkpointing",
-                 "precision", "context_method")  # fmt: skip
-        given = {name: getattr(choice, name) for name in names}
-        if choice.pipeline > 1:
-            given["schedule"] = choice.schedule
-        replicas = choice.data * choice.shard * choice.expert
-        found.append(
-            MeasuredRow(
-                **given,
-                gpu=gpu,
-                launch="compiled" if row.strategy_settings.get("compile") else "eager",
-                gpus=row.world_size,
-                layers=model.layers,
-                width=model.width,
-                heads=model.heads,
-                sequence=model.context,
-                vocabulary=model.vocabulary,
-                experts=model.experts,
-                top_k=model.top_k,
-                batch=row.global_batch,
-                microbatch=row.global_batch // replicas // choice.microbatches,
-                shard=choice.shard,
-                gathered_bytes=4,
-                step_s=row.step_s.value,
-                memory_gb=(row.peak_memory_bytes or 0) / 1e9,
-            )
-        )
-    return found
-
-
 def configuration(row: MeasuredRow) -> str:
     """Return all of a row but what was measured of it."""
     same = {"step_s": 1.0, "memory_gb": 0.0}
     same |= {"microbatch": 0, "shard": 0, "kv_heads": 0, "inner": 0}  # their defaults are others'
     return f"{row.model} {row.choice} {row.model_copy(update=same)}"
-
-
-APART = 1.25
-"""Rows of one configuration that differ by more contradict one another: steps of a quiet cluster
-differ by a few percent from one job to the next."""
-
-
-def _refuse_contradictions(path: Path, rows: Sequence[MeasuredRow]) -> None:
-    seen: dict[str, tuple[int, float]] = {}
-    for number, row in enumerate(rows, 2):
-        line, step_s = seen.setdefault(configuration(row), (number, row.step_s))
-        times = max(row.step_s / step_s, step_s / row.step_s)
-        if times > APART:
-            raise UsageError(
-                f"{path}, lines {line} and {number}: one configuration takes {step_s:.3g} and "
-                f"{row.step_s:.3g} s a step. Remove the wrong row, or measure it again."
-            )

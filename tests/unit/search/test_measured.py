@@ -18,8 +18,9 @@ from scalebench.search.devices.fit import (
     predicted_bytes,
     predicted_s,
 )
-from scalebench.search.devices.measured import measured_rows, row_of, rows_of_summary
+from scalebench.search.devices.measured import row_of
 from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
+from scalebench.search.devices.sources import measured_rows, rows_of_summary
 from scalebench.search.job import Job
 from scalebench.search.links import LinkValues, NominalLinks
 from scalebench.search.ranking import search

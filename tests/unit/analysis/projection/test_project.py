@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.projection.project import NothingToProject, project
+from scalebench.analysis.projection.project import project
+from scalebench.analysis.projection.rows import NothingToProject
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.costmodel.what_if import WhatIf, with_buckets

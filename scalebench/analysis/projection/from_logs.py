@@ -1,0 +1,169 @@
+"""A run that was read from logs, at sizes that no log is of: how its steps grow goes on.
+
+A log has no parts of a step. So two numbers, neither negative, are fitted to the steps at each N,
+by least squares of relative errors: ``T(N) = a·w(N) + c·x(N)``, w the samples of a rank and x the
+doublings ``log2 N``, or what an all-reduce takes on links that are named. Each size beyond the
+second is also predicted from the smaller ones: how far off that is makes the interval.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.optimize import nnls
+
+from scalebench import units
+from scalebench.analysis.prediction_intervals import Compared, half_width, typical_error
+from scalebench.analysis.projection.rows import NothingToProject, ProjectedRow, Projection
+from scalebench.analysis.run import StoredRun
+from scalebench.costmodel.links.times import LinkTimes, NoFit
+from scalebench.records.summary import Row, Summary
+from scalebench.stats import Estimate, Variance, quantile
+
+MESSAGE_BYTES = 25 * 2**20
+"""Of the all-reduce whose time grows as what a step loses: DDP's usual bucket."""
+Growth = Callable[[int], float]
+
+
+def project_logs(
+    run: StoredRun,
+    summary: Summary,
+    world_sizes: Sequence[int],
+    links: LinkTimes | None = None,
+    links_note: str = "",
+) -> Projection:
+    """Project a run that was read from logs.
+
+    Args:
+        run: Whose logs.
+        summary: Of the run.
+        world_sizes: Numbers of ranks.
+        links: Whose all-reduce grows as what a step loses; None: the same with each doubling.
+        links_note: Where they are from.
+
+    Raises:
+        NothingToProject: The logs do not support it; the text says why.
+    """
+    rows = [row for row in summary.rows if row.status == "ok"]
+    reasons = [
+        next(filter(None, (row.unavailable.get(n) for n in ("step_s", "efficiency"))), None)
+        for row in rows
+    ]
+    why = next(filter(None, reasons), None)
+    if why is None and len(rows) < 2:
+        why = "the logs are of one N, and growth needs a second one"
+    if why is None and not all(row.global_batch for row in rows):
+        why = "the batch of a step is not known: import with --batch-per-gpu"
+    if why is None and len({(row.workload, row.num_parameters) for row in rows}) > 1:
+        why = "the logs are of several models"
+    if why is not None:
+        raise NothingToProject(f"{run.paths.root} supports no projection: {why}.")
+
+    def growth(world_size: int) -> float:
+        if links is None:
+            return math.log2(world_size)
+        return links("all_reduce", world_size, MESSAGE_BYTES).time_s
+
+    try:
+        fitted = _fitted(rows, growth)
+        errors = [
+            math.log(_step_s(_fitted(rows[:i], growth), rows[i], growth) / _value(rows[i]))
+            for i in range(2, len(rows))
+        ]
+    except NoFit as reason:
+        raise NothingToProject(f"{run.paths.root} supports no projection: {reason}.") from reason
+    compared = [Compared(error, Variance(0.0, math.inf)) for error in errors]
+    made = [_projected(rows, n, fitted, growth, compared) for n in world_sizes]
+    grows = (
+        f"what a step loses grows as an all-reduce of {units.bytes_(MESSAGE_BYTES)} on {links_note}"
+        if links is not None
+        else "a step loses the same time with every doubling of N"
+    )
+    sizes = ", ".join(str(row.world_size) for row in rows)
+    base = rows[0].world_size
+    return Projection(
+        run_id=summary.run_id,
+        assumptions=(
+            f"fitted to the logs at N = {sizes}: {grows}",
+            *([f"efficiency relative to N = {base}"] if base > 1 else []),
+            *dict.fromkeys(_batch_note(rows) for row in made if row.step_s),
+        ),
+        typical_error=typical_error(compared),
+        num_scored=len(compared),
+        rows=tuple(made),
+    )
+
+
+def _value(row: Row) -> float:
+    assert row.step_s is not None, "rows without a step are refused"
+    return row.step_s.value
+
+
+def _fitted(rows: Sequence[Row], growth: Growth) -> tuple[float, float]:
+    """Return seconds of a sample on a rank, and of a unit of growth."""
+    steps = np.array([_value(row) for row in rows])
+    work = np.array([row.global_batch / row.world_size for row in rows])
+    grown = np.array([growth(row.world_size) for row in rows])
+    scale = max(float(grown.max()), 1e-12)
+    (each, more), _ = nnls(np.column_stack((work, grown / scale)) / steps[:, None], 1 + 0 * steps)
+    return float(each), float(more) / scale
+
+
+def _step_s(fitted: tuple[float, float], at: Row, growth: Growth) -> float:
+    return fitted[0] * at.global_batch / at.world_size + fitted[1] * growth(at.world_size)
+
+
+def _batch_at(rows: Sequence[Row], world_size: int) -> int:
+    last = rows[-1]
+    return last.rank_batch * world_size if last.scaling == "weak" else last.global_batch
+
+
+def _batch_note(rows: Sequence[Row]) -> str:
+    if rows[0].scaling in ("weak", "strong"):
+        return f"{rows[0].scaling} scaling"
+    return f"a batch of {rows[-1].global_batch} samples, as at N = {rows[-1].world_size}"
+
+
+def _projected(
+    rows: Sequence[Row],
+    world_size: int,
+    fitted: tuple[float, float],
+    growth: Growth,
+    compared: Sequence[Compared],
+) -> ProjectedRow:
+    first, last = rows[0], rows[-1]
+    batch = _batch_at(rows, world_size)
+    place = {"suite": last.suite, "case": last.case, "world_size": world_size}
+    place |= {"global_batch": batch, "rank_batch": batch // world_size}
+    if batch < world_size and last.rank_batch:
+        return ProjectedRow(**place, reason=f"a batch of {batch} has no sample for each rank")
+    there = last.model_copy(update=place)
+    try:
+        step_s = _step_s(fitted, there, growth)
+    except NoFit as reason:
+        return ProjectedRow(**place, reason=str(reason))
+    ideal_s = _value(first) * batch / world_size * first.world_size / first.global_batch
+    ends = [abs(math.log2(world_size / row.world_size)) for row in (first, last)]
+    beyond = 0.0 if first.world_size <= world_size <= last.world_size else min(ends)
+    reach = half_width(_noise(last.step_s), compared, max(1.0, beyond))
+    ends_s: dict[str, float | str] = {
+        "interval_reason": "a third N is needed to see how far off the growth is"
+    }
+    if reach is not None:
+        ends_s = {"low_s": step_s * math.exp(-reach), "high_s": step_s * math.exp(reach)}
+    return ProjectedRow(
+        **place,
+        step_s=step_s,
+        throughput=batch / step_s,
+        efficiency=ideal_s / step_s,
+        ideal_s=ideal_s,
+        **ends_s,
+    )
+
+
+def _noise(step: Estimate | None) -> Variance:
+    """Return the variance of a measured step's logarithm; 0 where it has no interval."""
+    if step is None or not step.low or not step.high:
+        return Variance(0.0, math.inf)
+    dof = step.n - 1 or math.inf
+    return Variance((math.log(step.high / step.low) / 2 / float(quantile(dof))) ** 2, dof)

@@ -1,0 +1,239 @@
+"""Where measured rows are from: a CSV file, a run on GPUs, or a run that was read from logs."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from scalebench.costmodel.device_peaks import peak_flops
+from scalebench.errors import UsageError, unknown_name
+from scalebench.records.imported import ImportedLog, ImportedRun
+from scalebench.records.summary import Summary
+from scalebench.search.devices.measured import (
+    NEEDED,
+    MeasuredRow,
+    configuration,
+    read_rows,
+    row_of,
+)
+from scalebench.search.job import USUAL, Framework
+from scalebench.search.model import SearchModel
+from scalebench.search.space import DEFAULT_BUCKET_MB
+from scalebench.search.speed import DEVICE_TYPES, device_type
+
+
+@dataclass(frozen=True)
+class LogColumns:
+    """What a user says of rows that were read from logs; a log itself counts first.
+
+    Attributes:
+        columns: Column → value, as text.
+        model: That was trained; None: not said.
+        framework: Its options.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    model: SearchModel | None = None
+    framework: Framework = USUAL
+
+
+def measured_rows(path: Path, gpu: str, told: LogColumns | None = None) -> list[MeasuredRow]:
+    """Return the rows of a CSV file or a run folder.
+
+    Args:
+        path: Of either.
+        gpu: Device of rows that name none.
+        told: Of a run that was read from logs: what these do not say.
+
+    Raises:
+        UsageError: There are none, or one cannot be; the text says why.
+    """
+    told = told or LogColumns()
+    rows = _rows_of_run(path, gpu, told) if path.is_dir() else read_rows(path)
+    if told.columns and not (path / "imported.json").exists():
+        given = ", ".join(told.columns)
+        raise UsageError(f"{path} has its own columns. Leave out what stands behind it: {given}.")
+    if not rows:
+        raise UsageError(f"{path} has no measured row. Give a CSV file or a run on GPUs.")
+    first, word = (1, "row") if path.is_dir() else (2, "line")
+    _refuse_contradictions(path, rows, first, word)
+    for number, row in enumerate(rows, first):
+        device = device_type(row.gpu or gpu)
+        peak = peak_flops(device.name, "bfloat16") or peak_flops(device.name, "float16")
+        assert peak is not None, "every device type has one"
+        part = row.model.flops_per_sample * row.batch / row.gpus / row.step_s / peak
+        if not 5e-4 < part < (2.0 if row.matrices == "fp8" else 1.0):
+            raise UsageError(
+                f"{path}, {word} {number}: {row.step_s:g} s a step would be {100 * part:.2g} % of "
+                f"the published peak. Is it in another unit, or its model another?"
+            )
+        if row.memory_gb * 1e9 > 1.1 * device.memory_bytes:
+            raise UsageError(
+                f"{path}, {word} {number}: memory_gb {row.memory_gb:g} is more than the "
+                f"{device.memory_bytes / 1e9:g} GB of {device.name}. Give it in 10^9 bytes."
+            )
+    return rows
+
+
+def _rows_of_run(path: Path, gpu: str, told: LogColumns) -> list[MeasuredRow]:
+    from scalebench.analysis.run import load_run
+    from scalebench.analysis.summarise import summarise
+
+    run = load_run(path)
+    if run.imported is not None:
+        return _rows_of_logs(path, run.imported, gpu, told)
+    if run.info.spec.device != "cuda":
+        raise UsageError(
+            f"{path} was measured on {run.info.spec.device}: give a run on GPUs, or a CSV file."
+        )
+    devices = run.info.environment.get("devices") or [{}]
+    found = rows_of_summary(summarise(run), _short_name(str(devices[0].get("name", "")), gpu))
+    if not found:
+        raise UsageError(
+            f"{path} has no row in 16 bits of a built-in transformer. Measure one: scalebench run "
+            "ddp --workload gpt-124m --dtype bfloat16."
+        )
+    return found
+
+
+def _short_name(name: str, gpu: str) -> str:
+    """Return a device as ``--gpu-type`` has it, ``gpu`` where several fit; empty: none does."""
+    fits = [short for short, known in DEVICE_TYPES.items() if known.name in name]
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    fits = fits or [short for short in DEVICE_TYPES if short.split("-")[0] in words]
+    return gpu if gpu in fits else next(iter(fits), "")
+
+
+EXACT = ("layers", "width", "heads", "experts")
+OF_LOGS = (*NEEDED[1:], "tensor", "pipeline", "zero", "microbatch")
+"""What has to be said of a row: by a log, or by the user."""
+
+
+def _rows_of_logs(path: Path, run: ImportedRun, gpu: str, told: LogColumns) -> list[MeasuredRow]:
+    """Return a row of each log.
+
+    Raises:
+        UsageError: The logs and the user do not say all, or say different things.
+    """
+    for name in told.columns:
+        if name not in MeasuredRow.model_fields or name in ("gpu", "gpus", "step_s"):
+            allowed = [n for n in MeasuredRow.model_fields if n not in ("gpu", "gpus", "step_s")]
+            raise unknown_name("column of --measured", name, allowed)
+    rows = []
+    for log in run.logs:
+        said = _said_of(log, gpu)
+        shape = {} if told.model is None else _shape_of(told.model)
+        if any(said.get(name, value) != value for name, value in shape.items() if name in EXACT):
+            shape = {}  # another model is searched than that of the logs
+        for name, value in told.columns.items():
+            if str(said.get(name, value)) != value:
+                raise UsageError(
+                    f"{path}: {log.name} says {name} {said[name]}, and {name}={value} was given."
+                )
+        row = {**dict(told.framework), **shape, **told.columns, **said}
+        lacks = [name for name in OF_LOGS if name not in row]
+        if lacks:
+            raise UsageError(
+                f"{path}: {log.name} does not say {', '.join(lacks)}. Add what was trained: "
+                f"--measured {path}:{','.join(f'{name}=…' for name in lacks)}; --workload gives "
+                "the shape of a model."
+            )
+        try:
+            rows.append(row_of(row))
+            assert rows[-1].choice
+        except ValueError as error:
+            first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise UsageError(f"{path}, {log.name}: {first}.") from error
+    return rows
+
+
+def _shape_of(model: SearchModel) -> dict[str, object]:
+    names = ("layers", "width", "heads", "vocabulary", "kv_heads", "inner", "gated", "tied",
+             "experts", "top_k")  # fmt: skip
+    return {name: getattr(model, name) for name in names}
+
+
+def _said_of(log: ImportedLog, gpu: str) -> dict[str, object]:
+    """Return what a log says of its row, as columns."""
+    names = {"hidden": "width", "seq": "sequence", "global_batch": "batch"}
+    numbers = {**log.model, "seq": log.seq, "global_batch": log.global_batch}
+    said: dict[str, object] = {
+        names.get(name, name): round(value)
+        for name, value in numbers.items()
+        if isinstance(value, float) and names.get(name, name) in MeasuredRow.model_fields
+    }
+    if log.gpu and not _short_name(log.gpu, gpu):
+        raise UsageError(
+            f"{log.name} is of {log.gpu}, whose data sheet is not known. Known: "
+            f"{', '.join(DEVICE_TYPES)}."
+        )
+    said |= {"gpu": _short_name(log.gpu, gpu), "gpus": log.world_size}
+    if log.step_s:
+        said["step_s"] = float(np.average(log.step_s, weights=log.counts))
+    elif log.tokens_per_s or log.samples_per_s:
+        name = "tokens_per_s" if log.tokens_per_s else "samples_per_s"
+        said[name] = getattr(log, name)
+    else:
+        raise UsageError(f"{log.name} has no step: {log.no_steps}.")
+    return said
+
+
+def rows_of_summary(summary: Summary, gpu: str) -> list[MeasuredRow]:
+    """Return the rows that the search knows: transformers in 16 bits, with the usual buckets."""
+    from scalebench.search.scores import choice_of_row, is_scored, model_of
+
+    found = []
+    for row in summary.rows:
+        model, choice = model_of(row.workload), choice_of_row(row)
+        if not is_scored(row) or row.step_s is None or model is None or isinstance(choice, str):
+            continue
+        if choice.precision != "bfloat16" or choice.bucket_mb != DEFAULT_BUCKET_MB:
+            continue
+        names = ("tensor", "context", "pipeline", "expert", "zero", "chunks", "checkpointing",
+                 "precision", "context_method")  # fmt: skip
+        given = {name: getattr(choice, name) for name in names}
+        if choice.pipeline > 1:
+            given["schedule"] = choice.schedule
+        replicas = choice.data * choice.shard * choice.expert
+        found.append(
+            MeasuredRow(
+                **given,
+                gpu=gpu,
+                launch="compiled" if row.strategy_settings.get("compile") else "eager",
+                gpus=row.world_size,
+                layers=model.layers,
+                width=model.width,
+                heads=model.heads,
+                sequence=model.context,
+                vocabulary=model.vocabulary,
+                experts=model.experts,
+                top_k=model.top_k,
+                batch=row.global_batch,
+                microbatch=row.global_batch // replicas // choice.microbatches,
+                shard=choice.shard,
+                gathered_bytes=4,
+                step_s=row.step_s.value,
+                memory_gb=(row.peak_memory_bytes or 0) / 1e9,
+            )
+        )
+    return found
+
+
+APART = 1.25
+"""Rows of one configuration that differ by more contradict one another: steps of a quiet cluster
+differ by a few percent from one job to the next."""
+
+
+def _refuse_contradictions(path: Path, rows: Sequence[MeasuredRow], first: int, word: str) -> None:
+    seen: dict[str, tuple[int, float]] = {}
+    for number, row in enumerate(rows, first):
+        line, step_s = seen.setdefault(configuration(row), (number, row.step_s))
+        times = max(row.step_s / step_s, step_s / row.step_s)
+        if times > APART:
+            raise UsageError(
+                f"{path}, {word}s {line} and {number}: one configuration takes {step_s:.3g} and "
+                f"{row.step_s:.3g} s a step. Remove the wrong row, or measure it again."
+            )
