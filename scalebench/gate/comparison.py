@@ -119,7 +119,12 @@ class Comparison:
         return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
                     decides=self.decides, shared=self.rounds or name == "efficiency",
                     runs=self.base_runs, hosts=math.log1p(self.host_allowance),
-                    jobs=self.base_row.strategy == self.new_row.strategy == "imported")  # fmt: skip
+                    jobs=self.of_jobs)  # fmt: skip
+
+    @property
+    def of_jobs(self) -> bool:
+        """Whether both sides are whole jobs, read from their logs."""
+        return self.base_row.strategy == self.new_row.strategy == "imported"
 
     def _ratio(self, difference: float | None) -> float | None:
         if difference is None or self.base is None:
@@ -148,7 +153,8 @@ class Comparison:
             further_launches=judgement.further_launches,
             run_sd=self._ratio(judgement.run_sd),
         )
-        return replace(told, reason=_reason(told, judgement), no_worse=told.verdict == "not worse")
+        reason = _reason(told, judgement, self.of_jobs)
+        return replace(told, reason=reason, no_worse=told.verdict == "not worse")
 
     def explained(self, verdict: RowVerdict, explanation: Sequence[str]) -> RowVerdict:
         """Add the explanation where there is something to explain."""
@@ -158,10 +164,15 @@ class Comparison:
         return replace(verdict, explanation=tuple(explanation) if wanted else ())
 
 
-def _reason(verdict: RowVerdict, judgement: Judgement) -> str:
+def _reason(verdict: RowVerdict, judgement: Judgement, of_jobs: bool) -> str:
     tolerance = f"tolerance of {units.rough_percent(verdict.floor or 0)}"
     if verdict.verdict == "inconclusive":
         few = min(verdict.base_launches, verdict.new_launches)
+        if of_jobs:
+            return (
+                f"{few} log a side: how much jobs of the same code differ is not in it; import the "
+                "logs of three or more jobs of each"
+            )
         launches = f"{few} launch{'' if few == 1 else 'es'} a side"
         return f"{launches}: too few to show how much launches differ; use --repeats 5"
     if judgement.objection:
