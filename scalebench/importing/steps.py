@@ -156,8 +156,7 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     ok = np.isfinite(time) & (time > 0) & ~(columns["skipped"] > 0)
     if not ok.any():
         ok = np.isfinite(time) & (time > 0)
-    counts = np.broadcast_to(np.float64(stride), len(time))
-    return _cleaned(time, counts, ok, averaged and stride > 1, PAUSE)
+    return _cleaned(time, stride, ok, averaged and stride > 1, PAUSE)
 
 
 def _grows(time: Floats) -> bool:
@@ -187,15 +186,15 @@ def _of_micro_batches(time: Floats, end: Floats) -> Steps:
     if len(ends) < 2:
         return Steps(why_none="no line ends a step of micro-batches")
     sums = np.diff(np.concatenate([[0.0], np.cumsum(ok)[ends]]))
-    found = _cleaned(sums, np.ones(len(sums)), sums > 0, False, PAUSE)
+    found = _cleaned(sums, 1.0, sums > 0, False, PAUSE)
     found.kept = np.empty(0, bool)
     return found
 
 
 def _cleaned(
-    time: Floats, counts: Floats, ok: NDArray[np.bool_], averaged: bool, pause: float
+    time: Floats, each: float, ok: NDArray[np.bool_], averaged: bool, pause: float
 ) -> Steps:
-    """Return times without those of the beginning that differ, and without pauses."""
+    """Return times, of so many steps each, without pauses and the first ones that differ."""
     kept, values = ok.copy(), time[ok]
     warmup = warmup_of(values)
     for _ in range(warmup):
@@ -205,9 +204,9 @@ def _cleaned(
     long = values > pause * typical
     paused = float((values[long] - typical).sum())
     kept[kept] = ~long
-    return Steps(
-        values[~long], counts[kept], "printed", averaged, kept, warmup, (int(long.sum()), paused)
-    )
+    values, number = values[~long], int(long.sum())
+    counts = np.broadcast_to(np.float64(each), len(values))
+    return Steps(values, counts, "printed", averaged, kept, warmup, (number, paused))
 
 
 def warmup_of(values: Floats) -> int:
@@ -290,7 +289,7 @@ def _by_rate(columns: dict[str, Floats], work: float | None) -> Steps:
     if work is None or not np.isfinite(rate).any():
         return Steps(source="rate")
     time = work / np.where(rate > 0, rate, np.nan)
-    found = _cleaned(time, np.ones(len(time)), np.isfinite(time), False, PAUSE)
+    found = _cleaned(time, 1.0, np.isfinite(time), False, PAUSE)
     found.source = "rate"
     return found
 
