@@ -200,9 +200,8 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         told = fit_told(fit, rows, request.measured, request.gpu_type)
         ratio = activation_ratio(rows, job_of, request.gpu_type)
         known = replace(known, activation_ratio=ratio)
-        told += f"; activations take {ratio:.3g} of what is counted" * any(
-            row.memory_gb for row in rows
-        )
+        if any(row.memory_gb for row in rows):
+            told += f"; activations take {ratio:.3g} of what is counted"
         if shape is not None and (request.measured / "imported.json").exists():
             told += "; what logs do not say of their model is that of --workload"
     job = job_of(request.gpu_type, fit.of(request.gpu_type))

@@ -150,6 +150,11 @@ def test_the_study_of_the_document_is_the_field_s(in_process: Scalebench, projec
     assert llama.strip() in done.stdout
     page = (project / "study" / "report.html").read_text()
     assert "the clock counts" in page and "maskrcnn-benchmark" in page
+    assert "Predicted, not measured" in page  # at more ranks
+    said = re.sub(r"<(script|style)\b.*?</\1>|<[^>]+>", " ", page, flags=re.S)
+    for word in ("traced", "--no-trace", "virtual hosts", "NVML", "the strategy itself",
+                 "inspecting launch", "baseline's activations"):  # fmt: skip
+        assert word not in said, re.findall(f".{{60}}{word}.{{60}}", said, re.S)
 
 
 def test_the_examples_of_the_document(scalebench: Scalebench, project: Path) -> None:
@@ -171,14 +176,23 @@ def test_the_examples_of_the_document(scalebench: Scalebench, project: Path) -> 
         assert done.returncode == 0, (export, done.stderr)
 
 
+def write_logs(folder: Path, side: str, ms: float, head: str = "", repeats: int = 4) -> list[str]:
+    """Write logs of a job on 1 and 8 GPUs and return them as import takes them."""
+    logs = []
+    for repeat in range(repeats):
+        for n in (1, 8):
+            times = (ms + 10 * (n > 1) + (i * 7 + repeat * 3) % 5 for i in range(40))
+            lines = [f"iter {i}: loss 4.0, time {t:.2f}ms" for i, t in enumerate(times)]
+            (folder / f"{side}{repeat}-{n}.log").write_text(head + "\n".join(lines) + "\n")
+            logs.append(f"{side}{repeat}-{n}.log:gpus={n}")
+    return logs
+
+
 def test_an_imported_run_is_judged_by_the_gate(in_process: Scalebench, project: Path) -> None:
-    for side, ms in (("base", 500), ("slow", 560)):
-        for repeat in range(4):
-            for n in (1, 8):
-                times = (ms + 10 * (n > 1) + (i * 7 + repeat * 3) % 5 for i in range(40))
-                lines = [f"iter {i}: loss 4.0, time {t:.2f}ms" for i, t in enumerate(times)]
-                (project / f"{side}{repeat}-{n}.log").write_text("\n".join(lines) + "\n")
-        logs = [f"{side}{r}-{n}.log:gpus={n}" for r in range(4) for n in (1, 8)]
+    smi = "| NVIDIA-SMI {0}     Driver Version: {0}     CUDA Version: 12.2 |\n"
+    for side, ms, driver in (("base", 500, "535.183"), ("slow", 560, "535.183"),
+                             ("other", 560, "580.126")):  # fmt: skip
+        logs = write_logs(project, side, ms, smi.format(driver))
         done = in_process("import", *logs, "--batch-per-gpu", "4", "--out", side, "--no-report")
         assert done.returncode == 0, done.stderr
     slower = in_process("gate", "--baseline", "base", "slow")
@@ -187,11 +201,140 @@ def test_an_imported_run_is_judged_by_the_gate(in_process: Scalebench, project: 
     assert same.returncode in (0, 3)
     assert in_process("compare", "base", "slow").returncode == 0
     assert in_process("history", "base", "slow").returncode == 0
-    unknown = in_process("project", "base", "--gpus", "64")
-    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (3, 1)
-    assert "read from logs" in unknown.stderr
-    divided = in_process("search", "--measured", "base", "--gpus", "8", "--gpu-type", "h100")
-    assert divided.returncode == 2 and "CSV file" in divided.stderr
+    driver = in_process("gate", "--baseline", "base", "other")
+    assert driver.returncode == 3 and "not comparable" in driver.stdout
+    assert "driver: 535.183 in the baseline, 580.126" in driver.stdout
+    allowed = in_process("gate", "--baseline", "base", "other", "--allow-mismatch", "driver")
+    assert allowed.returncode == 1, allowed.stdout
+
+
+def test_one_log_a_side_decides_nothing_and_says_what_would(
+    in_process: Scalebench, project: Path
+) -> None:
+    for side, ms in (("base", 500), ("slow", 900)):
+        in_process("import", *write_logs(project, side, ms, repeats=1), "--out", side,
+                   "--batch-per-gpu", "4", "--no-report")  # fmt: skip
+    judged = in_process("gate", "--baseline", "base", "slow", "--all")
+    assert judged.returncode == 3, judged.stdout
+    told = " ".join(judged.stdout.split())
+    assert "1 log a side: how much jobs of the same code differ is not in it" in told
+    assert "--repeats" not in told
+
+
+def growing(folder: Path, *sizes: int) -> list[str]:
+    """Write logs of weak scaling that loses 25 ms with every doubling, of a model of Megatron."""
+    head = (
+        "  num_layers ........ 24\n  hidden_size ....... 2048\n  padded_vocab_size . 51200\n"
+        "  seq_length ........ 1024\n  num_attention_heads . 16\n  micro_batch_size .. 8\n"
+        "  tensor_model_parallel_size .. 1\n  pipeline_model_parallel_size .. 1\n"
+    )
+    for n in sizes:
+        ms = 1000 + 25 * (n.bit_length() - 1)
+        lines = (
+            f" iteration {i:8d}/ 100 | elapsed time per iteration (ms): {ms + i % 3}.0 | "
+            f"global batch size: {8 * n} | lm loss: 9.1E+00 |\n"
+            for i in range(1, 30)
+        )
+        (folder / f"of-{n}.log").write_text(f"  world_size ........ {n}\n{head}{''.join(lines)}")
+    return [f"of-{n}.log" for n in sizes]
+
+
+def test_sizes_that_no_log_is_of_are_projected(in_process: Scalebench, project: Path) -> None:
+    in_process("import", *growing(project, 8, 16, 32, 64), "--out", "grown", "--no-report")
+    done = in_process("project", "grown", "--gpus", "128,512", "--json")
+    found = json.loads(done.stdout)
+    first, last = found["rows"]
+    assert (first["global_batch"], first["rank_batch"]) == (1024, 8)
+    assert first["step_s"] == pytest.approx(1.176, rel=0.005)
+    assert last["step_s"] == pytest.approx(1.226, rel=0.005)
+    assert first["efficiency"] == pytest.approx(1.076 / 1.176, rel=0.005)
+    assert found["num_scored"] == 2 and first["low_s"] < first["step_s"] < first["high_s"]
+    assert last["high_s"] / last["low_s"] > first["high_s"] / first["low_s"]
+    table = in_process("project", "grown", "--gpus", "128").stdout
+    words = " ".join(table.split())
+    assert "predicted, not measured; fitted to the logs at N = 8, 16, 32, 64" in words
+    assert "relative to N = 8" in words and "transfer" not in words
+    links = in_process("project", "grown", "--gpus", "128", "--topology", "dgx-h100")
+    assert links.returncode == 0
+    assert "an all-reduce of" in " ".join(links.stdout.split())
+    two = growing(project, 8, 16)
+    in_process("import", *two, "--out", "two", "--no-report")
+    told = in_process("project", "two", "--gpus", "32").stdout
+    assert "no interval: a third N is needed" in " ".join(told.split())
+    in_process("import", two[0], "--out", "one", "--no-report")
+    for words, code, word in (
+        (["one", "--gpus", "16"], 3, "one N"),
+        (["grown", "--gpus", "128", "--gradient-bits", "8"], 2, "gradients of 8 bits"),
+        (["grown", "--gpus", "128", "--noise-scale", "8"], 2, "a noise scale of 8"),
+    ):
+        refused = in_process("project", *words)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (code, 1), refused.stderr
+        assert word in refused.stderr
+
+
+def test_imported_rows_fit_the_search_s_model(in_process: Scalebench, project: Path) -> None:
+    in_process("import", *growing(project, 8, 16, 32), "--out", "grown", "--no-report")
+    search = ("search", "--gpus", "64", "--gpu-type", "a100", "--workload", "gpt-1.3b")
+    refused = in_process(*search, "--measured", "grown")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+    assert "does not say zero" in refused.stderr and "--measured grown:zero=…" in refused.stderr
+    done = in_process(*search, "--measured", "grown:zero=1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "fitted to 3 rows of grown" in done.stdout
+    for column, word in (
+        ("zero=1,layers=12", "of-8.log says layers 24, and layers=12 was given"),
+        ("zero=1,colour=2", "colour"),
+        ("zero=x", "integer"),
+    ):
+        refused = in_process(*search, "--measured", f"grown:{column}")
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+        assert word in refused.stderr
+
+
+def test_efficiency_per_token_and_per_flop(in_process: Scalebench, project: Path) -> None:
+    """The batch per GPU halves, or the model grows: only work per second can be compared."""
+    for n, batch, layers, ms, tflops in ((8, 64, 24, 1000, 200), (16, 64, 48, 640, 180)):
+        lines = (
+            f" iteration {i:8d}/ 100 | elapsed time per iteration (ms): {ms}.0 | throughput per GPU"
+            f" (TFLOP/s/GPU): {tflops}.0 | global batch size: {batch} | lm loss: 9.1E+00 |\n"
+            for i in range(1, 30)
+        )
+        head = f"world_size ... {n}\nseq_length ... 1024\n"
+        (project / f"token-{n}.log").write_text(
+            head + "".join(lines).replace("64 |", f"{64 + n} |")
+        )
+        head += f"num_layers ... {layers}\n"
+        lines = (line for line in (project / f"token-{n}.log").read_text().splitlines(True)[2:])
+        (project / f"flop-{n}.log").write_text(head + "".join(lines))
+    tokens, _ = summary_of(in_process, "token-8.log", "token-16.log", "--per", "token")
+    rate = [(64 + n) * 1024 / s for n, s in ((8, 1.0), (16, 0.64))]
+    assert [row["tokens_per_s"]["value"] for row in tokens["rows"]] == pytest.approx(rate)
+    assert tokens["rows"][1]["efficiency"]["value"] == pytest.approx(rate[1] / rate[0] / 2)
+    refused, _ = summary_of(in_process, "flop-8.log", "flop-16.log", "--per", "token")
+    assert "--per flop compares FLOP/s" in refused["rows"][1]["unavailable"]["efficiency"]
+    flops, _ = summary_of(in_process, "flop-8.log", "flop-16.log", "--per", "flop")
+    assert flops["rows"][1]["efficiency"]["value"] == pytest.approx(180 / 200)
+
+
+def test_transformers_says_the_batch_of_all_ranks(in_process: Scalebench, project: Path) -> None:
+    """Of each device, times ranks, times accumulation: the trainer's header has the product."""
+    head = (
+        "[INFO|trainer.py:2134] 2024-05-01 10:00:00,123 >> ***** Running training *****\n"
+        "  Instantaneous batch size per device = 4\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = 128\n"
+        "  Gradient Accumulation steps = 4\n  Total optimization steps = 300\n"
+    )
+    bars = "\r".join(
+        f" {i // 3}%|# | {i}/300 [{2 * i // 60:02}:{2 * i % 60:02}<05:45,  2.00s/it]"
+        for i in range(1, 300)
+    )
+    (project / "hf.log").write_text(head + bars + "\n")
+    (row,) = summary_of(in_process, "hf.log:gpus=8")[0]["rows"]
+    assert (row["global_batch"], row["rank_batch"]) == (128, 16)
+    assert row["step_s"]["value"] == pytest.approx(2.0, rel=0.01)
+    assert row["throughput"]["value"] == pytest.approx(64, rel=0.01)
+    other = in_process("import", "hf.log:gpus=8", "--batch-per-gpu", "4")
+    assert other.returncode == 2 and "says that a step has 128 samples" in other.stderr
 
 
 def test_bad_logs_are_one_line_each_and_the_rest_is_read(

@@ -372,8 +372,9 @@ def conclude_extrapolation(extrapolation: Extrapolation, suite: str) -> str:
     if error is not None:
         off = f"; this run's predictions are off by {predictions.percent(error)} (root mean square)"
     most = f", the most of {len(last)} cases" if len(last) > 1 else ""
+    source = "the cost model" if extrapolation.changed else "the growth of the steps"
     return (
-        f"At N={best.world_size} the cost model gives {wording.plain(best.case, 64)}"
+        f"At N={best.world_size} {source} gives {wording.plain(best.case, 64)}"
         f" {100 * (best.efficiency or 0.0):.3g} % efficiency{span}{most}{off}."
     )
 

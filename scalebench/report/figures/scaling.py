@@ -377,7 +377,8 @@ def steps_sentence(rows: Sequence[Row]) -> str:
         if len(middles) > 1 and median(middles) > 0:
             spreads.append(((max(middles) - min(middles)) / median(middles), row))
     if not spreads:
-        return "Each case has one launch: how much launches differ is unknown."
+        what = ("log", "logs") if wording.of_logs(rows) else ("launch", "launches")
+        return "Each case has one {}: how much {} differ is unknown.".format(*what)
     spread, row = max(spreads, key=lambda pair: pair[0])
     return (
         f"The step times of launches differ most in {wording.plain(row.case, 64)} on"

@@ -207,8 +207,8 @@ def general(summary: Summary) -> tuple[str, ...]:
 
 
 def _could_be_traced(rows: Sequence[Row]) -> bool:
-    """Whether some rows come from a suite that traces steps: one that saves traces none."""
-    saving = {row.suite for row in rows if row.recovery is not None}
+    """Whether some rows are of a suite that traces steps: one that saves, and logs, have none."""
+    saving = {r.suite for r in rows if r.recovery is not None or wording.of_logs([r])}
     return any(row.suite not in saving for row in rows)
 
 

@@ -69,6 +69,8 @@ def _wrapper_cost(rows: Sequence[Row], headline: Row | None) -> list[str]:
     single = next((row for row in rows if row.world_size == 1 and row.efficiency), None)
     if single is None or single.efficiency is None or wording.is_baseline(single):
         return []
+    if wording.of_logs([single]):  # it is the job itself
+        return []
     said = f"On one rank the strategy itself {_cost(single.efficiency)}"
     wrapped = headline.efficiency_wrapped if headline and headline.world_size > 1 else None
     if wrapped is not None:

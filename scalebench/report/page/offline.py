@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 
 from scalebench.report.words import wording
 from scalebench.report.words.plain_text import printable
-from scalebench.report.words.terms import definitions
+from scalebench.report.words.terms import OF_LOGS, definitions
 
 
 def render_offline(
@@ -87,7 +87,7 @@ def _environment() -> Environment:
     environment.filters["tied"] = _tied
     environment.filters["jointed"] = _jointed
     environment.filters["term"] = _term
-    environment.globals["definitions"] = definitions
+    environment.globals |= {"definitions": definitions, "words_of_logs": OF_LOGS}
     return environment
 
 

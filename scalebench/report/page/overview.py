@@ -139,7 +139,7 @@ def _loss(heads: Sequence[Row], rows: Sequence[Row]) -> str:
         return one.share(step.value)
     budgets = [row.budget for row in heads if row.budget]
     if not budgets:
-        never_traced = all(row.recovery is not None for row in heads)
+        never_traced = all(r.recovery is not None or wording.of_logs([r]) for r in heads)
         return "" if never_traced else "not known: no step was traced"
     if not any(budget.closes for budget in budgets):
         return "not known: traced steps were unlike the others"

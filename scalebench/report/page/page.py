@@ -272,6 +272,8 @@ def _facts(environment: dict[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str
     """Return the environment as titled groups of name and value, however deep it is."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, value in environment.items():
+        if name == "imported":  # a switch, nothing of the machine
+            continue
         nested = isinstance(value, dict | list) and any(
             isinstance(item, dict) for item in (value, *value)
         )

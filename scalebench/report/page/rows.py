@@ -156,7 +156,9 @@ def row_views(
                 strip=strip(row, full),
                 finding=judge_case([row], rows),
                 sections=tuple(
-                    one for one in _sections(row_id, row, charts, page_data) if one.full
+                    one
+                    for one in _sections(row_id, row, charts, page_data)
+                    if one.full and not (one.absent and wording.of_logs([row]))
                 ),
                 marks=tuple((explain(name), details(row, name)) for name in marks(row)),
                 operations=_operations(row),

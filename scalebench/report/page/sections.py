@@ -169,7 +169,7 @@ def sections(material: Material) -> tuple[Section, ...]:
         _power(material),
         _extrapolation(material),
     )
-    trained = bool(material.rows)
+    trained = bool(material.rows) and not wording.of_logs(material.rows)
     return tuple(one for one in made if one.blocks or (one.absent and trained))
 
 
@@ -320,6 +320,8 @@ def _ranks(material: Material) -> Section:
 def _memory(material: Material) -> Section:
     blocks = []
     for index, suite, rows in material.suites():
+        if wording.of_logs(rows):  # the table of results has their peaks
+            continue
         drawn = material.chart(_memory_kind(material.environment), index, rows)
         counted = memory.tables(rows)
         batches = max_batch_table(rows, material.largest_batches)

@@ -55,6 +55,9 @@ WORDS: Mapping[str, str] = {
 }
 """Word on the page → the same in the tables of the document, without its marks."""
 
+OF_LOGS = (*tuple(WORDS)[:11], "strong scaling", "weak scaling")
+"""Those that a run read from logs has."""
+
 HEADER = {"---", "word", "field"}
 """What stands in the first column of a table's head."""
 

@@ -262,6 +262,11 @@ def _sharded_over(found: Wrapper) -> list[str]:
     ]
 
 
+def of_logs(rows: Iterable[Row]) -> bool:
+    """Tell whether all rows were read from logs, where no scalebench ran."""
+    return all(row.strategy == "imported" for row in rows)
+
+
 def is_baseline(row: Row) -> bool:
     """Whether the row is the bare model that efficiencies are measured against."""
     return row.strategy == "plain"
