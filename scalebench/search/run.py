@@ -193,8 +193,8 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
 
     fit, told = UNFITTED, "the model of a device with its defaults; --measured fits it to rows"
     if request.measured is not None:
-        shape = None if request.workload is None else start.model
-        own = LogColumns(request.columns, shape, known.framework)
+        model = start.model if request.workload else None
+        own = LogColumns(request.columns, model, known.framework)
         rows = measured_rows(request.measured, request.gpu_type, own)
         fit = fit_rows(rows, job_of, request.gpu_type)
         told = fit_told(fit, rows, request.measured, request.gpu_type)
@@ -202,7 +202,7 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         known = replace(known, activation_ratio=ratio)
         if any(row.memory_gb for row in rows):
             told += f"; activations take {ratio:.3g} of what is counted"
-        if shape is not None and (request.measured / "imported.json").exists():
+        if model and (request.measured / "imported.json").exists():
             told += "; what logs do not say of their model is that of --workload"
     job = job_of(request.gpu_type, fit.of(request.gpu_type))
     return replace(job, speed=replace(job.speed, told=told)), fit
