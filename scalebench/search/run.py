@@ -201,7 +201,7 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         ratio = activation_ratio(rows, job_of, request.gpu_type)
         known = replace(known, activation_ratio=ratio)
         if any(row.memory_gb for row in rows):
-            told += f"; activations take {ratio:.3g} of what is counted"
+            told += f"; activations take {ratio:.3g} times what is counted"
         if model and (request.measured / "imported.json").exists():
             told += "; what logs do not say of their model is that of --workload"
     job = job_of(request.gpu_type, fit.of(request.gpu_type))
