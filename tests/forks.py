@@ -146,6 +146,8 @@ def become(request: Mapping[str, Any]) -> None:
     sys.stderr = sys.__stderr__ = io.TextIOWrapper(open(2, "wb", closefd=False))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
     fork_zygotes()
+    if "." in module:
+        sys.modules.pop(module, None)  # else runpy warns that it is there
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
