@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.attach.checks.replicas import num_copies
+from scalebench.worker.attach.checks.replicas import num_copies, square
 
 MOST_LOSSES = 32
 """So many are kept, the first ones."""
@@ -117,13 +117,12 @@ def _are_cleared(optimizers: Sequence[Any]) -> bool:
 
 def _squares(optimizers: Sequence[Any]) -> float | None:
     """Return this rank's part of the squared norm of all gradients; None: there are none."""
-    total: Any = 0.0
+    total = 0.0
     for p in _with_gradients(optimizers):
         own = _own_part(p.grad)
         if own.layout is torch.strided and own.numel():
-            norm = torch.linalg.vector_norm(own.detach(), dtype=torch.float64)
-            total = total + norm**2 / num_copies(p)
-    return float(total) or None
+            total += square(own.detach()) / num_copies(p)
+    return total or None
 
 
 def divided_by(loss: Any) -> tuple[float | None, str | None]:

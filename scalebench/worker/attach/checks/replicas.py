@@ -320,9 +320,13 @@ def _sums(chunk: Sequence[Held]) -> list[float]:
     flat = [one.reshape(-1) for one in known if one.numel() and not one.is_complex()]
     rows = [row for one in flat for row in _rows(one)]
     total = sum(float(p.sum(1, dtype=wide).sum(dtype=torch.float64)) for p, wide in rows)
-    norms = [torch.linalg.vector_norm(p, dim=1, dtype=wide) for p, wide in rows]
-    squares = sum(float(one.square().sum(dtype=torch.float64)) for one in norms)
-    return [sum(map(_bits, flat)), total, squares**0.5]
+    return [sum(map(_bits, flat)), total, sum(map(square, flat)) ** 0.5]
+
+
+def square(tensor: Any) -> float:
+    """Return the squared norm of a tensor."""
+    norms = [torch.linalg.vector_norm(p, dim=1, dtype=to) for p, to in _rows(tensor.reshape(-1))]
+    return sum(float(one.square().sum(dtype=torch.float64)) for one in norms)
 
 
 def _bits(flat: Any) -> int:
