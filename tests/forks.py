@@ -105,7 +105,7 @@ def import_all() -> None:
     import scalebench
 
     for found in pkgutil.walk_packages(scalebench.__path__, "scalebench."):
-        if not found.name.endswith(("__main__", "pytest_plugin")):
+        if not found.name.endswith(("__main__", "pytest_plugin", "cli.gallery")):
             with suppress(ImportError):  # a framework that is not installed
                 importlib.import_module(found.name)
     from scalebench.worker import jobs
