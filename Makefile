@@ -187,7 +187,6 @@ $(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
 	  'ray[train]' docker docstring_parser pyre-extensions tabulate
 	$(FRAMEWORKS_PIP) --no-deps torchx
 	$(FRAMEWORKS_PIP) --no-deps --target $(FRAMEWORKS_VENV)/images torchvision timm
-	@$(FRAMEWORKS_VENV)/bin/python -m compileall -q -j 0 $(FRAMEWORKS_VENV)/lib >/dev/null || true
 	@touch $@
 
 $(HTA_STAMP):
