@@ -488,6 +488,7 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
             ],
         ),
         ("sharp", (), [IN_SYNC]),
+        ("slices", FAST, ["checks: in sync"]),
         (
             "buffer+summed+each+dropout",
             (),
@@ -508,6 +509,7 @@ def test_how_a_script_trains_is_told(
     assert [f"script, N=2: {one}" for one in told if one not in said] == []
     assert said.count("CHECK") == sum("CHECK" in one for one in told)
     assert ways != "sharp" or "no_sync" not in said  # each of its passes has to be sent
+    assert ("samples not counted" in said) is (ways == "slices")
 
 
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"

@@ -151,7 +151,12 @@ def _differ(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _divides_data(first: RankRecord, num_ranks: int, least: int = 1) -> bool:
-    """Tell whether each rank has samples of its own, by its wrappers and process groups."""
+    """Tell whether each rank has samples of its own, by its wrappers and process groups.
+
+    A script that takes its part of each batch itself is not known from what its loader hands over.
+    """
+    if first.facts.get("trains_on_part"):
+        return False
     wrappers = first.facts.get("wrappers") or ()
     kinds = [one.get("kind") for one in wrappers]
     layers = [one for one in first.facts.get("groups") or () if 1 < one["ranks"] < num_ranks]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
-from scalebench.worker.attach.checks.data import Fed
+from scalebench.worker.attach.checks.data import Fed, Prints, rows_of
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
@@ -74,7 +74,7 @@ class _Feed:
         self.sampler: Any = None
         self.drawn = 0
         self.learns = True
-        self.prints: tuple[int, list[int]] | None = None
+        self.prints: Prints | None = None
         self.begins: Any = None
         self._begins_with_samples: bool | None = None
         self.clear()
@@ -182,7 +182,7 @@ class Batches:
                 self.seen.begins(last.begins)
                 last.begins = None
             if last.prints is not None:
-                self.seen.trained_on(*last.prints)
+                self.seen.trained_on(last.prints)
                 last.prints = None
             self.loader = last.settings
             for feed in learning:
@@ -286,10 +286,12 @@ class Inputs:
 
     Attributes:
         elements: So far; None: it is not known.
+        rows: Of what was given, by the shape of one row.
     """
 
     def __init__(self) -> None:
         self.elements: int | None = 0
+        self.rows: Counter[tuple[int, ...]] = Counter()
         self._patches = Patches()
         self._inside = False
 
@@ -307,6 +309,7 @@ class Inputs:
             self._inside = True
             try:
                 self.elements += _elements([args, kwargs], DEEPEST)
+                self.rows += rows_of([args, kwargs])
                 return original(module, *args, **kwargs)
             finally:
                 self._inside = False

@@ -194,6 +194,8 @@ def rank_fields(
         for mean in (_mean([f.samples for f in fed]), _mean([f.tokens for f in fed]))
     )
     asked = _script(cell).samples_per_step
+    if raw.get("trains_on_part"):  # the model is given fewer rows than the loader hands over
+        samples = tokens = None
     if asked is not None:
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
         values = {**sizes, "rank_batch": cell.rank_batch}
@@ -218,6 +220,7 @@ def rank_fields(
             "microbatches": _usual([f.batches for f in fed]) or None,
             "backwards_per_step": backwards,
             "input_elements": raw["input_elements"],
+            "trains_on_part": bool(raw.get("trains_on_part")),
             "exchange_every": raw.get("exchange_every"),
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,

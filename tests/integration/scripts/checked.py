@@ -33,7 +33,7 @@ dist.init_process_group("gloo")
 rank, num_ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(256, 32), torch.randint(0, 10, (256,)))
-sampler = None if {"data", "shuffled"} & set(ways) else DistributedSampler(data)
+sampler = None if {"data", "shuffled", "slices"} & set(ways) else DistributedSampler(data)
 draw = torch.Generator().manual_seed(rank)  # "shuffled": each rank draws from all samples
 loader = DataLoader(data, batch, "shuffled" in ways, sampler, generator=draw)
 held_out = DataLoader(data, 8, sampler=DistributedSampler(data))  # evaluated in one order
@@ -74,6 +74,8 @@ for epoch in range(100_000):
     with torch.no_grad():
         model(next(iter(held_out))[0])
     for number, (inputs, labels) in enumerate(loader, 1):
+        if "slices" in ways:  # all ranks read the same, and each takes its part
+            inputs, labels = inputs[rank::num_ranks], labels[rank::num_ranks]
         is_last = number % every == 0
         wait = "each" not in ways and not is_last
         with wrapped.no_sync() if wait and not is_sharded else contextlib.nullcontext():

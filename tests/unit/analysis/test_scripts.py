@@ -133,7 +133,7 @@ def part_shared(*samplers):
         fed = Fed()
         fed.begins(sampler)
         for batch in islice(DataLoader(data, 4, sampler=sampler), 10):
-            fed.trained_on(*fed.prints_of([batch], len(batch)))
+            fed.trained_on(fed.prints_of([batch], len(batch)))
         known = facts | {"checks": NOTED | fed.noted() | {"took_s": 0.001 * rank}}
         ranks.append(make_record(rank, (0.1,) * 4, loss=[], gaps=[], facts=known))
     made = make_result(cell(len(samplers)), 0.1).model_copy(update={"ranks": ranks})

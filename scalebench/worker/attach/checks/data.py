@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -63,6 +64,23 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
         yield from _tensors(list(vars(value).values()), depth - 1)
 
 
+class Prints(NamedTuple):
+    """What a batch is recognised by, its samples, and how many rows it has; see `rows_of`."""
+
+    batch: int
+    samples: list[int]
+    rows: Counter[tuple[int, ...]]
+
+
+def rows_of(value: Any) -> Counter[tuple[int, ...]]:
+    """Return the rows of all tensors of two dimensions or more, by the shape of one row."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for tensor in _tensors(value, 4):
+        if tensor.dim() > 1:
+            found[tuple(tensor.shape[1:])] += tensor.shape[0]
+    return found
+
+
 class Fed:
     """Notes what was trained on first, and whether each epoch has an order of its own.
 
@@ -71,30 +89,33 @@ class Fed:
         repeats: Epochs of a distributed sampler that had the order of the one before, because
             nothing called ``set_epoch``.
         took_s: Seconds that the prints took so far.
+        rows: Shape without its first dimension → rows of such tensors in the batches.
     """
 
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.repeats = 0
         self.took_s = 0.0
+        self.rows: Counter[tuple[int, ...]] = Counter()
         self._samples: list[list[int]] = []
         self._num_epochs = 0
         self._epochs: dict[int, Any] = {}
 
-    def prints_of(self, batch: Any, num_samples: int | None) -> tuple[int, list[int]] | None:
-        """Return the prints of a batch and of its samples; None: enough were trained on."""
+    def prints_of(self, batch: Any, num_samples: int | None) -> Prints | None:
+        """Return the prints of a batch; None: enough were trained on."""
         if len(self.batches) >= MOST_BATCHES:
             return None
         began_s = time.perf_counter()
-        found = print_of(batch), prints_of_samples(batch, num_samples)
+        found = Prints(print_of(batch), prints_of_samples(batch, num_samples), rows_of(batch))
         self.took_s += time.perf_counter() - began_s
         return found
 
-    def trained_on(self, batch: int, samples: list[int]) -> None:
+    def trained_on(self, prints: Prints) -> None:
         """Note the prints of a batch; of its samples only in the first epoch, where each is new."""
-        self.batches.append(batch)
+        self.batches.append(prints.batch)
+        self.rows += prints.rows
         if self._num_epochs <= 1:
-            self._samples.append(samples)
+            self._samples.append(prints.samples)
 
     def noted(self) -> dict[str, Any]:
         """Return what is compared between ranks.
