@@ -42,6 +42,7 @@ def main():
     ends = []
     try:
         while len(ends) < arguments.steps:
+            sampler.set_epoch(len(ends))
             for inputs, labels in loader:
                 optimizer.zero_grad()
                 loss_of(model(inputs), labels).backward()
