@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,8 @@ def step_profiler(device: str) -> Any:
     CPU every thread is recorded, from torch 2.6 on. On a GPU callbacks run on the thread that waits
     for them, and kernels are seen wherever they begin.
     """
+    # torch 2.11 warns of a second cycle where there is one.
+    warnings.filterwarnings("ignore", "Warning: Profiler clears events")
     activities, config = [ProfilerActivity.CPU], None
     if device == "cuda":
         activities.append(ProfilerActivity.CUDA)
