@@ -207,28 +207,35 @@ def _regret_words(found: Experiment) -> str:
 
 
 def render_against(found: Sequence[AgainstReference], width: int, color: bool, plain: bool) -> str:
-    """Return how rows stand against published or own results, a sentence for each."""
+    """Return how rows stand against published or own results; what is said of several, once."""
     screen = Screen(width, color, plain)
+    places: dict[str, list[str]] = {}
     for one in found:
-        place = f"{wording.plain(one.case, 64)} on {one.world_size}"
-        here, there = one.here, one.reference
-        if here is None or there is None:
-            screen.line(f"{place}: nothing is compared: {wording.plain(one.reason or '', 200)}")
-            continue
-        how = [f"under {there.strategy}"] if there.strategy else []
-        how += [f"in {there.precision}"] if there.precision else []
-        told = wording.plain(" ".join([_job(there), *how, f"({there.source})"]), 300)
-        if one.part is None:
-            screen.line(f"{place}: nothing is compared. Nearest: {told}. Here: {_job(here)}.")
-            continue
-        said = [f"{place}: {units.rough_percent(one.part.value)} of what {told}."]
-        said += [f"Fastest of {one.num_alike} that are alike."] if one.num_alike > 1 else []
-        said += [f"Here: {_job(here)}."] if _job(here) != _job(there) else []
-        screen.line(" ".join(said))
+        places.setdefault(_held_words(one), []).append(
+            f"{wording.plain(one.case, 64)} on {one.world_size}"
+        )
+    for words, named in places.items():
+        screen.line(f"{wording.joined(named)}: {words}")
     return screen.text()
 
 
-def _job(one: Reference) -> str:
+def _held_words(one: AgainstReference) -> str:
+    here, there = one.here, one.reference
+    if here is None or there is None:
+        return f"nothing is compared: {wording.plain(one.reason or '', 200)}"
+    how = [f"under {there.strategy}"] if there.strategy else []
+    how += [f"in {there.precision}"] if there.precision else []
+    verb = "" if one.part is None else "reach "
+    told = wording.plain(" ".join([_job(there, verb), *how, f"({there.source})"]), 300)
+    if one.part is None:
+        return f"nothing is compared. Nearest: {told}. Here: {_job(here)}."
+    said = [f"{units.rough_percent(one.part.value)} of what {told}."]
+    said += [f"Fastest of {one.num_alike} that are alike."] if one.num_alike > 1 else []
+    said += [f"Here: {_job(here)}."] if _job(here) != _job(there) else []
+    return " ".join(said)
+
+
+def _job(one: Reference, verb: str = "") -> str:
     size = units.count(one.parameters)
     tokens = f"{one.sequence:,} tokens a sample"
-    return f"{one.gpus} × {one.gpu.upper()} reach with a {size} model of {tokens}"
+    return f"{one.gpus} × {one.gpu.upper()} {verb}with a {size} model of {tokens}"
