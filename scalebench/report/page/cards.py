@@ -86,6 +86,7 @@ class Segment:
 
     Attributes:
         width: Percent of the strip.
+        points: How much it is, with its unit.
         sure: Its interval excludes zero; else it is hatched.
     """
 
@@ -104,7 +105,7 @@ class Strip:
     Attributes:
         segments: Empty: the budget does not close, or nothing is missing.
         text: The same in words.
-        total: What is lost, percent of the step; empty: not drawn.
+        total: What they come to, with its unit; empty: not drawn.
     """
 
     segments: tuple[Segment, ...]
@@ -139,7 +140,7 @@ def strip(row: Row, full: float) -> Strip | None:
             part.name,
             PART_COLORS[part.key],
             round(100 * budget.share(part) / full, 2),
-            causes.points(budget.share(part)),
+            f"{causes.points(budget.share(part))} %",
             causes.certain(row, budget, part),
         )
         for part in shown
@@ -150,8 +151,8 @@ def strip(row: Row, full: float) -> Strip | None:
         + ("" if causes.certain(row, budget, part) else " (uncertain)")
         for part in shown
     ]
-    total = causes.points(budget.gap)
-    return Strip(segments, f"{total} % of a step is lost: {', '.join(told) or 'none'}.", total)
+    total = f"{causes.points(budget.gap)} %"
+    return Strip(segments, f"{total} of a step is lost: {', '.join(told) or 'none'}.", total)
 
 
 @dataclass(frozen=True)

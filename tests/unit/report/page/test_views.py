@@ -17,6 +17,7 @@ from tests.builders.summaries import (
     make_plain,
     make_row,
     make_summary,
+    remembered,
 )
 
 
@@ -83,6 +84,17 @@ def test_a_row_without_a_result_has_a_view_that_says_why():
     text = render_page([make_summary([make_plain(), make_missing(reason="8 <ranks>, 2 cores")])])
     shown = packed_rows(text)["ddp/ddp-25mb/N=8"]
     assert "8 &lt;ranks&gt;, 2 cores" in shown and "skipped" in shown
+
+
+def test_each_strip_of_a_row_has_its_own_unit():
+    row = remembered(attributed(make_row(efficiency=0.85)))
+    shown = packed_rows(render_page([make_summary([make_plain(), row])]))["ddp/ddp-25mb/N=2"]
+    parts = re.findall(r"</i>([a-z ]+) <b>([^<]+)</b>", shown)
+    assert {name: text.split()[1] for name, text in parts if name in ("transfer", "gradients")} == {
+        "transfer": "%",
+        "gradients": "MB",
+    }
+    assert all(len(text.split()) == 2 for _, text in parts)
 
 
 def test_hostile_strings_make_no_element_in_the_view_of_a_row():
