@@ -73,11 +73,15 @@ class Prints(NamedTuple):
 
 
 def rows_of(value: Any) -> Counter[tuple[int, ...]]:
-    """Return the rows of all tensors of two dimensions or more, by the shape of one row."""
+    """Return by the shape of a row the most rows that a tensor has, of two dimensions or more.
+
+    Tokens and what follows them have rows of one shape, and a model may be given the tokens alone.
+    """
     found: Counter[tuple[int, ...]] = Counter()
     for tensor in _tensors(value, 4):
         if tensor.dim() > 1:
-            found[tuple(tensor.shape[1:])] += tensor.shape[0]
+            row = tuple(tensor.shape[1:])
+            found[row] = max(found[row], tensor.shape[0])
     return found
 
 
