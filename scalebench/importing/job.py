@@ -141,9 +141,8 @@ def _no_world_size(log: Log) -> str:
     several = log.facts.numbers.get("world_size", [])
     if several:
         hints.append(f"it gives several: {', '.join(f'{n:.0f}' for n in several)}")
-    copies = max(log.records.columns["copies"], default=1)
-    if copies > 1:
-        hints.append(f"{copies:.0f} lines say the same step")
+    if log.records.most_copies > 1:
+        hints.append(f"{log.records.most_copies} lines say the same step")
     named = _NAMED.search(log.path.stem)
     number = next(filter(None, named.groups()), "N") if named else "N"
     if number != "N":

@@ -206,7 +206,7 @@ class Reader:
             return None
         anchor, time = self._sticky.get(""), self._sticky.get("time")
         own = form.time is not None and form.time.kind in ("step", "interval") and not form.without
-        if not own or anchor is None or time is None or max(self.bars[0].columns["copies"]) > 1:
+        if not own or anchor is None or time is None or self.bars[0].most_copies > 1:
             return None
         pattern = anchor.with_time(time)
         return pattern if pattern and pattern.search(self._line) else None

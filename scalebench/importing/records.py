@@ -42,6 +42,7 @@ class Records:
         self.bad_loss = 0
         self.bad_at: float | None = None
         self.memory = 0.0
+        self.most_copies = 1
         self.units: dict[str, str] = {}
         self._open: dict[float, Line] = {}
         self._seen: dict[float, float] = {}
@@ -136,6 +137,7 @@ class Records:
                     column.extend([math.nan] * (number - len(column)))
                 column.append(value)
         columns["copies"].append(min(line.copies, 65535))
+        self.most_copies = max(self.most_copies, line.copies)
         columns["end"].append(line.end)
         loss = values.get("loss")
         if loss is not None and math.isfinite(loss):
