@@ -206,6 +206,7 @@ def test_a_further_rank_s_log_behind_the_first_is_no_restart(tmp_path: Path) -> 
         "2024-05-01 10:00:00,420 - mmdet - INFO - Epoch [{e}][{b}/100]\tlr: 2.0e-02, eta: 1:24:41, "
         "time: {t}.0, data_time: 0.009, memory: 3946, loss: 1.{t}",
         "step={i} step_time={t} val_step_time=9 loss=1.{t}",
+        "step={i} step_time={t} loss=1.{t}\nstep={i} step_time={t} loss=1.{t}",
     ],
 )
 def test_a_long_log_is_read_quickly_to_the_same_steps(
@@ -222,7 +223,7 @@ def test_a_long_log_is_read_quickly_to_the_same_steps(
         monkeypatch.setattr(f"scalebench.importing.reader.{name}", 50)
     monkeypatch.setattr("scalebench.importing.lines.CHUNK", 5000)
     quick = log_of(tmp_path, lines)
-    for name in ("step", "time"):
+    for name in ("step", "time", "copies"):
         assert list(quick.records.column(name)) == list(whole.records.column(name))
     assert quick.notices == whole.notices and "goes back" in whole.notices[0]
     assert quick.records.loss == pytest.approx(whole.records.loss, abs=0.1)

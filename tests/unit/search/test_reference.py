@@ -64,6 +64,7 @@ def test_where_none_is_alike_the_nearest_is_named_and_nothing_compared(other, tm
     assert found.part is None and found.reference is not None
     said = render_against([found], 300, False, True)
     assert "nothing is compared. Nearest: 8 x " in said and "%" not in said
+    assert render_against([found, found], 300, False, True).count("Nearest") == 1
 
 
 @pytest.mark.parametrize(
