@@ -7,7 +7,8 @@ consecutive rounds is judged by the whole gate with its own settings; such stret
 ``python -m benchmarks.gate_interleaved`` measures 34 rounds of suite ``ddp`` on two quiet cores
 (14 minutes), prints, and with ``--write benchmarks/evidence.md`` stores the table.
 ``--slower`` measures a real change instead: the new version's model is busy for 5 % of its time
-more.
+more. ``--comparisons 100 --rounds 110`` measures one case, and has ``gate --interleave``, with its
+own stopping rule and time, judge so many comparisons that begin at different measured rounds.
 """
 
 import argparse
@@ -23,12 +24,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gate_power import write_into
+from scalebench.cli.gate import BUDGET_S, FEWEST_ROUNDS, FIRST_ROUNDS
+from scalebench.errors import EnvironmentUnfit
 from scalebench.gate.gate import compare
-from scalebench.gate.result import WORSE, RowVerdict
+from scalebench.gate.result import WORSE, GateResult, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.records.baseline import baseline_of, log_efficiencies, series_of, step_of
 from scalebench.records.summary import Row, RowKey, StepSamples, Summary
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
+from scalebench.session.interleaved.until_decided import until_decided
 from scalebench.stats import estimate_over_launches
 
 MARKS = "<!-- generated: interleaved begin -->", "<!-- generated: interleaved end -->"
@@ -36,6 +40,7 @@ NUMBERS = (5, 8, 10, 12, 14, 17)
 """Rounds of each version."""
 SLOWER = 1.05
 ARGUMENTS = ("ddp", "--gpus", "1,2", "--no-trace")
+ONE_CASE = (*ARGUMENTS, "-k", "ddp and not (bucket or accumulate or static or balanced)")
 
 MODEL = '''"""gpt-tiny, whose forward pass also waits for a time that is given for each sample."""
 
@@ -90,11 +95,11 @@ def _with_ratio(row: Row, rows: Sequence[Row]) -> Row:
     return row.model_copy(update={"efficiency": estimate_over_launches(ratios.tolist())})
 
 
-def slowed(summary: Summary, key: RowKey) -> Summary:
-    """Return the run with the steps of one row 5 % longer."""
+def slowed(summary: Summary, keys: Sequence[RowKey]) -> Summary:
+    """Return the run with the steps of these rows 5 % longer."""
     rows = [
         row.model_copy(update={"samples": [_slowed(s) for s in row.samples]})
-        if (row.suite, row.case, row.world_size) == key
+        if (row.suite, row.case, row.world_size) in keys
         else row
         for row in summary.rows
     ]
@@ -162,7 +167,7 @@ def rates(
         for row in same:
             if row.min_detectable is not None:
                 detected[row.metric].append(row.min_detectable)
-        found += [is_found(judge(base, slowed(new, key)), key) for key in keys]
+        found += [is_found(judge(base, slowed(new, [key])), key) for key in keys]
     return Rates(
         num_rounds=num_rounds,
         minutes=minutes,
@@ -232,6 +237,67 @@ def minutes_of(round_s: Sequence[float], num_rounds: int) -> float:
     return (round_s[0] + (num_rounds - 1) * usual_s) / 2 / 60
 
 
+class Replayed:
+    """Measured rounds of two versions, given out again one after the other from any of them.
+
+    Args:
+        versions: Of the baseline and the new one; the same rounds.
+        round_s: What each round took, in their order, seconds.
+        start: Index of the round to begin with; after the last one comes the first.
+    """
+
+    def __init__(
+        self, versions: tuple[Summary, Summary], round_s: Sequence[float], start: int
+    ) -> None:
+        self._versions = versions
+        numbers = rounds_of(versions[1])
+        self._order = [*numbers[start:], *numbers[:start]]
+        self._took = dict(enumerate(round_s))
+        self.round_s: list[float] = []
+
+    def measure(self, upto: int, only: Sequence[str] = ()) -> None:
+        """Give out one further round, whole: rows that are decided stay as they are."""
+        if len(self.round_s) == len(self._order):
+            raise EnvironmentUnfit("all measured rounds are used up")
+        self.round_s.append(self._took[self._order[len(self.round_s)]])
+
+    def results(self) -> tuple[Results, Results]:
+        """Return the rounds so far."""
+        kept = self._order[: len(self.round_s)]
+        base, new = (with_rounds(one, kept, one.run_id) for one in self._versions)
+        return Results("base", (base,)), Results("new", (new,))
+
+
+def decided(replayed: Replayed) -> tuple[bool, float]:
+    """Judge one comparison as ``gate --interleave`` does; return whether it is red, and its s."""
+
+    def judge(base: Results, new: Results, error_budget: float = 1.0) -> GateResult:
+        return compare(base, new, rounds=True, error_budget=error_budget)
+
+    result = until_decided(replayed, FIRST_ROUNDS, judge, BUDGET_S, fewest=FEWEST_ROUNDS)
+    return result.exit_code == 1, sum(replayed.round_s)
+
+
+def compare_often(folder: Path, rounds: int, comparisons: int) -> None:
+    """Measure one case, and let ``gate --interleave`` decide equal and slower versions."""
+    runs = measured((folder, folder), rounds, ONE_CASE)
+    (base,), (new,) = (results.summaries for results in runs.results())
+    keys = [(r.suite, r.case, r.world_size) for r in new.rows]
+    versions = {
+        "equal": new,
+        "5 % slower at the largest N": slowed(new, keys[-1:]),
+        "5 % slower everywhere": slowed(new, keys),
+    }
+    starts = np.linspace(0, len(rounds_of(new)), comparisons, endpoint=False).astype(int).tolist()
+    for planted, other in versions.items():
+        found = [decided(Replayed((base, other), runs.round_s, start)) for start in starts]
+        minutes = [took_s / 60 for _, took_s in found]
+        print(
+            f"{planted}: {sum(red for red, _ in found)} of {len(found)} red; "
+            f"{median(minutes):.1f} minutes in the median, {max(minutes):.1f} at most"
+        )
+
+
 def compare_equal(folder: Path, rounds: int, write: Path | None) -> None:
     """Measure equal versions, and print what the gate makes of them."""
     runs = measured((folder, folder), rounds, ARGUMENTS)
@@ -273,10 +339,13 @@ def main() -> None:
         "--sample-s", type=float, default=1.1e-4, help="by which it is slower, for each sample"
     )
     parser.add_argument("--write", type=Path, help="document with the marks")
+    parser.add_argument("--comparisons", type=int, help="of one case, by the gate's own rule")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="scalebench-bench-") as folder:
         if options.slower:
             find_slower(Path(folder), options.rounds, options.sample_s)
+        elif options.comparisons:
+            compare_often(Path(folder), options.rounds, options.comparisons)
         else:
             compare_equal(Path(folder), options.rounds, options.write)
 
