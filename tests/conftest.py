@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -77,22 +78,26 @@ def in_process(
 
 @pytest.fixture
 def start_scalebench(project: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Start the command line in ``project``, ``before`` it another one, and return at once."""
+    """Start the command line in ``project``, and return at once.
 
-    def start(*arguments: str, before: Sequence[str] = ()) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [*before, sys.executable, "-m", "scalebench", *arguments],
-            cwd=project,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A shell that runs the tests in its background has Ctrl-C ignored: children inherit it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+    It is a fork, unless it is started by another program, ``before`` it.
+    """
+
+    def start(*arguments: str, before: Sequence[str] = ()) -> Any:
+        if before:
+            process: Any = subprocess.Popen(
+                [*before, sys.executable, "-m", "scalebench", *arguments],
+                cwd=project,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            process = forks().start("scalebench", arguments, project)
         started.append(process)
         return process
 
-    started: list[subprocess.Popen[str]] = []
+    started: list[Any] = []
     yield start
     for process in started:
         if process.returncode is None:

@@ -1,9 +1,10 @@
 """Programs in forks of one process that has imported torch, pandas and the rest already.
 
-`python -m scalebench run` imports for two seconds, and the process that it forks ranks from for
-three more. What tests ask of a run is not its start: that has tests of its own, with fresh
-interpreters. Here a process is forked for each call, with folder, environment and streams of its
-own; the process that it starts to fork ranks from is a fork as well, in a session of its own.
+`python -m scalebench run` imports for two seconds, the process that it forks ranks from for three
+more, and each rank of a user's script for two. What tests ask of a run is not its start: that has
+tests of its own, with fresh interpreters. Here a process is forked for each call, with folder,
+environment and streams of its own; the process that it starts to fork ranks from is a fork as
+well, in a session of its own, and so is the interpreter of a script.
 """
 
 import atexit
@@ -11,8 +12,10 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing.util
 import os
 import pkgutil
+import random
 import runpy
 import signal
 import socket
@@ -21,19 +24,70 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 ROOT = Path(__file__).parents[1]
 FIRST = {"KINETO_LOG_LEVEL": "5"}
 """What libraries read when they are loaded, as the process that forks ranks is given it."""
+FRESH = "TESTS_START_SCRIPTS_AFRESH"
+"""Variable with which users' scripts have interpreters of their own, and no forks."""
+
+
+class Started:
+    """A program that has been started: as much of `subprocess.Popen` as tests ask for."""
+
+    def __init__(self, arguments: Sequence[str], told: socket.socket, files: Sequence[IO]) -> None:
+        self.args, self.told, self.files = list(arguments), told, files
+        self.returncode: int | None = None
+        self.pid = self._answer(None)
+
+    def _answer(self, limit_s: float | None) -> int:
+        self.told.settimeout(limit_s)
+        answer = self.told.recv(100)
+        assert answer, "the process that forks has ended"
+        return int(answer)
+
+    def poll(self) -> int | None:
+        with suppress(BlockingIOError):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            try:
+                self.returncode = self._answer(timeout)
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self.told.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end; return what was written."""
+        self.wait(timeout)
+        texts = []
+        for file in self.files:
+            file.seek(0)
+            texts.append(file.read().decode())
+            file.close()
+        return texts[0], texts[1]
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Forks:
-    """The tests' end: one program at a time.
+    """The tests' end.
 
     Args:
         python: The interpreter.
@@ -58,6 +112,26 @@ class Forks:
         self.own.close()
         self.process.wait()
 
+    def start(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Started:
+        """Start ``python -m MODULE ARGUMENTS``."""
+        request = {
+            "words": [module, *arguments],
+            "cwd": os.fspath(cwd),
+            "environment": dict(environment),
+        }
+        files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
+        told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            given = [theirs.fileno(), *(file.fileno() for file in files)]
+            socket.send_fds(self.own, [json.dumps(request).encode()], given)
+        return Started(arguments, told, files)
+
     def run(
         self,
         module: str,
@@ -67,31 +141,12 @@ class Forks:
         environment: Mapping[str, str] = os.environ,
     ) -> "subprocess.CompletedProcess[str]":
         """Run ``python -m MODULE ARGUMENTS`` to its end."""
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            request = {
-                "words": [module, *arguments],
-                "cwd": os.fspath(cwd),
-                "environment": dict(environment),
-            }
-            told = [json.dumps(request).encode()]
-            socket.send_fds(self.own, told, [out.fileno(), err.fileno()])
-            self.own.settimeout(limit_s)
-            pid = self._answer()
-            try:
-                code = self._answer()
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(arguments), limit_s) from None
-            texts = []
-            for file in (out, err):
-                file.seek(0)
-                texts.append(file.read().decode())
-        return subprocess.CompletedProcess(list(arguments), code, *texts)
-
-    def _answer(self) -> int:
-        answer = self.own.recv(100)
-        assert answer, "the process that forks has ended"
-        return int(answer)
+        started = self.start(module, arguments, cwd, environment)
+        try:
+            written = started.communicate(limit_s)
+        finally:
+            started.kill()
+        return subprocess.CompletedProcess(started.args, started.wait(), *written)
 
 
 @cache
@@ -114,41 +169,111 @@ def import_all() -> None:
 
 
 def serve(connection: socket.socket) -> dict[str, Any]:
-    """Fork for each request and tell its pid and exit code; a fork returns with its request."""
+    """Fork for each request; a fork returns with its request, and its parent waits for its end."""
+    signal.signal(signal.SIGCHLD, reap)
     while True:
-        told, descriptors, *_ = socket.recv_fds(connection, 1_000_000, 2)
-        if not told:
+        request, descriptors, *_ = socket.recv_fds(connection, 1_000_000, 3)
+        if not request:
             sys.exit()
-        pid = os.fork()
-        if pid == 0:
+        if os.fork() == 0:
             connection.close()
-            for standard, given in enumerate(descriptors, 1):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            with socket.socket(fileno=descriptors[0]) as told:
+                pid = os.fork()
+                if pid:
+                    told.send(str(pid).encode())
+                    status = os.waitpid(pid, 0)[1]
+                    told.send(str(os.waitstatus_to_exitcode(status)).encode())
+                    os._exit(0)
+            for standard, given in enumerate(descriptors[1:], 1):
                 os.dup2(given, standard)
                 os.close(given)
-            return dict(json.loads(told))
+            return dict(json.loads(request))
         for given in descriptors:
             os.close(given)
-        connection.send(str(pid).encode())
-        status = os.waitpid(pid, 0)[1]
-        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def reap(*_: object) -> None:
+    """Collect what has ended: of who waits for a program, nothing else is asked."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def become(request: Mapping[str, Any]) -> None:
     """Run a program as a fresh interpreter runs it with ``-m``."""
     os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    time.tzset()
     module, *arguments = request["words"]
     sys.path[0] = os.getcwd()
     sys.argv[1:] = arguments
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", closefd=False))  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = io.TextIOWrapper(open(2, "wb", closefd=False))  # noqa: SIM115
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    begin(request["environment"])
     fork_zygotes()
+    if FRESH not in os.environ:
+        fork_scripts()
     if "." in module:
         sys.modules.pop(module, None)  # else runpy warns that it is there
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def begin(environment: Mapping[str, str]) -> None:
+    """Have variables, streams and signals as an interpreter has them that was just started."""
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    tempfile.tempdir = None  # TMPDIR is read again
+    gc.enable()
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", closefd=False))  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = io.TextIOWrapper(open(2, "wb", closefd=False))  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+class Forking:
+    """The module `subprocess`, but that some programs are forks of the process that asks.
+
+    Args:
+        is_ours: Tells by its words whether a program is one of these.
+        become: What it does, by its words and what else it was given.
+    """
+
+    def __init__(
+        self,
+        is_ours: Callable[[Sequence[str]], bool],
+        become: Callable[[Sequence[str], Mapping[str, Any]], int],
+    ) -> None:
+        self.is_ours, self.become = is_ours, become
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(self, words: Sequence[str], **given: Any) -> "subprocess.Popen[bytes]":
+        if not self.is_ours(words):
+            return subprocess.Popen(words, **given)
+
+        def instead() -> NoReturn:
+            code = 1
+            try:
+                given.get("preexec_fn", int)()
+                first = 3
+                for kept in given.get("pass_fds", ()):
+                    os.closerange(first, kept)
+                    first = kept + 1
+                os.closerange(first, 4096)  # with it the pipe that waits for an exec
+                atexit._clear()  # what the process that asks wants done at its own end
+                atexit.register(multiprocessing.util._exit_function)
+                begin(given["env"])
+                code = self.become(words, given)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+
+        sys.stdout.flush()  # once, and not by every rank again
+        return subprocess.Popen(words, **{**given, "preexec_fn": instead})
 
 
 def fork_zygotes() -> None:
@@ -156,37 +281,34 @@ def fork_zygotes() -> None:
     from scalebench.launch import zygote_client
     from scalebench.worker import zygote
 
-    class Forking:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(subprocess, name)
+    def become_zygote(words: Sequence[str], _: Mapping[str, Any]) -> int:
+        zygote.main(list(words[words.index("-m") + 2 :]))
+        return 0
 
-        @staticmethod
-        def Popen(words: Sequence[str], **given: Any) -> "subprocess.Popen[bytes]":
-            at = words.index("-m")
-            if words[at + 1] != zygote_client.WORKER:
-                return subprocess.Popen(words, **given)
+    zygote_client.subprocess = Forking(  # type: ignore[assignment]
+        lambda words: words[words.index("-m") + 1] == zygote_client.WORKER, become_zygote
+    )
 
-            def instead() -> NoReturn:
-                try:
-                    (kept,) = given["pass_fds"]
-                    os.closerange(3, kept)
-                    os.closerange(kept + 1, 4096)  # with it the pipe that waits for an exec
-                    os.environ.clear()
-                    os.environ.update(given["env"])
-                    gc.enable()
-                    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                        signal.signal(number, signal.SIG_DFL)
-                    zygote.main(list(words[at + 2 :]))
-                    os._exit(0)
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(1)
 
-            sys.stdout.flush()  # once, and not by every rank again
-            return subprocess.Popen(words, preexec_fn=instead, **given)
+def fork_scripts() -> None:
+    """Have a rank fork the interpreter of a user's script, where it would start it afresh."""
+    import numpy
+    import torch
 
-    zygote_client.subprocess = Forking()  # type: ignore[assignment]
+    from scalebench.worker.attach import script
+    from scalebench.worker.script import supervise
+
+    def become_script(words: Sequence[str], given: Mapping[str, Any]) -> int:
+        del sys.path[0]
+        random.seed()
+        numpy.random.seed()
+        if "OMP_NUM_THREADS" in os.environ:
+            torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        return script.main(words[-1])
+
+    supervise.subprocess = Forking(  # type: ignore[assignment]
+        lambda words: words[0] == sys.executable and len(words) == 3, become_script
+    )
 
 
 if __name__ == "__main__":

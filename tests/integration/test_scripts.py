@@ -21,6 +21,7 @@ from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
 from scalebench.trace.breakdown import Breakdown, break_down
 from tests.conftest import Scalebench
+from tests.forks import FRESH
 from tests.integration.conftest import row_of, summary_of
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -98,7 +99,14 @@ def is_planted(found_s: NDArray[np.float64], planted_s: NDArray[np.float64], wha
     pytest.fail(told)
 
 
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a script's interpreter started afresh, as a user's is."""
+    monkeypatch.setenv(FRESH, "1")
+
+
 @pytest.mark.timed
+@pytest.mark.usefixtures("fresh")
 def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: Scalebench) -> None:
     """Its own clock, next to the optimizer's call, must say what the hook's marks say."""
     for name in ("plain_ddp.py", "delayed_loading.py"):
@@ -172,6 +180,7 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
     )
 
 
+@pytest.mark.usefixtures("fresh")
 def test_microbatches_are_one_step_and_add_up(run: Run) -> None:
     out = run("accumulate.py", options=("--no-report",))
     for n in (1, 2):

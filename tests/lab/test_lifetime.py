@@ -83,9 +83,10 @@ class Running:
         self.namespaces.discard(self.outside)
 
     def ranks(self) -> list[int]:
-        """Processes of the worker's that are in another namespace."""
+        """Processes of the worker's that are in another namespace; in tests they are forks."""
         family = psutil.Process(self.launcher.pid).children(recursive=True)
-        workers = [p.pid for p in family if b"scalebench.worker.zygote" in command_of(p.pid)]
+        names = {b"scalebench.worker.zygote", b"tests.forks"}
+        workers = [p.pid for p in family if names.intersection(command_of(p.pid))]
         return [pid for pid in workers if namespaces_of(pid) - {self.outside}]
 
 
