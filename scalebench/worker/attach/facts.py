@@ -6,7 +6,7 @@ import gc
 import platform
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,30 @@ from scalebench.worker.portable import device_facts, scheduling
 
 MOST_GROUPS = 64
 
+FRAMEWORKS = ("torch", "deepspeed")
+
 Found = list[dict[str, Any]]
+
+
+def living(is_wanted: Callable[[type], Any]) -> list[Any]:
+    """Return all objects of the process whose class is wanted; a class is asked for once."""
+    objects = gc.get_objects()
+    wanted = {kind for kind in set(map(type, objects)) if is_wanted(kind)}
+    return [one for one in objects if type(one) in wanted]
+
+
+def bases_of(kind: type) -> set[str]:
+    """Return the names of a class and its bases that are torch's or DeepSpeed's, no namesakes."""
+    return {
+        base.__name__ for base in kind.__mro__ if str(base.__module__).split(".")[0] in FRAMEWORKS
+    }
 
 
 def optimizers() -> list[Any]:
     """Return weak references to all optimizers that exist, called so far or not."""
-    kind = torch.optim.Optimizer
-    return [weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), kind)]
+    return [
+        weakref.ref(one) for one in living(lambda kind: issubclass(kind, torch.optim.Optimizer))
+    ]
 
 
 def train_others(some: Sequence[Any], called: Iterable[Any]) -> bool:
@@ -86,25 +103,15 @@ def wrappers() -> Found:
     """
     found: Found = []
     counted: dict[str, dict[str, Any]] = {}
-    for thing in gc.get_objects():
-        kind = type(thing)
-        if not isinstance(kind, type):
-            continue
-        names = [base.__name__ for base in getattr(kind, "__mro__", ())]
-        for name, describe in _DESCRIBED.items():
-            if name in names and _is_from(kind, name):
-                found.append({"kind": name, **describe(thing)})
-        for name, describe in _COUNTED.items():
-            if name in names and _is_from(kind, name):
-                one = counted.setdefault(name, {"kind": name, "modules": 0, **describe(thing)})
+    wanted = {**_DESCRIBED, **_COUNTED}
+    for thing in living(lambda kind: wanted.keys() & bases_of(kind)):
+        for name in wanted.keys() & bases_of(type(thing)):
+            if name in _DESCRIBED:
+                found.append({"kind": name, **_DESCRIBED[name](thing)})
+            else:
+                one = counted.setdefault(name, {"kind": name, "modules": 0, **wanted[name](thing)})
                 one["modules"] += 1
     return _once(found) + list(counted.values())
-
-
-def _is_from(kind: type, name: str) -> bool:
-    """Tell whether the base class of this name is torch's or a framework's, and not a namesake."""
-    base = next(base for base in kind.__mro__ if base.__name__ == name)
-    return base.__module__.split(".")[0] in ("torch", "deepspeed")
 
 
 def _ddp(module: Any) -> dict[str, Any]:
@@ -227,9 +234,8 @@ def trained_modules(optimizers: Iterable[Any]) -> list[str]:
     }
     found = [
         thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), torch.nn.Module)
-        and "_parameters" in vars(thing)  # it has been made to its end
+        for thing in living(lambda kind: issubclass(kind, torch.nn.Module))
+        if "_parameters" in vars(thing)  # it has been made to its end
         and any(id(parameter) in updated for parameter in thing.parameters())
     ]
     inner = {id(child) for module in found for child in module.modules() if child is not module}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from scalebench.worker.attach import facts
 from scalebench.worker.attach.checks.learning import Learning
-from scalebench.worker.attach.checks.replicas import Replicas
+from scalebench.worker.attach.checks.replicas import Replicas, wraps
 
 EARLY = (0, 1)
 """Steps before whose gradients the models are looked at: before any was made, and after one."""
@@ -79,10 +80,17 @@ class Checks:
     def _look(self, step: int, is_first: bool, roots: Any) -> None:
         if is_first and (self.is_due or step in EARLY):
             self.is_due = False
-            self._known = self._known or facts.optimizers()
+            modules = None if self._known else self._get_to_know()
             if self._replicas is not None:
-                self._replicas.look(step, [one() for one in self._known])
+                self._replicas.look(step, [one() for one in self._known], modules)
         self._learning.backward(step, is_first, roots, [one() for one in self._known])
+
+    def _get_to_know(self) -> list[Any]:
+        """Look for the optimizers, and return the modules that distribute others: one walk."""
+        kind = torch.optim.Optimizer
+        found = facts.living(lambda one: issubclass(one, kind) or wraps(one))
+        self._known = [weakref.ref(one) for one in found if isinstance(one, kind)]
+        return [one for one in found if wraps(type(one))]
 
     @_harmless
     def gradients(self) -> None:

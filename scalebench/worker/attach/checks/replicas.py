@@ -7,13 +7,14 @@ rank alone holds cannot differ from anything.
 
 from __future__ import annotations
 
-import gc
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+
+from scalebench.worker.attach.facts import bases_of, living
 
 MOST_SUMS = 256
 """Tensors that follow each other share one where there are more."""
@@ -23,6 +24,8 @@ ROW = 1024
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element → integers of that size."""
+
+WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule")
 
 NO_WRAPPER = "nothing that keeps copies alike wraps the model"
 NOW_AND_THEN = "the models are averaged now and then, and differ in between"
@@ -58,11 +61,20 @@ class Replicas:
         self._modules: list[Any] = []
         self._broadcast = False
 
-    def look(self, step: int, optimizers: Sequence[Any]) -> None:
-        """Note the sums before the gradients of a step are computed."""
+    def look(
+        self, step: int, optimizers: Sequence[Any], modules: Sequence[Any] | None = None
+    ) -> None:
+        """Note the sums before the gradients of a step are computed.
+
+        Args:
+            step: Calls of optimizers so far.
+            optimizers: None of them: one that is gone.
+            modules: Those that distribute others; None: they are looked for where needed.
+        """
         held = [one for chunk in self._held for one in chunk]
         if not self._moments or any(one.of() is None for one in held):
-            self._find([one for one in optimizers if one is not None])
+            known = living(wraps) if modules is None else modules
+            self._find([one for one in optimizers if one is not None], _wrappers(known))
             self._moments.clear()
         self._moments += [{"step": step, "sums": list(map(_sums, self._held))}]
         self._states.append([step, _random_state(self._device)])
@@ -73,8 +85,7 @@ class Replicas:
             self.look(step, optimizers)
             self._states.pop()  # of a moment between two steps nothing is drawn
 
-    def _find(self, optimizers: Sequence[Any]) -> None:
-        found = _wrappers()
+    def _find(self, optimizers: Sequence[Any], found: _Wrappers) -> None:
         self._modules = [one for module in found.all for one in module.modules()]
         self._late = any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers)
         self._broadcast = any(getattr(one, "broadcast_buffers", False) for one in found.ddp)
@@ -120,21 +131,15 @@ class _Wrappers(NamedTuple):
         return [*self.ddp, *self.deepspeed, *self.fsdp1, *self.fsdp2]
 
 
-def _wrappers() -> _Wrappers:
-    """Return the outermost modules that distribute others, by their kind."""
-    names = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule")
-    found: dict[str, list[Any]] = {name: [] for name in names}
-    for one in gc.get_objects():
-        kind: Any = type(one)
-        if issubclass(kind, torch.nn.Module) and "_parameters" in vars(one):
-            bases = {
-                base.__name__
-                for base in kind.__mro__
-                if base.__module__.split(".")[0] in ("torch", "deepspeed")
-            }
-            for name in bases.intersection(names):
-                found[name].append(one)
-    return _Wrappers(*(found[name] for name in names))
+def wraps(kind: type) -> bool:
+    """Tell whether modules of a class distribute others over ranks."""
+    return bool(bases_of(kind).intersection(WRAPPERS))
+
+
+def _wrappers(modules: Sequence[Any]) -> _Wrappers:
+    """Return modules that distribute others by their kind."""
+    made = [one for one in modules if "_parameters" in vars(one)]  # to their end
+    return _Wrappers(*([one for one in made if name in bases_of(type(one))] for name in WRAPPERS))
 
 
 def _held(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:
@@ -198,11 +203,10 @@ def _buffers(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _owned(wanted: Any) -> Iterator[tuple[int, str]]:
     """Name parameters by the modules that have them."""
-    for one in gc.get_objects() if wanted else ():
-        if issubclass(type(one), torch.nn.Module):
-            for name, parameter in vars(one).get("_parameters", {}).items():
-                if id(parameter) in wanted:
-                    yield id(parameter), f"{name} of {type(one).__name__}"
+    for one in living(lambda kind: issubclass(kind, torch.nn.Module)) if wanted else ():
+        for name, parameter in vars(one).get("_parameters", {}).items():
+            if id(parameter) in wanted:
+                yield id(parameter), f"{name} of {type(one).__name__}"
 
 
 def _of_deepspeed(engines: Sequence[Any]) -> Iterator[Held]:
