@@ -6,9 +6,10 @@ next to it (labelled and unlabelled data); the others evaluate. Prefetchers may 
 gradients, as evaluations do: such a batch has to be the last before two backward passes in a row,
 of one dataset, because a queue may hand on what was read before an evaluation.
 
-How many samples a batch has, its loader knows: as many as its sampler asked the dataset for. Only a
-dataset that makes whole batches by itself leaves it to the tensors, which have to agree. The shape
-of a tensor alone does not tell: it may begin with time, with the nodes of graphs, with channels.
+How many samples a batch has, its loader knows: as many as its sampler asked the dataset for, unless
+fewer came. A dataset that makes whole batches by itself leaves it to the tensors, which have to
+agree. The shape of a tensor alone does not tell: it may begin with time, with the nodes of graphs,
+with channels.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.profiler import record_function
-from torch.utils.data.dataloader import _DatasetKind
 
 from scalebench.worker.attach.checks.data import Fed, Prints, rows_of
 from scalebench.worker.attach.hooks import Patches
@@ -76,7 +76,7 @@ class _Feed:
         self.learns = True
         self.prints: Prints | None = None
         self.begins: Any = None
-        self._begins_with_samples: bool | None = None
+        self._time_first = False
         self.clear()
 
     def clear(self) -> None:
@@ -88,20 +88,26 @@ class _Feed:
         """Return the samples that were asked for in the batch that has come; None: not told."""
         return self.asked.popleft() if self.asked else None
 
-    def samples_of(self, batch: Any, iterator: Any) -> int | None:
+    def samples_of(self, batch: Any) -> int | None:
         """Return the samples of a batch; None: neither its loader nor its tensors tell.
 
-        An iterable dataset may end before a batch is full: its tensors say so, if those of the
-        first batch began with its samples.
+        A stream may end, or what collates may drop samples, before a batch is full: its tensors say
+        so, unless they begin with time, or stand in a list of samples. One sample that was asked
+        for may be a whole batch.
         """
         asked, leading = self.next_asked(), leading_of(batch)
         if asked is None:
             return leading
-        if self._begins_with_samples is None:
-            self._begins_with_samples = leading == asked
-        is_short = leading is not None and leading < asked and self._begins_with_samples
-        iterable = iterator._dataset_kind == _DatasetKind.Iterable
-        return leading if iterable and is_short else asked
+        if leading is None or leading == asked:
+            return asked
+        is_list = isinstance(batch, (list, tuple))
+        self._time_first |= any(row[0] == asked for row in rows_of(batch))
+        if self._time_first or (is_list and len(batch) == asked):
+            return asked
+        if leading < asked:
+            nested = is_list and any(isinstance(part, (list, tuple, Mapping)) for part in batch)
+            return None if nested else leading
+        return None if asked == 1 else asked
 
 
 class Batches:
@@ -158,7 +164,7 @@ class Batches:
         feed.learns = torch.is_grad_enabled()
         if feed.learns:
             self._fed_without = None
-        samples = feed.samples_of(batch, iterator)
+        samples = feed.samples_of(batch)
         feed.samples = None if samples is None or feed.samples is None else feed.samples + samples
         feed.tokens += tokens_of(batch)
         feed.prints = self.seen.prints_of(batch, samples)

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    TensorDataset,
+    default_collate,
+)
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalebench.worker.attach.batches import Batches, Inputs, leading_of, tokens_of
@@ -93,6 +99,28 @@ def test_a_stream_ends_with_a_batch_that_is_not_full(counted):
     assert samples_of(counted, DataLoader(rows, 3)) == [3, 3, 1]
     time_first = DataLoader(Stream(*sentences(6)), 6, collate_fn=pad_sequence)
     assert samples_of(counted, time_first) == [6]
+
+
+def test_samples_that_what_collates_has_dropped_are_not_counted(counted):
+    rows = [(torch.zeros(4, 4), i % 2) for i in range(10)]
+
+    def without_some(batch):
+        return default_collate([one for k, one in enumerate(batch) if k % 3])
+
+    assert samples_of(counted, DataLoader(rows, 5, collate_fn=without_some)) == [3, 3]
+    records = [{"image": torch.zeros(3, 8, 8)} for _ in range(8)]
+    assert samples_of(counted, DataLoader(records, 4, collate_fn=list)) == [4, 4]
+    assert samples_of(counted, DataLoader(records, 4, collate_fn=lambda b: b[1:])) == [None, None]
+    short = DataLoader(sentences(8), 8, collate_fn=pad_sequence)  # fewer words than sentences
+    assert samples_of(counted, short) == [8]
+
+
+def test_a_sample_that_is_a_whole_batch_does_not_count_as_one(counted):
+    batches = [(torch.zeros(6 + i, 40), torch.zeros(6 + i)) for i in range(2)]
+    unwrapped = DataLoader(batches, 1, collate_fn=lambda one: one[0])
+    assert samples_of(counted, unwrapped) == [None, None]
+    time_first = DataLoader(sentences(2), 1, collate_fn=pad_sequence)
+    assert samples_of(counted, time_first) == [1, 1]
 
 
 def test_a_dataset_that_makes_batches_itself_leaves_it_to_tensors_that_agree(counted):
