@@ -42,6 +42,7 @@ class FeedCounts(NamedTuple):
         waited_s: In the loader's ``__next__``, on the host.
         batches: Microbatches.
         others: Batches that were not trained on: of an evaluation.
+        most: Microbatches of the loader that handed over the most.
     """
 
     began: Any
@@ -50,6 +51,7 @@ class FeedCounts(NamedTuple):
     waited_s: float
     batches: int
     others: int = 0
+    most: int = 0
 
 
 class _Feed:
@@ -64,6 +66,8 @@ class _Feed:
         learns: Whether the last one was read with gradients on.
         prints: Of the last one and of its samples; None: used, or not wanted.
         begins: What chooses the samples of an epoch that nothing was trained on so far.
+        guessed: Samples of the last one, of which its loader is not sure: it asked for none, or for
+            one, which may be a whole batch.
     """
 
     def __init__(self, dataset: int) -> None:
@@ -76,6 +80,7 @@ class _Feed:
         self.learns = True
         self.prints: Prints | None = None
         self.begins: Any = None
+        self.guessed = 0
         self._time_first = False
         self.clear()
 
@@ -96,6 +101,7 @@ class _Feed:
         for may be a whole batch.
         """
         asked, leading = self.next_asked(), leading_of(batch)
+        self.guessed = asked or leading or 0 if asked in (None, 1) else 0
         if asked is None:
             return leading
         if leading is None or leading == asked:
@@ -119,6 +125,7 @@ class Batches:
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
         seen: What was trained on first.
+        first_rows: Those of all batches before the end of the first step; see `rows_of`.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -127,6 +134,9 @@ class Batches:
         self.off = False
         self.loader: dict[str, Any] | None = None
         self.seen = Fed()
+        self.first_rows: Counter[tuple[int, ...]] = Counter()
+        self._guessed = 0
+        self._is_first = True
         self._active: list[_Feed] = []
         self._drawn: list[_Feed] = []
         self._fed_without: int | None = None
@@ -168,6 +178,8 @@ class Batches:
         feed.samples = None if samples is None or feed.samples is None else feed.samples + samples
         feed.tokens += tokens_of(batch)
         feed.prints = self.seen.prints_of(batch, samples)
+        if self._is_first:
+            self.first_rows += rows_of(batch)
         self._drawn = [one for one in self._drawn if one is not feed] + [feed]
         return batch
 
@@ -190,6 +202,8 @@ class Batches:
             if last.prints is not None:
                 self.seen.trained_on(last.prints)
                 last.prints = None
+            self._guessed += last.guessed
+            last.guessed = 0
             self.loader = last.settings
             for feed in learning:
                 feed.trains = feed.trains or feed.drawn <= last.drawn
@@ -197,8 +211,27 @@ class Batches:
             feed.drawn = 0
         self._drawn.clear()
 
+    def trained_as(self, given: Mapping[tuple[int, ...], int]) -> dict[str, bool]:
+        """Return what the rows that a model was given in the first step say of its batches.
+
+        Returns:
+            ``trains_on_part``: the model was given fewer rows than its batches have.
+            ``samples_doubted``: neither their tensors nor as many rows as guessed samples.
+            ``trains_on_all``: all rows of everything that was read.
+        """
+        seen, read = self.seen.rows, self.first_rows
+        known = given.keys() & seen
+        return {
+            "trains_on_part": any(given[row] < seen[row] for row in known),
+            "samples_doubted": bool(self._guessed and given and not known)
+            and self._guessed not in given.values(),
+            "trains_on_all": bool(given.keys() & read)
+            and all(given[row] >= read[row] for row in given.keys() & read),
+        }
+
     def take(self) -> FeedCounts:
         """Return what came since the last call for training, and begin again."""
+        self._is_first = False
         feeds = [feed for feed in self._active if feed.trains and feed.batches]
         samples = [feed.samples for feed in feeds]
         fed = FeedCounts(
@@ -208,6 +241,7 @@ class Batches:
             sum(feed.waited_ns for feed in feeds) / 1e9,
             sum(feed.batches for feed in feeds),
             sum(feed.batches for feed in self._active if not feed.trains),
+            max((feed.batches for feed in feeds), default=0),
         )
         for feed in self._active:
             feed.clear()
@@ -327,6 +361,7 @@ class Inputs:
         def compiling(*args: Any, **kwargs: Any) -> Any:
             if self._patches:
                 self.elements = None
+                self.rows.clear()
             self.end()
             return original(*args, **kwargs)
 

@@ -97,7 +97,7 @@ class Watch:
         self.schedule: schedule.Schedule | None = None
         self.exchange_every = 1
         self.optimizers: dict[int, Any] = {}
-        self.trains_on_part = False
+        self.trained_as: dict[str, bool] = {}
         self._period = 1
         self._actions: dict[int, list[Callable[[], None]]] = {}
         self._bare_until: int | None = None
@@ -183,8 +183,7 @@ class Watch:
             self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
         if self.num_calls == 0 and optimizer is not None:
             self.checks.stepped(optimizer)
-            loaded, given = self.batches.seen.rows, self.inputs.rows
-            self.trains_on_part = any(given[row] < loaded[row] for row in given.keys() & loaded)
+            self.trained_as = self.batches.trained_as(self.inputs.rows)
         self.num_calls += 1
         self.backwards.append(0)
         self.inputs.end()
@@ -410,7 +409,7 @@ class Watch:
                 "memory": self._memory,
                 "backwards": self.backwards,
                 "input_elements": self.inputs.elements,
-                "trains_on_part": self.trains_on_part,
+                **self.trained_as,
                 "traffic": self._traffic_since(),
                 "looked_at": self._looks(),
                 "exchange_every": self.exchange_every,

@@ -27,6 +27,9 @@ LARGE_GAP = 0.1
 LARGE_GAP_S = 1e-3
 """Evaluating and saving is told of if it takes this part of the usual step, and so many seconds."""
 
+ALIKE = 0.05
+"""Numbers of batches and of backward passes that differ by less are the same."""
+
 Schedule = dict[str, Any]
 
 
@@ -194,7 +197,7 @@ def rank_fields(
         for mean in (_mean([f.samples for f in fed]), _mean([f.tokens for f in fed]))
     )
     asked = _script(cell).samples_per_step
-    if raw.get("trains_on_part"):  # the model is given fewer rows than the loader hands over
+    if not (raw["explicit"] or _tells_samples(raw, _together(calls[0]), fed, passes)):
         samples = tokens = None
     if asked is not None:
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
@@ -258,6 +261,7 @@ def _together(calls: Sequence[FeedCounts | None]) -> FeedCounts:
         sum(one.waited_s for one in known),
         sum(one.batches for one in known),
         sum(one.others for one in known),
+        sum(one.most for one in known),
     )
 
 
@@ -265,6 +269,26 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean over steps, which is what a job pays for; None: some step is not known."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _tells_samples(
+    raw: Mapping[str, Any], first: FeedCounts, fed: Sequence[FeedCounts], passes: Sequence[float]
+) -> bool:
+    """Tell whether the samples that were read are those that were trained on.
+
+    They are not where the model is given other rows, where most steps read nothing and train on a
+    batch of an earlier one, and where a loader hands over several batches for a backward pass: some
+    may be left out, unless the model was given all rows of as many in the first step.
+    """
+    if raw.get("trains_on_part") or raw.get("samples_doubted"):
+        return False
+    batches, most = [one.batches for one in fed], [one.most for one in fed]
+    if not sum(passes) or _usual(batches) == _usual(passes):
+        return True
+    if _usual(batches) == 0 and sum(batches) < sum(passes) * (1 - ALIKE):
+        return False
+    leaves_out = sum(most) > sum(passes) * (1 + ALIKE)
+    return not leaves_out or bool(raw.get("trains_on_all") and first.most >= _usual(most))
 
 
 def _consumed(batches: Sequence[float], passes: Sequence[float]) -> float:

@@ -133,6 +133,41 @@ def test_a_dataset_that_makes_batches_itself_leaves_it_to_tensors_that_agree(cou
     assert samples_of(counted, DataLoader(Stream(apart), None)) == [None]
 
 
+IMAGE = (torch.zeros(3, 8, 8), 1)
+
+
+@pytest.mark.parametrize(
+    ("items", "batch_size", "given", "told"),
+    [
+        ([IMAGE] * 6, 2, {(3, 8, 8): 2}, set()),
+        ([(torch.zeros(5, 9), torch.zeros(5))], None, {(9,): 5}, set()),
+        ([(torch.zeros(5, 8, 8, 3), torch.zeros(5))], None, {(3, 8, 8): 5}, set()),
+        ([IMAGE], None, {(3, 8, 8): 1}, {"samples_doubted"}),  # no three channels are three samples
+        ([(torch.zeros(5, 9), torch.zeros(5))], 1, {(9,): 5}, {"samples_doubted"}),
+        ([IMAGE], 1, {(3, 8, 8): 1}, set()),
+        ([IMAGE], 1, {}, set()),
+        ([IMAGE] * 4, 4, {(3, 8, 8): 2}, {"trains_on_part"}),
+    ],
+)
+def test_what_the_model_is_given_tells_whether_samples_can_be_right(
+    counted, items, batch_size, given, told
+):
+    next(iter(DataLoader(Stream(*items), batch_size)))
+    counted.backward()
+    found = counted.trained_as(given)
+    assert {name for name in ("samples_doubted", "trains_on_part") if found[name]} == told
+
+
+def test_batches_that_are_joined_are_known_by_their_rows(counted):
+    batches = iter(DataLoader(TensorDataset(torch.zeros(8, 9)), 2))
+    next(batches), next(batches)
+    counted.backward()
+    assert counted.trained_as({(9,): 4})["trains_on_all"]
+    assert not counted.trained_as({(9,): 2})["trains_on_all"]
+    assert not counted.trained_as({})["trains_on_all"]
+    assert counted.take().most == 2
+
+
 @pytest.mark.parametrize(
     ("batch", "samples", "tokens"),
     [

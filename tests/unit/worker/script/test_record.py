@@ -86,29 +86,39 @@ def test_ranks_that_exchange_nothing_do_not_scale(traffic, wrappers, complaint):
 
 
 @pytest.mark.parametrize(
-    ("fed", "passes", "samples"),
+    ("fed", "passes", "told", "samples"),
     [
         # four passes of a batch of 8 a step; the window begins with an epoch, whose first step
         # reads one ahead, and ends within it
-        ([[40, 5]] + [[32, 4]] * 39, 4, 32),
+        ([[40, 5]] + [[32, 4]] * 39, 4, {}, 32),
         # a short batch ends an epoch: it is trained on
-        ([[32, 4]] * 39 + [[28, 4]], 4, (39 * 32 + 28) / 40),
+        ([[32, 4]] * 39 + [[28, 4]], 4, {}, (39 * 32 + 28) / 40),
         # two passes on each batch (adversarial training): reading tells
-        ([[16, 2]] + [[8, 1]] * 39, 2, (16 + 39 * 8) / 40),
+        ([[16, 2]] + [[8, 1]] * 39, 2, {}, (16 + 39 * 8) / 40),
+        # every other batch is left out, from the second step on
+        ([[8, 1]] + [[16, 2]] * 39, 1, {"trains_on_all": True}, None),
+        # two batches make one, and the model was given both
+        ([[16, 2]] * 40, 1, {"trains_on_all": True}, 16),
+        # a reader in the background takes two at a time
+        ([[32, 2], [0, 0]] * 20, 1, {}, 16),
+        # three steps on each batch
+        ([[8, 1], [0, 0], [0, 0]] * 13 + [[8, 1]], 1, {}, None),
+        ([[8, 1]] * 40, 1, {"trains_on_part": True}, None),
+        ([[8, 1]] * 40, 1, {"samples_doubted": True}, None),
     ],
 )
-def test_samples_are_those_that_were_trained_on(fed, passes, samples):
+def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
     cell = cell.model_copy(update={"steps": cell.steps.model_copy(update={"trace": False})})
     clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
     raw = {
         "period": 1, "call_s": [0.1] * 40, "host_ns": [i * 10**8 for i in range(41)],
-        "backwards": [passes] * 41, "fed": [[None, n, 0, 0.0, b, 0] for n, b in fed],
-        "explicit": False,
+        "backwards": [passes] * 41, "fed": [[None, n, 0, 0.0, b, 0, b] for n, b in fed],
+        "explicit": False, **told,
         "traffic": None, "num_parameters": 1, "memory": {}, "outside_s": [0.0] * 40, "gaps": [],
         "facts": {}, "looked_at": {}, "input_elements": None, "trace_failure": None, "traces": [],
     }  # fmt: skip
     seen = RankSeen(num_steps=40, schedule=None, first_clean=0)
     found = rank_fields(cell, raw, [seen], clock)
-    assert found["samples_per_step"] == pytest.approx(samples)
+    assert found["samples_per_step"] == (samples and pytest.approx(samples))
