@@ -93,3 +93,14 @@ def test_reframe_runs_its_recipe(project: Path) -> None:
     said = done_in(project, [TOOLS.with_name("reframe"), "-c", "scaling.py", "-r"])
     assert re.search(r"Ran 1/1 test case\(s\) from 1 check\(s\) \(0 failure", said), said
     assert re.search(r"efficiency: 0\.\d+ of ideal|efficiency: 1\.\d+ of ideal", said), said
+
+
+@pytest.mark.parametrize("shown", ["97 ± 17 %", "33.3 (25.0–44.4) %", "100 %"])
+def test_ramble_finds_the_efficiency_of_a_row(shown: str) -> None:
+    """Ramble, which matches from a line's start, is not on the index: its recipe ran by hand."""
+    (recipe,) = blocks(PAGE, "py")
+    wanted = re.search(r'fom_regex=r"(.*)", group_name="(\w+)"', recipe)
+    assert wanted
+    line = f"ddp   2   99 ms     162    0.67×  {shown}  21.6 MB  ✓ verified  f b"
+    found = re.compile(wanted[1]).match(line)
+    assert found and found[wanted[2]] == shown.split()[0]
