@@ -30,6 +30,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+import numpy
+import torch
+
 ROOT = Path(__file__).parents[1]
 FIRST = {"KINETO_LOG_LEVEL": "5"}
 """What libraries read when they are loaded, as the process that forks ranks is given it."""
@@ -43,6 +46,7 @@ class Started:
     def __init__(self, arguments: Sequence[str], told: socket.socket, files: Sequence[IO]) -> None:
         self.args, self.told, self.files = list(arguments), told, files
         self.returncode: int | None = None
+        self.texts: list[str] = []
         self.pid = self._answer(None)
 
     def _answer(self, limit_s: float | None) -> int:
@@ -68,12 +72,12 @@ class Started:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for the end; return what was written."""
         self.wait(timeout)
-        texts = []
         for file in self.files:
             file.seek(0)
-            texts.append(file.read().decode())
+            self.texts.append(file.read().decode())
             file.close()
-        return texts[0], texts[1]
+        self.files = ()
+        return self.texts[0], self.texts[1]
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -208,6 +212,7 @@ def become(request: Mapping[str, Any]) -> None:
     sys.argv[1:] = arguments
     begin(request["environment"])
     fork_zygotes()
+    fork_runs()
     if FRESH not in os.environ:
         fork_scripts()
     if "." in module:
@@ -227,6 +232,9 @@ def begin(environment: Mapping[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    random.seed()
+    numpy.random.seed()
+    torch.seed()  # forks would draw the same numbers
 
 
 class Forking:
@@ -264,6 +272,8 @@ class Forking:
                 atexit.register(multiprocessing.util._exit_function)
                 begin(given["env"])
                 code = self.become(words, given)
+            except SystemExit as end:
+                code = int(end.code or 0)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -290,18 +300,28 @@ def fork_zygotes() -> None:
     )
 
 
+def fork_runs() -> None:
+    """Have this process fork the runs that it compares, where it would start them afresh."""
+    from scalebench.session.interleaved import run_process
+
+    def become_run(words: Sequence[str], _: Mapping[str, Any]) -> int:
+        sys.path[0] = os.getcwd()
+        sys.argv[1:] = words[3:]
+        runpy.run_module(words[2], run_name="__main__", alter_sys=True)
+        return 0
+
+    run_process.subprocess = Forking(  # type: ignore[assignment]
+        lambda words: list(words[:3]) == [sys.executable, "-m", "scalebench"], become_run
+    )
+
+
 def fork_scripts() -> None:
     """Have a rank fork the interpreter of a user's script, where it would start it afresh."""
-    import numpy
-    import torch
-
     from scalebench.worker.attach import script
     from scalebench.worker.script import supervise
 
     def become_script(words: Sequence[str], given: Mapping[str, Any]) -> int:
         del sys.path[0]
-        random.seed()
-        numpy.random.seed()
         if "OMP_NUM_THREADS" in os.environ:
             torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         return script.main(words[-1])

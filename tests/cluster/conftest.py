@@ -27,7 +27,7 @@ def need(programs: tuple[str, ...], package: str) -> None:
     pytest.skip(reason)
 
 
-SCRIPT_RUN = ("run", "--gpus", "1,2", "--quick", "--no-report", "--out", "r")
+SCRIPT_RUN = ("run", "--gpus", "2", "--quick", "--no-report", "--out", "r")
 """A user's script: its words follow `SCRIPT_WORDS`."""
 
 SCRIPT_WORDS = ("--", "placed.py", "{run_dir}")

@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,12 +24,13 @@ from scalebench.worker.process.store_queue import StoreQueue, open_session, open
 from tests.builders.runs import make_cell
 from tests.cluster.conftest import TROUBLED
 from tests.conftest import Scalebench
+from tests.forks import Started, forks
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--quick", "--no-report", "--out", "r")
 PATIENCE = timedelta(seconds=300)
 SCRIPTS = TROUBLED.parent / "scripts"
 
-World = Callable[..., "subprocess.Popen[str]"]
+World = Callable[..., Started]
 
 
 @pytest.fixture
@@ -47,18 +46,11 @@ def start(project: Path, rendezvous: Rendezvous) -> Iterator[World]:
     """Start one process of a world of two as torchrun would."""
     started = []
 
-    def process(rank: int, *flags: str, **variables: str) -> "subprocess.Popen[str]":
+    def process(rank: int, *flags: str, **variables: str) -> Started:
         told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         told |= {"LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(rendezvous.port)}
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "scalebench", *RUN, *flags],
-                env={**os.environ, **told, "OMP_NUM_THREADS": "1", **variables},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        there = {**os.environ, **told, "OMP_NUM_THREADS": "1", **variables}
+        started.append(forks().start("scalebench", [*RUN, *flags], project, there))
         return started[-1]
 
     yield process

@@ -50,13 +50,13 @@ def test_steps_are_done_once_and_told(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
-    step = ("--step", "gpu-ddp-cnn-56")
+    step = ("--step", "gpu-ddp-short")
     cut = gathered(tmp_path, *step, "--budget", "0.07")
     state = json.loads((tmp_path / "gpu-evidence.json").read_text())
-    assert state["gpu-ddp-cnn-56"]["status"] == "cut off", cut.stdout
+    assert state["gpu-ddp-short"]["status"] == "cut off", cut.stdout
     whole = gathered(tmp_path, *step)
     assert whole.returncode == 0, whole.stdout + whole.stderr
-    rows = json.loads((tmp_path / "gpu-ddp-cnn-56" / "summary.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "gpu-ddp-short" / "summary.json").read_text())["rows"]
     assert [(row["case"], row["status"]) for row in rows] == [("plain", "ok"), ("ddp", "ok")]
 
 
@@ -65,10 +65,10 @@ def test_a_step_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "gpu-trace-read" in done.output
 
 
-def test_the_runs_for_the_gpu_are_valid_but_for_the_gpu(scalebench: Scalebench) -> None:
+def test_the_runs_for_the_gpu_are_valid_but_for_the_gpu(in_process: Scalebench) -> None:
     for step in (s for s in gpu_evidence.steps(Path("x"), dry=False) if s.is_run):
         look = "--show-config" if "--max-batch" in step.arguments else "--dry-run"
-        done = scalebench("run", *step.arguments, "--device", "cpu", look)
+        done = in_process("run", *step.arguments, "--device", "cpu", look)
         assert done.returncode == 0, (step.name, done.stderr)
         assert ("--max-batch" in step.arguments) != ("launches" in done.stdout)
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,8 +21,8 @@ from scalebench.analysis.run import load_run
 from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
 from scalebench.trace.breakdown import Breakdown, break_down
-from tests.conftest import Scalebench
-from tests.forks import FRESH
+from tests.conftest import PATIENCE_S, Scalebench
+from tests.forks import FRESH, forks
 from tests.integration.conftest import row_of, summary_of
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -403,18 +404,19 @@ def test_two_versions_of_a_script_are_compared_in_turns(
 
 def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Path) -> None:
     shutil.copy(SCRIPTS / "own_loop.py", project)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29519"}
-    done = subprocess.run(
-        [*command, "own_loop.py", "ra", "rb"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=variables,
-    )
-    assert done.returncode == 0, done.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    there = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        forks().start("own_loop", ["ra", "rb"], project, {**there, "RANK": r, "LOCAL_RANK": r})
+        for r in "01"
+    ]
+    outputs, errors = zip(*(rank.communicate(PATIENCE_S) for rank in ranks), strict=True)
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    printed = "".join(outputs)
     told = {
-        word: [json.loads(text) for text in re.findall(rf"^{word} (.*)$", done.stdout, re.M)]
+        word: [json.loads(text) for text in re.findall(rf"^{word} (.*)$", printed, re.M)]
         for word in ("AS BEFORE", "STEPS", "RUN", "NOTHING")
     }
     assert told["AS BEFORE"] == [True, True]
@@ -422,7 +424,7 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
     assert all(trained == 1920 > recorded > 40 for trained, recorded in told["STEPS"])
     for kind, message in told["NOTHING"]:
         assert kind == "UsageError" and "ended without a training step" in message
-    assert "my-loop" in done.stdout
+    assert "my-loop" in printed
     row = row_of(project / "ra", CASE, 2)
     assert (row["global_batch"], row["rank_batch"]) == (32, 16)
     assert row["pinned"] is False
