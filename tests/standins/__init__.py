@@ -21,20 +21,19 @@ def built(source: str, name: str, flags: Sequence[str] = ()) -> Path:
     says that it may not be.
 
     Args:
-        source: File name; ``.cpp`` is C++, anything else C.
+        source: File name, of C.
         name: Of the library.
         flags: For the compiler.
     """
-    compiler = "g++" if source.endswith(".cpp") else "gcc"
-    if shutil.which(compiler) is None:
-        (pytest.fail if REQUIRED else pytest.skip)(f"no {compiler} to build {source} with")
+    if shutil.which("gcc") is None:
+        (pytest.fail if REQUIRED else pytest.skip)(f"no gcc to build {source} with")
     key = hashlib.sha256((HERE / source).read_bytes() + repr(flags).encode()).hexdigest()[:16]
     root = Path(tempfile.gettempdir()) / f"scalebench-standins-{os.getuid()}"
     library = root / key / name
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         made = library.with_name(f"{name}.{os.getpid()}")
-        command = [compiler, "-shared", "-fPIC", "-o", os.fspath(made), os.fspath(HERE / source)]
+        command = ["gcc", "-shared", "-fPIC", "-o", os.fspath(made), os.fspath(HERE / source)]
         subprocess.run([*command, *flags], check=True)
         made.replace(library)
     return library

@@ -75,7 +75,3 @@ def test_all_that_a_framework_prints_is_in_the_log_of_its_rank(
     ):
         assert way in log, way
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_stream_that_is_closed_is_no_failure_of_the_rank(ranks: Any) -> None:
-    assert ranks("close") == "before\n"

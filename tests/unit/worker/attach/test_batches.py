@@ -123,16 +123,6 @@ def test_a_sample_that_is_a_whole_batch_does_not_count_as_one(counted):
     assert samples_of(counted, time_first) == [1, 1]
 
 
-def test_a_dataset_that_makes_batches_itself_leaves_it_to_tensors_that_agree(counted):
-    sizes = [8, 64, 12]
-    made = [2 * (torch.zeros(n, 960 // n, dtype=torch.long),) for n in sizes]
-    assert trained(counted, DataLoader(Stream(*made), None)) == [
-        *((n, 960 // n * n) for n in sizes)
-    ]
-    apart = (torch.zeros(9, 4), torch.zeros(3))
-    assert samples_of(counted, DataLoader(Stream(apart), None)) == [None]
-
-
 IMAGE = (torch.zeros(3, 8, 8), 1)
 
 
@@ -226,29 +216,6 @@ def inputs():
     yield looking
     looking.end()
     assert (nn.Module.__call__, torch.compile) == before
-
-
-class TwoInputs(nn.Module):
-    """A model that is given a tensor, and others by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, x, batch):
-        return self.inner(x) + batch["more"][0]
-
-
-def test_what_the_outermost_modules_are_given_is_added_up(inputs):
-    model = TwoInputs()
-    for _ in range(2):
-        model(torch.ones(4, 8), batch={"more": [torch.ones(8)], "name": "x"})
-    with torch.no_grad():
-        model(torch.ones(400, 8), {"more": [torch.ones(8)]})
-    assert inputs.elements == 2 * (32 + 8)
-    inputs.end()
-    model(torch.ones(4, 8), {"more": [torch.ones(8)]})
-    assert inputs.elements == 2 * (32 + 8)
 
 
 def test_a_script_that_compiles_is_left_alone(inputs):

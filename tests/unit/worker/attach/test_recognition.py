@@ -3,8 +3,6 @@
 import ast
 import importlib
 import importlib.util
-import json
-import subprocess
 import sys
 import threading
 from importlib.metadata import distributions
@@ -17,76 +15,6 @@ from scalebench.worker.attach.imports import after_import_of
 from scalebench.worker.attach.nested import launched
 
 pytestmark = pytest.mark.slow
-
-PROGRAM = """
-import json, sys, tempfile, torch, torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.nn.parallel import DistributedDataParallel
-from scalebench.worker.attach import facts as recognition
-from scalebench.worker.attach.instruments import UnusedSearch
-
-def ddp():
-    model = DistributedDataParallel(nn.Linear(8, 8), find_unused_parameters=True)
-    model.register_comm_hook(None, fp16_compress_hook)
-    search = UnusedSearch()
-    for step in range(3):
-        search.begin()
-        model(torch.ones(2, 8)).sum().backward()
-        search.end()
-    return model, search
-
-def tensor_parallel():
-    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
-    return parallelize_module(nn.Linear(8, 8), mesh, ColwiseParallel())
-
-with tempfile.NamedTemporaryFile() as file:
-    dist.init_process_group("gloo", store=dist.FileStore(file.name, 1), rank=0, world_size=1)
-    model, search = ddp()
-    told = {"ddp": recognition.wrappers(), "searched": search.found(3), "num": search.num_searches}
-    del model
-    sharded = fully_shard(nn.Linear(8, 8))
-    told["fsdp"] = recognition.wrappers()
-    del sharded
-    model = tensor_parallel()
-    told["tp"] = recognition.layouts([torch.optim.SGD(model.parameters())])
-    del model
-    zero = ZeroRedundancyOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD)
-    stage = PipelineStage(nn.Linear(8, 8), 0, 1, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, n_microbatches=3, loss_fn=nn.MSELoss())
-    dist.new_group([0], group_desc="experts")
-    told["rest"] = recognition.wrappers()
-    told["groups"] = recognition.groups()
-    json.dump(told, sys.stdout)
-    dist.destroy_process_group()
-"""
-
-
-def test_how_training_is_distributed_is_seen():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    (ddp,) = told["ddp"]
-    assert ddp["kind"] == "DistributedDataParallel"
-    assert ddp["find_unused_parameters"] is True and ddp["gradient_as_bucket_view"] is False
-    assert (ddp["hook"], ddp["unused_bytes"]) == ("fp16_compress_hook", 0)
-    assert told["num"] == 3 and told["searched"] > 0
-    of_kind = {one["kind"]: one for one in (*told["fsdp"], *told["rest"])}
-    assert of_kind["FSDPModule"]["modules"] == 1
-    assert list(of_kind["FSDPModule"]["mesh"].values()) == [1]
-    assert [(one["mesh"], one["placements"]) for one in told["tp"]] == [
-        ({"tp": 1}, ["Shard(dim=0)"])
-    ]
-    assert "ZeroRedundancyOptimizer" in of_kind
-    schedule = of_kind["_PipelineSchedule"]
-    assert (schedule["schedule"], schedule["microbatches"]) == ("ScheduleGPipe", 3)
-    groups = {one["name"]: one["ranks"] for one in told["groups"]}
-    assert (groups["world"], groups["experts"]) == (1, 1)
 
 
 NAME = "lately_imported"
@@ -157,16 +85,6 @@ def test_questions_before_the_import_change_nothing(called, load):
 )
 def test_a_command(words: str, found: tuple[str, str] | None) -> None:
     assert launched(words.split(), {}) == found
-
-
-def test_ranks_of_torchrun_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    words = ["python", "-u", "t.py", "1"]
-    env = {b"RANK": b"0", b"TORCHELASTIC_RUN_ID": b"x"}
-    assert launched(words, env) == ("torchrun", "t.py 1")
-    assert launched(words, {"RANK": "0"}) is None
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")  # scalebench itself runs under torchrun
-    assert launched(words, env) is None
 
 
 MODULES = [*sorted(Path(attach.__file__).parent.glob("*.py")), Path(portable.__file__)]

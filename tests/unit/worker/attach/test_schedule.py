@@ -5,9 +5,7 @@ import pytest
 from scalebench.spec import StepPlan
 from scalebench.worker.attach.schedule import (
     FIRST_LOOK,
-    KINDS,
     LOOK_EVERY,
-    MARGIN_S,
     Schedule,
     decide,
     first_steady,
@@ -43,14 +41,6 @@ def test_a_transient_is_left_out_and_the_window_filled():
     assert 1 <= (found.clean_end - found.first_clean) * 0.0505 / PLAN["window_s"] < 1.6
 
 
-def test_nothing_changes_before_the_others_can_have_heard_of_it():
-    found, at = decided([1.0] + [0.01, 0.011] * 60, plan(window_s=0.1))
-    assert (found.clean_end - at) * 0.01 >= MARGIN_S * 0.9
-    found, at = decided([1.0] + [0.001, 0.0011] * 8, plan(steps=40))
-    assert found.clean_end - found.first_clean == 41
-    assert (found.blocks[0].first - at) * 0.001 >= MARGIN_S * 0.9
-
-
 def test_an_unsteady_warm_up_is_given_up_after_its_limits():
     falling = sorted([0.1 + 0.01 * i for i in range(60)], reverse=True)
     assert first_steady(falling[:12], PLAN) is None
@@ -68,20 +58,3 @@ def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle
     assert found.clean_end - found.first_clean > 7 * cycle
     counts = {block.num_steps - 1 for block in found.blocks}
     assert all(count % cycle == 0 for count in counts) == (cycle * sum(pattern) < 4)
-
-
-def test_window_and_traced_blocks_hold_whole_cycles_of_what_ranks_exchange():
-    step_s = [1.0] + [0.01, 0.011] * 2000
-    for every, traced in ((64, 65), (500, 5)):  # 500 steps are too many to trace
-        found, _ = decided(step_s, exchange_every=every)
-        assert (found.clean_end - found.first_clean - 1) % every == 0
-        assert {block.num_steps for block in found.blocks} == {traced}
-
-
-def test_rounds_hold_one_block_of_each_kind_without_a_break():
-    found, _ = decided([1.0] + [0.01, 0.011] * 60)
-    assert tuple(block.kind for block in found.blocks[:3]) == KINDS
-    borders = [found.clean_end, *(block.end for block in found.blocks)]
-    assert [block.first for block in found.blocks] == borders[:-1]
-    assert found.end == borders[-1]
-    assert len(found.blocks) <= len(KINDS) * PLAN["max_rounds"]

@@ -89,32 +89,6 @@ def test_a_damaged_one_is_passed_over_and_named(store, damage, why):
     assert found.damaged["step-00000005"].startswith(why)
 
 
-VALID = (
-    "A complete one is a directory step-NUMBER with every file that its manifest.json lists. Run "
-    "the suite again, and if this happens again, choose another directory with --checkpoint-dir."
-)
-
-
-def why_none(store):
-    return str(store.why_none(store.newest()))
-
-
-def test_where_there_is_none_one_line_says_what_is_there_and_what_to_do(store):
-    start = f"No complete checkpoint in {store.root}: "
-    assert why_none(store) == f"{start}no such directory. {VALID}"
-    store.root.mkdir()
-    assert why_none(store) == f"{start}it is empty. {VALID}"
-    (save(store, 4).folder / "b").unlink()
-    store.begin(8)
-    damaged = "step-00000004 is damaged (b is missing)"
-    here = f"{damaged}; step-00000008.partial is unfinished"
-    assert why_none(store) == f"{start}{here}. {VALID}"
-    for step in (12, 16, 20):
-        store.begin(step)
-    newest = "step-00000020.partial is unfinished; step-00000016.partial is unfinished"
-    assert why_none(store) == f"{start}{damaged}; {newest}; 2 more. {VALID}"
-
-
 def _save_for_ever(store, first):
     step = first
     while True:

@@ -80,22 +80,3 @@ def test_a_series_that_never_settles_is_given_up_at_the_limit_of_steps(limit):
     assert seen.steady is False
     assert len(seen.clean_s()) >= 10
     check_consistent(seen, fake)
-
-
-@pytest.mark.parametrize(
-    ("step_s", "world_size", "num_warmup"), [(2.0, 2, 2), (0.4, 2, 12), (2.0, 1, 12)]
-)
-def test_long_steps_of_several_ranks_are_not_warmed_up_for_long(step_s, world_size, num_warmup):
-    seen, fake = measured(
-        level(step_s), world_size=world_size, steps=3, long_step_s=1.0, max_warmup_s=1.0
-    )
-    assert sum(count for phase, count in blocks(seen) if phase == "warmup") == num_warmup
-    assert len(seen.clean_s()) == 3
-    check_consistent(seen, fake)
-
-
-@pytest.mark.parametrize("step_s", [1e-4, 3e-3, 0.07])
-def test_the_window_is_filled_and_not_much_overrun(step_s):
-    seen, fake = measured(level(step_s), window_s=1.0)
-    assert 0.9 <= sum(seen.clean_s()) <= 1.002 + 2 * step_s
-    check_consistent(seen, fake)

@@ -1,6 +1,5 @@
 """Whose turn it is: every launch once a cycle, in random order, one at a time."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,15 +44,3 @@ def test_a_launch_that_never_comes_is_waited_for_within_the_limit(tmp_path: Path
         token.wait()
         with pytest.raises(TimeoutError, match=f"launch {1 - first} did not take its turn"):
             token.pass_on()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a short name for a folder")
-def test_a_folder_may_have_a_longer_name_than_a_socket(tmp_path: Path) -> None:
-    folder = tmp_path / ("long" * 30)
-    folder.mkdir()
-    first, second = order_of_cycle(0, 2, seed=3)
-    tokens = [Token(folder, place, 2, seed=3, limit_s=5.0) for place in (first, second)]
-    with tokens[0], tokens[1]:
-        tokens[0].pass_on()
-        tokens[1].wait()
-        assert tokens[1].has_turn

@@ -1,7 +1,5 @@
 """Why a script's rank left no measurement, in one line."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptP
 from scalebench.worker.attach.script import describe
 from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.errors import ended, error_of
-from scalebench.worker.script.places import Place, compare_clocks, told_by_rank_0
+from scalebench.worker.script.places import Place, told_by_rank_0
 from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_cell
 
@@ -122,25 +120,11 @@ PLACES = [
 ADDRESSES = {"host": "10.0.0.1", "master": 1234, "run_dir": "/tmp/r", "key": "k"}
 
 
-OFFSET_NS = 5_000_000_000
-
-
 def variables(rank: int) -> dict[str, str]:
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 3, strategy=Script(), backend=None, workload=target)
     identity = {"rank": rank, "local_rank": PLACES[rank].local_rank}
     return environment_for(cell, identity, ADDRESSES, PLACES)
-
-
-def test_each_rank_is_told_its_machine_as_torchrun_does(monkeypatch):
-    told = [variables(rank) for rank in range(3)]
-    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    assert [tuple(int(one[name]) for name in names) for one in told] == [
-        (0, 0, 2, 0, 2),
-        (1, 1, 2, 0, 2),
-        (2, 0, 1, 1, 2),
-    ]
-    assert {one["MASTER_ADDR"] for one in told} == {"10.0.0.1"}
 
 
 def test_what_other_launchers_have_said_is_left_out(monkeypatch):
@@ -150,20 +134,6 @@ def test_what_other_launchers_have_said_is_left_out(monkeypatch):
     found = variables(0)
     assert not {*others, "TORCHELASTIC_ERROR_FILE"} & found.keys()
     assert found["SLURM_JOB_ID"] == "7"
-
-
-def test_clocks_of_other_machines_are_compared_over_the_store():
-    store = SealedStore(dist.HashStore(), "key")
-
-    def compared(rank: int):
-        ahead = OFFSET_NS if rank == 2 else 0
-        return compare_clocks(store, rank, PLACES, "before", lambda: time.monotonic_ns() + ahead)
-
-    with ThreadPoolExecutor(3) as ranks:
-        found = list(ranks.map(compared, range(3)))
-    assert [one.method for one in found] == ["shared clock", "shared clock", "ping-pong"]
-    assert found[0].offset_ns == found[1].offset_ns == 0
-    assert abs(found[2].offset_ns - OFFSET_NS) <= found[2].bound_ns
 
 
 def test_where_a_stranger_says_that_ranks_are_is_not_believed():

@@ -52,39 +52,6 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
     }
 
 
-DDP = [{"kind": "DistributedDataParallel"}]
-
-
-@pytest.mark.parametrize(
-    ("traffic", "wrappers", "complaint"),
-    [
-        ([0, 0, 0], DDP, "exchanged nothing in 30 steps. Net is not wrapped"),
-        ([30, 30, 120], [], "exchanged 4 bytes a step, which cannot hold the gradients of 100,000"),
-        ([30, 30, 30_000], [], None),  # gradients that are averaged by hand
-        ([1, 1, 400_000], [], None),  # parameters, every 30 steps
-        ([30, 0, 0], [], None),  # something that is done in C++
-        ([30, 30, 120], DDP, None),
-        (None, [], None),
-    ],
-)
-def test_ranks_that_exchange_nothing_do_not_scale(traffic, wrappers, complaint):
-    target = ScriptTarget(name="train", program="train.py")
-    cell = make_cell("script", 2, strategy=Script(), backend=None, workload=target)
-    seen = RankSeen(num_steps=40, schedule=None, first_clean=None)
-    clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
-    steps = {"period": 1, "call_s": [0.1] * 40, "backwards": [1] * 41, "host_ns": [0] * 41}
-    raw = {
-        "traffic": traffic, "num_parameters": 100_000, "fed": [None] * 40, **steps,
-        "facts": {"wrappers": wrappers, "modules": ["Net"]},
-    }  # fmt: skip
-    if complaint:
-        with pytest.raises(ValueError, match=f"train.py: .* separately.* {complaint}"):
-            rank_fields(cell, raw, [seen, seen], clock)
-    with pytest.raises(KeyError):  # it goes on, to what these records do not have
-        one = cell.model_copy(update={"world_size": 1}) if complaint else cell
-        rank_fields(one, raw, [seen, seen], clock)
-
-
 @pytest.mark.parametrize(
     ("fed", "passes", "told", "samples"),
     [

@@ -5,14 +5,12 @@ import sys
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalebench.costmodel.memory import STATES
 from scalebench.spec import Plain
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.execution import optimizer_kind, prepare_module
-from scalebench.worker.workloads.gpt import Block
 
 OPTIONS = {
     "SGD": {},
@@ -39,42 +37,6 @@ def test_the_state_of_an_optimizer_is_as_large_as_the_cost_model_says(kind):
     tensors = [t for t in optimizer.state[parameter].values() if isinstance(t, torch.Tensor)]
     assert sum(t.numel() for t in tensors if t.numel() == 1000) == STATES[kind] * 1000
     assert sum(t.numel() for t in tensors if t.numel() != 1000) <= 2  # counters
-
-
-@pytest.mark.parametrize("checkpointing", [True, "selective"])
-def test_recomputing_gives_the_same_gradients(checkpointing):
-    def gradients(execution):
-        torch.manual_seed(0)
-        block = Block(32, 4)
-        workload = Workload(block, [], lambda module, batch: module(batch).sum(), blocks=(block,))
-        module = prepare_module(workload, execution, torch.device("cpu"))
-        module(torch.randn(4, 64, 32)).square().mean().backward()
-        return [parameter.grad for parameter in module.parameters()]
-
-    expected, found = gradients(Plain()), gradients(Plain(checkpointing=checkpointing))
-    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-
-
-def test_selective_recomputation_runs_matrix_products_and_attention_once():
-    class Count(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            counted[str(function)] = counted.get(str(function), 0) + 1
-            return function(*args, **(kwargs or {}))
-
-    def count(checkpointing):
-        counted.clear()
-        block = Block(32, 4)
-        workload = Workload(block, [], lambda module, batch: module(batch).sum(), blocks=(block,))
-        prepare_module(workload, Plain(checkpointing=checkpointing), torch.device("cpu"))
-        with Count():
-            block(torch.randn(4, 64, 32, requires_grad=True)).sum().backward()
-        attention = sum(n for name, n in counted.items() if name.endswith("for_cpu.default"))
-        return counted["aten.addmm.default"], attention, counted["aten.gelu.default"]
-
-    counted: dict[str, int] = {}
-    assert count(False) == (4, 1, 1)
-    assert count(True) == (7, 2, 2)  # torch stops before the last: its result is not needed
-    assert count("selective") == (4, 1, 2)
 
 
 def test_blocks_to_recompute_have_to_be_named():

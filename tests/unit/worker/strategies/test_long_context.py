@@ -1,19 +1,14 @@
 """Zigzag order, merging by log-sum-exp, and attention in blocks, without processes."""
 
 import itertools
-from typing import Any
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from scalebench.worker.strategies.mesh.ring import (
     Merging,
-    Partial,
     attend,
-    attend_backward,
-    block,
     places_in_order,
     places_in_zigzag,
 )
@@ -57,47 +52,6 @@ def test_parts_merge_into_the_attention_to_all_keys(seed, cuts, scale):
     found = merging.output.double(), merging.log_sum_exp.double()
     torch.testing.assert_close(found[0], wanted, rtol=0, atol=rounded * float(v.abs().max()))
     torch.testing.assert_close(found[1], scores.logsumexp(-1), rtol=0, atol=rounded)
-
-
-@given(seed=st.integers(0, 1000), ranks=st.sampled_from([1, 2, 3, 4]), chunk=st.integers(1, 3))
-def test_blocks_in_zigzag_order_are_causal_attention_and_its_gradients(seed, ranks, chunk):
-    tokens = 2 * ranks * chunk
-    q, k, v = (drawn(seed + i, 2, 3, tokens, 4).requires_grad_() for i in range(3))
-    gradient = drawn(seed + 3, 2, 3, tokens, 4)
-    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    wanted = torch.autograd.grad(whole, (q, k, v), gradient)
-    found = [torch.zeros_like(one) for one in wanted]
-    q, k, v = (one.detach() for one in (q, k, v))
-    here = [places_in_zigzag(tokens, ranks, rank) for rank in range(ranks)]
-    for rank in range(ranks):
-        order = [(rank - turn) % ranks for turn in range(ranks)]
-        blocks = [(source, block(rank, source, tokens // ranks)) for source in order]
-        part_of = [
-            (here[rank][b.queries], here[source][b.keys], b.queries, b.causal)
-            for source, b in blocks
-        ]
-        merging: Any = None
-        for asking, seen, queries, causal in part_of:
-            part = attend(q[:, :, asking], k[:, :, seen], v[:, :, seen], causal)
-            if merging is None:
-                merging = Merging(part)
-            else:
-                merging.add(part, queries)
-        torch.testing.assert_close(merging.output, whole[:, :, here[rank]])
-        for asking, seen, queries, causal in part_of:
-            merged = Partial(merging.output[:, :, queries], merging.log_sum_exp[:, :, queries])
-            parts = attend_backward(
-                gradient[:, :, asking],
-                q[:, :, asking],
-                k[:, :, seen],
-                v[:, :, seen],
-                merged,
-                causal,
-            )
-            for total, part, places in zip(found, parts, (asking, seen, seen), strict=True):
-                total[:, :, places] += part
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_the_operators_of_a_gpu_are_called_as_torch_declares_them():

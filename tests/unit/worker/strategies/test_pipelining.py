@@ -5,8 +5,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from scalebench.session.plan import Machine, Request, make_plan
-from scalebench.spec import Case, Pipeline, Suite
+from scalebench.spec import Pipeline
 from scalebench.spec.presets import GptShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import Unsupported
@@ -50,24 +49,3 @@ def test_what_cannot_be_cut_is_refused_with_the_reason() -> None:
 def test_a_pipeline_that_contradicts_itself_is_refused(fields, told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         Pipeline(**fields)
-
-
-def cells_of(strategy: Pipeline, scaling: str = "strong"):
-    case = Case(name="case", strategy=strategy, workload="paced", batch_size=16)
-    suite = Suite(name="suite", question="?", cases=(case,), scaling=scaling)
-    plan = make_plan(Request(world_sizes=(1, 2, 3, 4)), [suite], Machine(0, 4))
-    return {c.world_size: c for c in plan.cells if c.case == "case" and c.purpose == "inspect"}
-
-
-def test_sizes_that_make_no_pipeline_are_skipped_with_the_reason() -> None:
-    reasons = {n: c.skip_reason for n, c in cells_of(Pipeline(data_parallel=2)).items()}
-    assert reasons[1] == "1 ranks cannot be split into 2 pipelines"
-    assert reasons[2] is None
-    assert "3 ranks cannot be split into 2 pipelines" in reasons[3]
-    compiled = cells_of(Pipeline(schedule="zero-bubble", compile=True))
-    assert "cannot do with a compiled module" in compiled[1].skip_reason
-    few = cells_of(Pipeline(microbatches=2))
-    assert few[2].skip_reason is None
-    assert few[4].skip_reason == "1f1b needs as many microbatches as stages: 2 for 4 stages"
-    odd = cells_of(Pipeline(schedule="gpipe", microbatches=5))
-    assert odd[1].skip_reason == "16 samples per pipeline cannot be split into 5 microbatches"

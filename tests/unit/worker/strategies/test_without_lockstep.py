@@ -7,30 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
-from scalebench.spec import PipeDream, PipeDream2BW, Plain
-from scalebench.spec.presets import GptShape
-from scalebench.spec.workload import Shard
-from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.optimizers import Lamb
-from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.asynchronous.chunks import (
     ELEMENTWISE,
-    Waiting,
-    cut,
-    layers_within,
     one_each,
 )
 from scalebench.worker.strategies.asynchronous.fedavg import (
-    classes_of,
     divide_by_class,
     divide_evenly,
 )
 from scalebench.worker.strategies.asynchronous.gossip import contraction, neighbours
 from scalebench.worker.strategies.asynchronous.server import Server, TooFewWorkers
-from scalebench.worker.workloads.batches import ResidentBatches, split
-from tests.builders.runs import make_cell
 
 RATE = 0.5
 
@@ -79,71 +67,7 @@ def test_backup_workers_may_be_gone_and_no_more():
         found.leave(2)
 
 
-def test_stale_gradients_make_smaller_steps_if_asked():
-    found = server(4, bound=None, damped=True)
-    for worker in (0, 1, 2):
-        found.push(worker, ones(0.0))
-    found.push(3, ones(6.0))
-    assert found.parameter.tolist() == [-1.0, -1.0], "RATE · 6 / 3 steps that were made meanwhile"
-    found.push(3, ones(6.0))
-    assert found.parameter.tolist() == [-4.0, -4.0], "a fresh one makes a whole step"
-
-
 OPTIMIZER = Lamb([torch.nn.Parameter(torch.ones(1))], 0.1)
-
-
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    largest=st.none() | st.integers(1, 50),
-    servers=st.integers(1, 3),
-)
-def test_chunks_cover_every_parameter_once_and_are_never_too_large(sizes, largest, servers):
-    chunks = cut(sizes, largest, servers)
-    assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
-    assert [i for c in chunks for i in range(c.start, c.stop)] == list(range(sum(sizes)))
-    ends = [sum(sizes[: p + 1]) for p in range(len(sizes))]
-    for chunk in chunks:
-        (parameter,) = chunk.parameters
-        assert ends[parameter] - sizes[parameter] <= chunk.start < chunk.stop <= ends[parameter]
-        assert chunk.stop - chunk.start <= (largest or max(sizes))
-    assert {chunk.server for chunk in chunks} <= set(range(servers))
-
-
-def sent(by_need, sizes, largest, sends_between):
-    """Return the parameters of the chunks in the order of sending, in a backward pass.
-
-    Args:
-        by_need: See `Waiting`.
-        sizes: Of the parameters, in the order of need; the backward pass comes in the other order.
-        largest: Of a chunk.
-        sends_between: How many chunks the link takes between two gradients.
-    """
-    chunks = cut(sizes, largest, 1)
-    waiting, order = Waiting(by_need), []
-    for parameter in reversed(range(len(sizes))):
-        for chunk in chunks:
-            if chunk.parameters == (parameter,):
-                waiting.put(chunk.number, need=parameter)
-        order += [waiting.pop() for _ in range(min(sends_between, len(waiting)))]
-    while waiting:
-        order.append(waiting.pop())
-    assert sorted(order) == list(range(len(chunks)))
-    return [chunks[number].parameters[0] for number in order], waiting.num_overtakes
-
-
-def test_by_need_the_first_layers_go_first_and_a_large_tensor_is_interrupted():
-    """Between two gradients the link takes one chunk: two of the last layer's four are left."""
-    assert sent(True, [2, 4, 4], 2, sends_between=0) == ([0, 1, 1, 2, 2], 3)
-    assert sent(True, [2, 4, 8], 2, sends_between=1) == ([2, 1, 0, 1, 2, 2, 2], 3)
-
-
-@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=9), data=st.data())
-def test_every_server_has_whole_layers_and_at_least_one(sizes, data):
-    chunks = one_each(sizes, data.draw(st.integers(1, len(sizes))), OPTIMIZER)
-    assert [p for chunk in chunks for p in chunk.parameters] == list(range(len(sizes)))
-    shapes = [torch.Size((size,)) for size in sizes]
-    found = [layers_within(torch.zeros(c.stop - c.start), c.start, shapes) for c in chunks]
-    assert [len(layer) for part in found for layer in part] == sizes
 
 
 def test_more_servers_than_layers_are_refused_with_the_remedy():
@@ -169,12 +93,6 @@ def test_optimizers_that_may_be_cut_step_a_cut_vector_as_the_whole(kind):
 
 
 CLASSES = np.arange(2000) % 10
-CPU = torch.device("cpu")
-
-
-def batches_with(targets):
-    shard = Shard(rank=0, world_size=1, batch_size=2, seed=0, device=CPU)
-    return ResidentBatches("mine", len(targets), shard, lambda i: (targets[i], targets[i]))
 
 
 @given(samples=st.integers(8, 300), clients=st.integers(1, 8), seed=st.integers(0, 9))
@@ -185,28 +103,11 @@ def test_even_clients_have_each_sample_once(samples, clients, seed):
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize(("concentration", "least", "most"), [(0.3, 0.45, 1), (1e3, 0.105, 0.145)])
-def test_uneven_clients_have_each_sample_once_and_much_of_a_class(concentration, least, most):
-    divided = divide_by_class(CLASSES, 8, concentration, seed=1)
-    assert sorted(np.concatenate(divided)) == list(range(2000))
-    counts = np.array([np.bincount(CLASSES[one], minlength=10) for one in divided])
-    assert least < (counts / counts.sum(0)).max(0).mean() < most
-
-
 def test_a_client_without_samples_is_told():
     with pytest.raises(UsageError, match=r"of 64 clients have no samples .*Choose fewer clients"):
         divide_by_class(CLASSES, 64, 0.001, seed=0)
     with pytest.raises(UsageError, match="1 of 9 clients have no samples"):
         divide_evenly(8, 9, seed=0)
-
-
-def test_classes_are_labels_or_parts_of_a_text():
-    labels = torch.tensor([3, 1, 2, 3])
-    assert classes_of(batches_with(labels), CPU).tolist() == [3, 1, 2, 3]
-    text = classes_of(batches_with(torch.zeros(20, 5, dtype=torch.int64)), CPU)
-    assert text.tolist() == [part for part in range(10) for _ in range(2)]
-    with pytest.raises(Unsupported, match="a workload with classes"):
-        classes_of(batches_with(torch.zeros(4)), CPU)
 
 
 @pytest.mark.parametrize("num_ranks", range(1, 12))
@@ -220,34 +121,3 @@ def test_models_come_together_by_the_second_eigenvalue_of_the_ring(num_ranks):
     assert values[-1] == pytest.approx(1)
     second = values[-2] if num_ranks > 1 else 0.0
     assert contraction(num_ranks) == pytest.approx(second, abs=1e-12)
-
-
-def trained_alone(strategy, parts=1):
-    """Parameters and losses of one rank after a few steps, by the names of its parameters."""
-    shape = GptShape(name="gpt-t", layers=1, heads=2, width=16, context=8, batch_size=4)
-    cell = make_cell("c", 1, strategy=strategy, workload=shape, global_batch=4, rank_batch=4)
-    context = RankContext(cell, 0, 0, torch.device("cpu"))
-    workload = fresh_workload(context)
-    training = build_training(workload, context)
-    losses = []
-    for _, batch in zip(range(4), workload.batches, strict=False):
-        if parts == 1:
-            losses.append(training.step(batch))
-            continue
-        training.optimizer.zero_grad()
-        of_parts = [training.forward_backward(one, parts) for one in split(batch, parts)]
-        training.optimizer.step()
-        losses.append(torch.stack(of_parts).sum())
-    return [*workload.module.parameters(), *losses], training
-
-
-@pytest.mark.parametrize(
-    ("strategy", "parts"), [(PipeDream(), 1), (PipeDream2BW(microbatches=2), 2)]
-)
-def test_a_pipeline_of_one_stage_that_is_not_flushed_is_plain_training_bit_for_bit(strategy, parts):
-    plain, _ = trained_alone(Plain(), parts)
-    own, training = trained_alone(strategy)
-    assert all(torch.equal(one, other) for one, other in zip(own, plain, strict=True))
-    assert training.facts["staleness"] == {"0": 4}
-    assert (training.facts["weight_versions"], training.facts["stash_bytes"]) == (1, 0)
-    assert training.sent_bytes == 0

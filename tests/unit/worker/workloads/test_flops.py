@@ -2,26 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from scalebench.spec.presets import PRESETS, GptShape
 from scalebench.worker.workloads.flops import count_flops
 from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.loss import mean_cross_entropy
-
-BATCH = 8
-
-
-def test_convolutions_are_counted_apart():
-    """They have a TF32 setting of their own."""
-    module = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.Flatten(), nn.Linear(500, 4))
-    with count_flops() as flops:
-        module(torch.randn(BATCH, 3, 10, 10)).sum().backward()
-    linear = BATCH * 3 * 2 * 500 * 4
-    assert flops.total - flops.convolutions == linear
-    assert flops.convolutions == BATCH * 2 * 2 * 3 * 5 * 9 * 100
-    assert flops.per_sample(BATCH).convolutions == flops.convolutions / BATCH
 
 
 def gpt_by_hand(shape: GptShape) -> int:

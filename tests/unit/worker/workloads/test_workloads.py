@@ -3,7 +3,6 @@
 import sys
 import sysconfig
 from itertools import islice
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -16,20 +15,17 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.spec.presets import PRESETS, CnnShape, CustomTarget, GptShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads import build_workload
-from scalebench.worker.workloads import text as text_module
 from scalebench.worker.workloads.batches import ResidentBatches
 from scalebench.worker.workloads.cnn import Cnn
 from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.mlp import Mlp
 from scalebench.worker.workloads.moe import MoeGpt
 from scalebench.worker.workloads.paced import Paced
-from scalebench.worker.workloads.text import load_corpus
 from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
-SMALL = ("gpt-tiny", "cnn-8", "mlp-tiny")
 MODULES = {"gpt": Gpt, "gpt-moe": MoeGpt, "cnn": Cnn, "mlp": Mlp, "paced": Paced}
 
 
@@ -55,82 +51,12 @@ def test_every_preset_has_the_parameters_that_the_catalog_says(name):
     assert sum(p.numel() for p in module.parameters()) == spec.num_parameters
 
 
-def test_gpt_predicts_from_the_past_alone_and_knows_positions():
-    module = build("gpt-tiny").module
-    tokens = torch.randint(256, (1, 16), generator=torch.Generator().manual_seed(0))
-    changed = tokens.clone()
-    changed[0, 10] = (changed[0, 10] + 1) % 256
-    before, after = module(tokens), module(changed)
-    assert torch.equal(before[:, :10], after[:, :10])
-    assert not torch.allclose(before[:, 10:], after[:, 10:])
-    same = module(torch.zeros(1, 16, dtype=torch.long))
-    assert (same[0, 0] - same[0, 15]).abs().max() > 1e-3  # rounding alone gives 1e-6
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_same_seed_same_parameters_and_batches_on_every_rank(name):
-    spec = PRESETS[name]
-    ranks = [build(name, shard_of(spec.batch_size // 2, rank, 2)) for rank in (0, 1)]
-    whole = build(name, shard_of(spec.batch_size))
-    other = build(name, shard_of(spec.batch_size, seed=1), seed=1)
-    for a, b in zip(ranks[0].module.parameters(), ranks[1].module.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-    # DistributedSampler deals the samples out in turn: interleaved, the halves are the whole.
-    (x0, y0), (x1, y1) = (next(iter(rank.batches)) for rank in ranks)
-    inputs, targets = next(iter(whole.batches))
-    assert torch.equal(torch.stack([x0, x1], 1).flatten(0, 1), inputs)
-    assert torch.equal(torch.stack([y0, y1], 1).flatten(0, 1), targets)
-    assert not torch.equal(next(iter(other.batches))[0], inputs)
-
-
-@pytest.mark.parametrize(("name", "steps"), [("gpt-tiny", 40), ("cnn-8", 60), ("mlp-tiny", 60)])
-def test_loss_falls_within_sixty_steps(name, steps):
-    workload = build(name)
-    optimizer = torch.optim.AdamW(workload.module.parameters(), lr=1e-3, fused=True)
-    losses = []
-    for batch in islice(workload.batches, steps):
-        loss = workload.loss(workload.module, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert sum(losses[-5:]) / 5 < 0.65 * losses[0]
-
-
-def test_text_is_the_library_and_a_target_is_the_next_byte():
-    corpus = load_corpus()
-    assert corpus.dtype == torch.uint8
-    assert corpus.shape == (text_module.CORPUS_BYTES,)
-    first = Path(sysconfig.get_paths()["stdlib"], "__future__.py").read_bytes()
-    assert bytes(corpus[: len(first)].tolist()) == first
-
-    workload = build("gpt-tiny")
-    inputs, targets = next(iter(workload.batches))
-    assert inputs.shape == targets.shape == (16, 64)
-    assert workload.tokens_per_sample == 64
-    assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    text = bytes(corpus.tolist())
-    assert text.find(bytes([*inputs[0].tolist(), int(targets[0, -1])])) % 64 == 0
-
-
 @pytest.mark.parametrize("folder", ["empty", "missing"])
 def test_missing_sources_are_told_with_a_remedy(tmp_path, monkeypatch, folder):
     (tmp_path / "empty").mkdir()
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / folder)})
     with pytest.raises(EnvironmentUnfit, match=rf"{folder}.*another workload \(cnn, mlp\)"):
         build("gpt-tiny")
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_batch_is_gathered_on_the_device_without_the_host(name):
-    # The meta device stands in for a GPU: reading a value, or mixing devices, is an error there.
-    spec = PRESETS[name]
-    shard = Shard(0, 1, spec.batch_size, 0, torch.device("meta"))
-    for batch in islice(build(name, shard).batches, 3):
-        assert all(part.is_meta and len(part) == spec.batch_size for part in batch)
-    order, _ = next(iter(ResidentBatches("w", spec.batch_size, shard, identity)))
-    assert order.is_meta
 
 
 DIVISIBLE = st.tuples(st.integers(1, 24), st.integers(0, 60), st.integers(0, 3))
