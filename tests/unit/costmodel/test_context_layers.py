@@ -22,26 +22,6 @@ def sent(strategy, world_size, samples=SAMPLES, **changes):
     return operations_of_context_step(strategy, model, world_size, samples)
 
 
-def sizes(operations, op, phase):
-    return [one.num_bytes for one in operations if (one.op, one.phase) == (op, phase)]
-
-
-def test_ulysses_sends_the_volume_of_four_in_forward_and_of_four_in_backward():
-    found = sent(Context(method="ulysses"), 4)
-    part = QUERIES // 4
-    assert sizes(found, "all_to_all", "forward") == [3 * part, part] * 3
-    assert sizes(found, "all_to_all", "backward") == [part, 3 * part] * 3
-    assert sizes(found, "all_reduce", "gradients") == [4 * GPT.num_parameters]
-    assert len(found) == 4 * 3 + 1
-
-
-def test_a_ring_passes_on_keys_and_values_and_in_backward_their_gradients_too():
-    found = sent(Context(method="ring"), 4)
-    assert sizes(found, "send_recv_ring", "forward") == [2 * QUERIES // 4] * (3 * 3)
-    assert sizes(found, "send_recv_ring", "backward") == [2 * QUERIES // 4] * (2 * 3 * 3)
-    assert len(found) == 9 * 3 + 1
-
-
 @given(n=st.sampled_from([2, 4, 8]))
 def test_a_rank_sends_less_with_ulysses_the_more_there_are_and_not_with_the_ring(n):
     ulysses, ring = (
@@ -51,18 +31,6 @@ def test_a_rank_sends_less_with_ulysses_the_more_there_are_and_not_with_the_ring
     )
     assert ulysses == pytest.approx(3 * 8 * (n - 1) / n * QUERIES / n)
     assert ring == pytest.approx(3 * 6 * (n - 1) * QUERIES / n)
-
-
-def test_groups_average_gradients_over_all_ranks():
-    found = sent(Context(size=2, method="ring"), 8, samples=1)
-    (gradients,) = [one for one in found if one.phase == "gradients"]
-    assert (gradients.op, gradients.axis, gradients.num_ranks) == ("all_reduce", "data_context", 8)
-    assert {one.num_ranks for one in found if one.axis == "context"} == {2}
-    assert sizes(found, "send_recv_ring", "forward") == [QUERIES // 2] * 3  # half of the samples
-
-
-def test_one_rank_sends_nothing():
-    assert sent(Context(method="ring"), 1) == sent(Context(method="ulysses"), 1) == []
 
 
 def test_facts_that_do_not_tell_of_attention_are_no_model():

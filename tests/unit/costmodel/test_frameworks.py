@@ -3,52 +3,11 @@
 import pytest
 
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, predict_state_bytes
-from scalebench.costmodel.sharding import sharding_of
-from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory
-from scalebench.spec import Accelerate, DeepSpeed, Fabric, FairScale, Fsdp, Horovod, Plain
+from scalebench.spec import DeepSpeed, FairScale, Plain
 
 PARAMETERS = 1000
 N = 4
-GATHER = (N - 1) / N * 4 * PARAMETERS
-
-
-def sent(strategy) -> float:
-    traffic = predict_traffic(strategy, PARAMETERS, N)
-    assert traffic is not None
-    return traffic.total_bytes
-
-
-@pytest.mark.parametrize(
-    ("strategy", "gathers"),
-    [
-        (Accelerate(), 2),
-        (Fabric(), 2),
-        (Horovod(), 2),
-        (Horovod(compression="fp16"), 1),
-        (DeepSpeed(stage=0), 2),
-        (DeepSpeed(stage=1), 3),  # it all-reduces gradients, and gathers parameters
-        (DeepSpeed(stage=2), 3),
-        (Accelerate(plugin="deepspeed", stage=2), 3),
-        (DeepSpeed(stage=3), 3),
-        (FairScale(), 2),
-    ],
-)
-def test_traffic_by_stage(strategy, gathers):
-    assert sent(strategy) == pytest.approx(gathers * GATHER)
-
-
-@pytest.mark.parametrize(("stage", "gathers"), [(0, 2), (1, 3), (2, 2 * 4 + 1), (3, 3 * 4)])
-def test_deepspeed_reduces_in_every_microbatch_where_gradients_are_divided(stage, gathers):
-    assert sent(DeepSpeed(stage=stage, accumulate=4)) == pytest.approx(gathers * GATHER)
-
-
-def test_fsdp2_behind_a_framework_is_fsdp2():
-    sizes = [600, 400]
-    assert predict_traffic(Fabric(sharding="fsdp2"), PARAMETERS, N, sizes) == predict_traffic(
-        Fsdp(), PARAMETERS, N, sizes
-    )
-    assert sharding_of(Fabric(sharding="fsdp2"), N) == sharding_of(Fsdp(), N)
 
 
 def test_state_follows_the_stage():

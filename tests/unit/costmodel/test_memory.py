@@ -10,10 +10,7 @@ from scalebench.costmodel.memory import (
     Division,
     MeasuredBaseline,
     MemoryPrediction,
-    divided_part,
-    in_flight_part,
     predict_memory,
-    predict_state_bytes,
     savings_of,
     zero_state,
 )
@@ -46,22 +43,6 @@ def measured(activations=400, activations_peak=5000, gradients=4 * PSI, batch=16
         data_bytes=7,
     )
     return MeasuredBaseline(Plain(**strategy), batch, memory)
-
-
-def test_plain_at_the_baselines_own_batch_is_what_was_measured_at_whichever_moment():
-    early = measured(activations=5000, activations_peak=5000, gradients=0)
-    late = measured(activations=400, activations_peak=4200, gradients=4 * PSI)
-    for baseline, in_flight in ((early, 5000), (late, 4 * PSI + 400)):
-        predicted = predict_memory(Plain(), PSI, 16, "AdamW", baseline)
-        assert predicted.total_bytes == 4 * PSI + 8 * PSI + in_flight + 7
-
-
-def test_activations_follow_the_batch_and_gradients_do_not():
-    baseline = measured(activations=400, activations_peak=4200)
-    doubled = predict_memory(Plain(), PSI, 32, "AdamW", baseline)
-    assert (doubled.gradients_bytes, doubled.activations_bytes) == (0, 8400)  # the peak moved
-    halved = predict_memory(Plain(), PSI, 8, "AdamW", baseline)
-    assert (halved.gradients_bytes, halved.activations_bytes) == (4 * PSI, 200)
 
 
 @pytest.mark.parametrize(
@@ -98,22 +79,7 @@ def test_a_baseline_that_computes_otherwise_has_other_activations(setting, word)
     assert word in predicted.reason
 
 
-def test_the_forecasts_state_is_that_of_the_full_prediction():
-    for strategy in (Plain(), Ddp(gradient_as_bucket_view=False)):
-        parts = predict_memory(strategy, PSI, 16)
-        known = parts.parameters_bytes + parts.optimizer_bytes + parts.communication_bytes
-        assert predict_state_bytes(strategy, PSI) == known + 4 * PSI
-
-
 ONE = MemoryPrediction(400, 200, 600, 0, 1000, 50)
-
-
-def test_each_dimension_acts_on_what_those_before_it_leave():
-    shard, tensor = savings_of(
-        ONE, [Division("shard", 2, 0.5, 0.5), Division("tensor", 4, 0.25, 1.0)]
-    )
-    assert (shard.state_bytes, shard.activations_bytes) == (600, 500)
-    assert (tensor.state_bytes, tensor.activations_bytes) == (450, 0)
 
 
 @given(
@@ -125,16 +91,3 @@ def test_nothing_is_taken_off_twice(parts):
     assert all(one.state_bytes >= 0 and one.activations_bytes >= 0 for one in savings)
     assert sum(one.state_bytes for one in savings) <= 1200 + 1e-6
     assert sum(one.activations_bytes for one in savings) <= 1000 + 1e-6
-
-
-@pytest.mark.parametrize(
-    ("schedule", "stage", "part"),
-    [("gpipe", 0, 1.0), ("1f1b", 0, 0.5), ("1f1b", 3, 0.125), ("interleaved-1f1b", 0, None)],
-)
-def test_microbatches_that_a_stage_of_four_keeps_of_eight(schedule, stage, part):
-    assert in_flight_part(schedule, stage, 4, 8) == part
-
-
-def test_only_what_is_divided_gets_smaller():
-    assert divided_part([(80, True), (20, False)], 4) == pytest.approx(0.4)
-    assert divided_part([], 4) == 1.0

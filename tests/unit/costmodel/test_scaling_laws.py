@@ -39,11 +39,6 @@ def test_usl_finds_contention_and_coherency(sigma, kappa):
     assert law.speedup(64) == pytest.approx(64 / (1 + 63 * sigma + 64 * 63 * kappa), rel=1e-3)
 
 
-def test_usl_has_a_peak_that_amdahl_has_not():
-    points = [1.8, 2.6, 2.2]
-    assert fit_usl(SIZES, points).speedup(32) < 2.2 < fit_amdahl(SIZES, points).speedup(32)
-
-
 def test_speedups_beyond_ideal_give_no_negative_share():
     for law in fit_all([1, 2, 4], [1.0, 2.2, 4.6]):
         assert all(value >= 0 for value in law.parameters.values())

@@ -12,16 +12,12 @@ from scalebench.costmodel.context_layers import (
     operations_of_context_step,
     ring_requests,
 )
-from scalebench.costmodel.expert_layers import ExpertModel
-from scalebench.costmodel.group_steps import MeshModel, model_of_workload, with_sharding
-from scalebench.costmodel.links.times import LinkTime
+from scalebench.costmodel.group_steps import with_sharding
 from scalebench.costmodel.replay import CommRequest, replay
 from scalebench.costmodel.sharding import Groups, sharding_of
-from scalebench.costmodel.step import StepShape, predict_step, with_messages
-from scalebench.costmodel.tensor_layers import model_of_preset
+from scalebench.costmodel.step import StepShape
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.spec import Context, Expert, Fsdp, Mesh, Tensor
-from scalebench.spec.presets import PRESETS, GptShape, MoeShape
+from scalebench.spec import Context, Fsdp
 
 MOMENTS = st.floats(0, 1)
 
@@ -65,53 +61,6 @@ def shape(*requests):
     return StepShape(tuple(requests), 0.1, 0.02, 32, {16: 0.07})
 
 
-def test_gathered_messages_grow_with_the_ranks_and_so_does_their_decoding():
-    one = shape(CommRequest("all_gather", 100, 0.05, 0.1), CommRequest("all_reduce", 8, 0.1, 0.1))
-    four = with_messages(one, 4, decode_s=0.01)
-    assert [r.size_bytes for r in four.requests] == [400, 8]
-    assert four.computing_s == pytest.approx(one.computing_s + 3 * 0.01)
-    assert four.computing_of(16) == pytest.approx(0.07 + 3 * 0.01)
-    assert with_messages(one, 1, decode_s=0.01) == one
-
-
-def test_what_is_all_reduced_stays_as_it_is():
-    one = shape(CommRequest("all_reduce", 100, 0.05, 0.1))
-    assert with_messages(one, 4, decode_s=0.01) is one
-
-
-GPT = GptShape(name="g", layers=3, heads=4, width=8, context=4, batch_size=2)
-MOE = next(shape for shape in PRESETS.values() if isinstance(shape, MoeShape))
-CNN = PRESETS["cnn-8"]
-
-
-@pytest.mark.parametrize("sequence", [False, True])
-def test_replicas_of_tensor_groups_are_divided_as_one_group_is(sequence):
-    divided = model_of_preset(GPT, 2, sequence)
-    of_mesh = model_of_workload(Mesh(data=2, tensor=2, sequence=sequence), GPT, 2)
-    assert of_mesh == MeshModel(divided)
-    assert model_of_workload(Tensor(sequence=sequence), GPT, 2) == divided
-
-
-@pytest.mark.parametrize(
-    "mesh",
-    [
-        Mesh(shard=2, tensor=2),
-        Mesh(pipeline=2, tensor=2, microbatches=2),
-        Mesh(data=2, context=2),
-        Mesh(tensor=2, context=2),
-    ],
-)
-def test_other_divisions_are_known_from_the_first_step_alone(mesh):
-    assert model_of_workload(mesh, GPT, 2) is None
-
-
-def test_each_strategy_has_the_model_of_what_it_divides():
-    assert model_of_workload(Context(), GPT, 2) == AttendingModel.of_preset(GPT, 2)
-    assert model_of_workload(Expert(), MOE, 2) == ExpertModel.of_preset(MOE, 2)
-    for strategy in (Tensor(), Context(), Expert(), Mesh(data=2, tensor=2)):
-        assert model_of_workload(strategy, CNN, 2) is None
-
-
 BARE = StepShape((), 0.1, 0.0, 32, {})
 GROUPS = Groups((1000, 2000), 500)
 SENT = {
@@ -123,18 +72,6 @@ SENT = {
 
 def sharded(strategy, world_size):
     return with_sharding(BARE, sharding_of(strategy, world_size), GROUPS)
-
-
-def test_a_group_is_gathered_twice_and_scattered_once_the_root_gathered_once():
-    found = sharded(Fsdp(), 4).requests
-    assert [r.size_bytes for r in found if r.op == "all_gather"] == [4000, 8000, 2000, 4000, 8000]
-    assert [r.size_bytes for r in found if r.op == "reduce_scatter"] == [4000, 8000, 2000]
-    assert {r.num_ranks for r in found} == {4}
-
-
-def test_replicas_reduce_their_shards_among_themselves():
-    found = [r for r in sharded(Fsdp(shard_size=2), 8).requests if r.op == "all_reduce"]
-    assert [(r.size_bytes, r.num_ranks) for r in found] == [(2000, 4), (4000, 4), (1000, 4)]
 
 
 @given(
@@ -150,27 +87,12 @@ def test_all_operations_together_send_what_the_law_says(strategy, world_size):
     assert sent == pytest.approx(expected.total_bytes)
 
 
-def test_every_operation_is_waited_for():
-    def millisecond(op, num_ranks, size_bytes):
-        return LinkTime(1e-3, 1e-3, 1e-3, (num_ranks,))
-
-    shape = sharded(Fsdp(), 4)
-    found = predict_step(shape, millisecond, 4, 32)
-    assert found.step_s == pytest.approx(0.1 + 1e-3 * len(shape.requests))
-
-
 WORK = RingWork(forward_s=1.0, backward_s=2.0)
 ranks = st.sampled_from([2, 3, 4, 8])
 
 
 def model(layers=2, again=0):
     return AttendingModel((4800,) * layers, (4800,) * again, 100, samples=2)
-
-
-def stalled_s(num_ranks, message_s, layers=2):
-    step_s = layers * num_ranks * 3.0 + 1
-    requests = ring_requests(model(layers), num_ranks, 2, WORK, step_s)
-    return replay(requests, [message_s] * len(requests), step_s).stalled_s
 
 
 @given(ranks, st.integers(0, 2))
@@ -180,24 +102,3 @@ def test_the_messages_are_those_of_the_law(num_ranks, again):
     wanted = Counter(op.num_bytes for op in law if op.op == "send_recv_ring")
     assert Counter(request.size_bytes for request in found) == wanted
     assert {(one.op, one.num_ranks) for one in found} == {("send_recv_ring", num_ranks)}
-
-
-@given(ranks)
-def test_what_is_shorter_than_a_turn_is_hidden_but_for_the_last_gradients(num_ranks):
-    assert stalled_s(num_ranks, 0.5) == pytest.approx(2 * 0.5)
-
-
-def test_two_ranks_by_hand():
-    # Forward: a message of 1.5 over a turn of 1. Backward: the same over a turn of 2, hidden; the
-    # gradients behind the last turn are not.
-    assert stalled_s(2, 1.5, layers=1) == pytest.approx(0.5 + 1.5)
-
-
-@given(ranks, st.floats(0.01, 10))
-def test_longer_turns_never_wait_longer(num_ranks, message_s):
-    step_s = 1000.0
-    took = []
-    for turns in (WORK, WORK.slowed(2.0)):
-        requests = ring_requests(model(), num_ranks, 2, turns, step_s)
-        took.append(replay(requests, [message_s] * len(requests), step_s).stalled_s)
-    assert took[1] <= took[0] + 1e-9

@@ -1,10 +1,7 @@
 """What a tensor group sends, by hand and by laws that hold for any shape."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scalebench.analysis.rows.axes import wire_bytes_by_axis
 from scalebench.costmodel.tensor_layers import (
     DividedModel,
     NoLaw,
@@ -27,13 +24,6 @@ def sizes(operations, op):
     return [one.num_bytes for one in operations if one.op == op]
 
 
-def test_a_transformer_by_hand():
-    found = sent(Tensor())
-    assert sizes(found, "all_reduce") == [ACTIVATIONS] * (4 * 3 + 2)
-    assert sizes(found, "all_gather") == [4 * SAMPLES * 4 * 256]
-    assert [one.phase for one in found].count("backward") == 2 * 3 + 1
-
-
 def test_a_divided_sequence_sends_the_same_bytes_between_the_layers():
     found = sent(Tensor(sequence=True, loss=True))
     places = 4 * 4 * 8
@@ -41,45 +31,6 @@ def test_a_divided_sequence_sends_the_same_bytes_between_the_layers():
     assert sorted(sizes(found, "all_gather")) == [places] + [ACTIVATIONS] * (4 * 3 + 2)
     norms = 4 * (2 * 3 + 1) * 2 * 8
     assert sizes(found, "all_reduce") == [4 * SAMPLES * 4] * 3 + [norms]
-
-
-def test_groups_average_the_gradients_of_a_ranks_parameters():
-    (across,) = [one for one in sent(Tensor(size=2), 8) if one.axis == "data"]
-    whole = 3 * (2 * 2 * 8 + 8 + 8) + 2 * 8 + 4 * 8  # norms, biases by rows, and places
-    divided = GPT.num_parameters - whole
-    assert (across.op, across.num_ranks) == ("all_reduce", 4)
-    assert across.num_bytes == 4 * (divided // 2 + whole)
-
-
-@given(
-    batch=st.integers(1, 6),
-    world_size=st.sampled_from([2, 4]),
-    sequence=st.booleans(),
-    loss=st.booleans(),
-)
-def test_what_carries_activations_grows_with_the_batch_and_the_rest_does_not(
-    batch, world_size, sequence, loss
-):
-    strategy = Tensor(sequence=sequence, loss=loss)
-    once, more = sent(strategy, world_size, batch=1), sent(strategy, world_size, batch=batch)
-    fixed = {one.num_bytes for one in once if one.phase == "gradients"} | {4 * 4 * 8}
-    for a, b in zip(once, more, strict=True):
-        assert b.num_bytes in (batch * a.num_bytes, *fixed)
-
-
-@given(world_size=st.sampled_from([2, 4, 8]))
-def test_a_divided_loss_never_sends_more(world_size):
-    for sequence in (False, True):
-        gathered, divided = (
-            wire_bytes_by_axis(sent(Tensor(sequence=sequence, loss=loss), world_size))["tensor"]
-            for loss in (False, True)
-        )
-        assert divided < gathered
-
-
-def test_one_rank_sends_nothing():
-    assert sent(Tensor(sequence=True, loss=True), 1) == []
-    assert sent(Tensor(size=1), 1) == []
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,3 @@ def test_lines_of_other_ranks_types_and_links_predict_nothing_here(name, values)
     found = winners(points)
     assert [winner.measured for winner in found] == ["tree", "ring", "ring", "tree"]
     assert [winner.predicted for winner in found] == ["tree", "ring", "ring", "tree"]
-
-
-def test_an_algorithm_alone_and_another_operation_win_nothing():
-    assert winners(all_reduce("ring", 1e-5, 1e9)) == []
-    others = [*all_reduce("a", 1e-5, 1e9, op="broadcast"), *all_reduce("b", 1e-5, 1e8, op="gather")]
-    assert crossovers(others, ()) == []

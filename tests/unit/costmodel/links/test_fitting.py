@@ -7,15 +7,13 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from scalebench.costmodel.links.fitted import LinkFit
-from scalebench.costmodel.links.fitting import fit_link, fit_links
+from scalebench.costmodel.links.fitting import fit_link
 from scalebench.costmodel.links.laws import LAWS
 from scalebench.errors import UsageError
 from tests.builders.link_sweeps import (
     ALPHA_S,
     BANDWIDTH,
-    disturbed,
     line,
-    many,
     noisy,
     point,
     sizes,
@@ -43,16 +41,6 @@ def test_an_exact_law_comes_back_exactly(law):
         assert fit.law == algorithm
         assert fit.poor is None
         assert fit.error_ratio < 1e-9
-
-
-def test_noise_and_a_busy_machine():
-    random = np.random.default_rng(1)
-    times = disturbed(noisy(line(sizes(25)), 0.05, random), 0.1, random)
-    assert np.count_nonzero(times > 1.25 * line(sizes(25))) >= 2
-    (regime,) = fit_link(sweep(sizes(25), times)).regimes
-    assert regime.alpha_s == pytest.approx(ALPHA_S, rel=0.05)
-    assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.05)
-    assert set(regime.set_aside_bytes) == set(sizes(25)[times > 1.25 * line(sizes(25))])
 
 
 @given(
@@ -85,24 +73,6 @@ def test_a_line_is_where_scipy_finds_it(latency, slope, sigma, seed, count):
         assert min(found) >= 0
 
 
-@given(factor=st.floats(1e-3, 1e3), seed=st.integers(0, 10**6), cut=st.booleans())
-@settings(deadline=None)
-def test_times_in_another_unit(factor, seed, cut):
-    """All times c times as long: α and 1/B are, nothing else changes."""
-    exact = protocols(sizes(20)) if cut else line(sizes(20))
-    times = noisy(exact, 0.03, np.random.default_rng(seed))
-    fit, scaled = (fit_link(sweep(sizes(20), t)) for t in (times, factor * times))
-    assert len(fit.regimes) == len(scaled.regimes)
-    assert scaled.error_ratio == pytest.approx(fit.error_ratio, rel=1e-4)
-    for one, other in zip(fit.regimes, scaled.regimes, strict=True):
-        assert (one.min_bytes, one.max_bytes) == (other.min_bytes, other.max_bytes)
-        assert one.set_aside_bytes == other.set_aside_bytes
-        assert other.alpha_s == pytest.approx(factor * one.alpha_s, rel=1e-4)
-        assert other.alpha_high_s == pytest.approx(factor * one.alpha_high_s, rel=1e-4)
-        bandwidth = one.bandwidth_low_byte_per_s / factor
-        assert other.bandwidth_low_byte_per_s == pytest.approx(bandwidth, rel=1e-4)
-
-
 @given(
     st.lists(
         st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)),
@@ -122,18 +92,6 @@ def test_whatever_was_measured_is_fitted_to_numbers_that_can_be_stored(pairs):
         assert regime.alpha_low_s <= regime.alpha_s <= regime.alpha_high_s
     for size in (*sizes_, 2 * sizes_[-1]):
         assert 0 < fit.predict(size).time_s < np.inf
-
-
-def test_a_change_of_protocol_is_found_where_it_is():
-    times = noisy(protocols(sizes(25)), 0.05, np.random.default_rng(2))
-    small, large = fit_link(sweep(sizes(25), times)).regimes
-    below, above = sizes(25)[sizes(25) < CHANGE], sizes(25)[sizes(25) > CHANGE]
-    assert (small.min_bytes, small.max_bytes) == (below[0], below[-1])
-    assert (large.min_bytes, large.max_bytes) == (above[0], above[-1])
-    assert small.alpha_s == pytest.approx(1e-5, rel=0.1)
-    assert small.bandwidth_byte_per_s == pytest.approx(1e8, rel=0.1)
-    assert large.alpha_low_s < 1e-4 < large.alpha_high_s
-    assert large.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.05)
 
 
 def test_a_prediction_inside_between_and_beyond():
@@ -171,15 +129,6 @@ def test_a_scattered_fit_calls_itself_poor():
     assert "4 of 20 sizes were too slow" in fit_link(sweep(sizes(20), busy)).poor
 
 
-def test_a_regime_that_only_just_begins_is_said():
-    times = noisy(line(sizes(20)), 0.02, np.random.default_rng(8))
-    times[-2:] *= 2
-    fit = fit_link(sweep(sizes(20), times))
-    assert fit.regimes[-1].max_bytes == sizes(20)[-3]
-    assert "2 largest sizes were too slow for the line: measure larger ones" in fit.poor
-    assert fit.predict(sizes(20)[-1]).outside
-
-
 REFUSALS = [
     (sweep(sizes(2), line(sizes(2))), None, "2 sizes given, 3 or more are needed"),
     ([], None, "no points to fit: 3 sizes or more"),
@@ -200,20 +149,3 @@ REFUSALS = [
 def test_what_cannot_be_fitted_is_refused_with_the_reason(points, law, text):
     with pytest.raises(UsageError, match=text):
         fit_link(points, law)
-
-
-def test_many_fits_leave_out_only_what_cannot_be_fitted():
-    points = [p for given_, law, _ in REFUSALS[:5] if law is None for p in given_]
-    result = fit_links([*points, *sweep(sizes(5), line(sizes(5)), op="broadcast")])
-    assert [fit.op for fit in result.fits] == ["broadcast"]
-    assert {r.key.op for r in result.refused} == {"all_reduce", "barrier"}
-    assert fit_links([]) == type(result)((), ())
-
-
-def test_a_hundred_sweeps_are_recovered_without_bias():
-    fits = fit_links(many(100, sizes(20), line, 0.05, seed=7, share=0.05)).fits
-    alphas = [fit.regimes[0].alpha_s / ALPHA_S for fit in fits]
-    bandwidths = [fit.regimes[-1].bandwidth_byte_per_s / BANDWIDTH for fit in fits]
-    assert np.median(alphas) == pytest.approx(1, abs=0.01)
-    assert np.median(bandwidths) == pytest.approx(1, abs=0.01)
-    assert np.quantile(alphas, [0.05, 0.95]) == pytest.approx([1, 1], abs=0.05)

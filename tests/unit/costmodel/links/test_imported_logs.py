@@ -161,27 +161,6 @@ def test_however_the_columns_are_parted(tmp_path, run, how):
     assert plain == other and len(plain) == 2
 
 
-@pytest.mark.parametrize(
-    ("damage", "left_out"),
-    [
-        (lambda line: line[:60], "cut off"),
-        (lambda line: line.replace("sum", "suhost1:12:34 [4] NCCL INFO x\nm"), "cut off"),
-        (lambda line: line.replace("float", "flo"), "the type 'flo' is not known"),
-        (lambda line: re.sub(r"^ *(\d+)", r"**\1**", line), "a row that is not read"),
-        (lambda line: line.replace("1048576 ", "1M "), "a row that is not read"),
-        (lambda line: re.sub(r"(\d)(\.\d+ +)", r"\1\1\2", line, count=1), "busbw"),
-    ],
-)
-def test_the_rows_that_are_whole_are_fitted(tmp_path, damage, left_out):
-    file = tmp_path / "torn.log"
-    row = logs.row(REDUCE, SIZES[4])
-    file.write_text(logs.text(REDUCE).replace(row, damage(row)) + logs.text(GATHER))
-    code, shown, content = told("--import", file, "--op", "all_reduce")
-    assert code == 0
-    assert [fit["num_points"] for fit in content["fits"]] == [9, 9, 10, 10]
-    assert "left out: line " in shown and left_out in shown
-
-
 def test_a_table_whose_columns_are_others_is_named(tmp_path):
     file = tmp_path / "other.log"
     file.write_text("# size ranks algbw busbw time\n  1024 8 1.5 2.5 10\n")
@@ -236,43 +215,6 @@ def table(scale, **changes):
     return logs.text(replace(GATHER, results=tuple(results), **changes))
 
 
-@pytest.mark.parametrize(
-    ("texts", "num_fits", "is_told"),
-    [
-        ([table(1), table(1.02)], 4, False),
-        ([table(1), table(3)], 4, True),
-        ([table(1), table(3), table(1)], 6, True),
-        ([table(1), table(3, num_ranks=4)], 4, False),
-    ],
-)
-@pytest.mark.parametrize("as_files", [False, True])
-def test_tables_of_the_same_kind_are_fitted_one_by_one(
-    tmp_path, texts, num_fits, is_told, as_files
-):
-    parts = texts if as_files else ["".join(texts)]
-    options = []
-    for number, part in enumerate(parts):
-        file = tmp_path / str(number) / "same.log"
-        file.parent.mkdir()
-        file.write_text(part)
-        options += ["--import", file]
-    code, shown, content = told(*options)
-    assert code == 0 and len(content["fits"]) == num_fits
-    assert ("times of equal sizes differ" in shown) == is_told
-    assert len({(fit["link"], fit["world_size"], fit["in_place"]) for fit in content["fits"]}) == (
-        num_fits
-    )
-
-
-def test_sizes_that_one_table_repeats_with_other_times_are_told(tmp_path):
-    slow = tuple(replace(one, times_us=tuple(4 * t for t in one.times_us)) for one in SIZES)
-    file = tmp_path / "cycles.log"
-    file.write_text(logs.text(replace(GATHER, results=SIZES + slow)))
-    code, shown, content = told("--import", file)
-    assert code == 0 and len(content["fits"]) == 2
-    assert "times of equal sizes differ by up to a factor of 4" in shown
-
-
 @pytest.mark.parametrize("op", ["all_reduce", "broadcast", "all_gather"])
 @pytest.mark.parametrize("num_ranks", [2, 3, 8, 64])
 def test_ranks_that_are_not_told(tmp_path, op, num_ranks):
@@ -285,19 +227,3 @@ def test_ranks_that_are_not_told(tmp_path, op, num_ranks):
         code, _, content = told("--import", file, "--op", op, "--world-size", num_ranks)
     assert code == 0
     assert {fit["world_size"] for fit in content["fits"]} == {num_ranks}
-
-
-def test_results_of_one_mode_are_those_that_its_title_names(tmp_path):
-    text = logs.text(REDUCE)
-    header, row = logs.header(REDUCE), logs.row(REDUCE, SIZES[0])
-    names, words = header.split(), row.split()
-    lines = [logs.row(REDUCE, one).split() for one in SIZES]
-    one_mode = "\n".join(
-        ["#                in-place", " ".join(names[:10]), *(" ".join(w[:9]) for w in lines)]
-    )
-    file = tmp_path / "rccl.log"
-    file.write_text(text[: text.index("#" + " " * 40)] + one_mode)
-    assert len(words) == 13
-    code, shown, content = told("--import", file, "--op", "all_reduce")
-    assert code == 0 and [fit["in_place"] for fit in content["fits"]] == [True]
-    assert "all_reduce, in place" in shown

@@ -93,27 +93,6 @@ def test_the_log_says_which_wires_and_the_rules_name_the_slow_ones(name, links, 
     assert all("NCCL_" in one.remedy for one in found)
 
 
-FACTS = [  # log, version, network, channels, algorithms
-    ("2.4 sockets", "2.4.8", None, None, []),
-    ("2.7 veth", "2.7.8", "Socket", 4, []),
-    ("2.17 loopback", "2.17.1", "Socket", None, ["ring"]),
-    ("2.21 GDR and NVLink", None, "IB", 4, ["ring", "tree"]),
-    ("RCCL one of four adapters", "2.8.4", None, None, []),
-    ("2.18 bridges", "2.18.5", None, 2, []),
-    ("2.20 no topology", None, None, None, []),
-    ("2.21 merged", None, None, None, ["ring"]),
-    ("2.27 merged", None, None, None, ["NVLS"]),
-    ("2.28 H200", "2.28.9", "Socket", 2, ["ring"]),
-]
-
-
-@pytest.mark.parametrize(("name", "version", "network", "channels", "algorithms"), FACTS)
-def test_what_the_log_does_not_say_stays_unknown(name, version, network, channels, algorithms):
-    wires = read(LOGS[name])
-    assert (wires.version, wires.network) == (version, network)
-    assert (wires.num_channels, wires.algorithms) == (channels, algorithms)
-
-
 @pytest.mark.parametrize("name", sorted(LOGS))
 def test_logs_of_single_ranks_say_together_what_one_log_of_all_says(name):
     whole = read(LOGS[name])

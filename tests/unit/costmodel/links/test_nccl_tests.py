@@ -1,6 +1,5 @@
 """Reading nccl-tests: published logs, every header written here, and files that are none."""
 
-import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalebench.costmodel.links.nccl_tests import json_file, read_log, text
+from scalebench.costmodel.links.nccl_tests import read_log
 from scalebench.costmodel.links.nccl_tests.operations import busbw_factor
 from scalebench.errors import UsageError
 from tests.builders import nccl_logs as logs
@@ -98,16 +97,6 @@ def test_tables_that_do_not_tell_their_operation_are_refused():
     assert (table.op, len(table.points)) == ("all_reduce", 6)
 
 
-def test_two_jobs_in_one_log_are_not_one_job_of_two_ranks(write):
-    content = (GOLDEN / "v100_no_mpi_two_jobs.txt").read_text()
-    assert "no row below it" in error_of(GOLDEN / "v100_no_mpi_two_jobs.txt")
-    mode = "  3600.0  364.09    0.00  0e+00"
-    row = f"  1310720000     327680000     float     sum{mode}{mode}\n"
-    (table,) = read_log(write(content + 2 * row)).tables
-    assert table.world_size is None
-    assert "rank 0 is listed 2 times" in table.world_size_reason
-
-
 # Written and read again
 
 COUNTS = st.integers(0, 2**31)
@@ -172,73 +161,10 @@ def test_json_is_read_like_the_text(tmp_path_factory, run, lists_all):
         assert (point.time_us is None) == (point.time_s is None) == run.has_cpu_time
 
 
-@settings(max_examples=examples(30), deadline=None)
-@given(st.lists(runs(), min_size=2, max_size=4))
-def test_tables_in_one_log_stand_side_by_side(tmp_path_factory, several):
-    named = [replace(run, is_named=True) for run in several]
-    path = tmp_path_factory.mktemp("logs") / "nccl.log"
-    path.write_text("".join(logs.text(run, noise=NOISE) for run in named))
-    log = read_log(path)
-    assert [table.op for table in log.tables] == [run.op for run in named]
-    assert [table.world_size for table in log.tables] == [run.num_ranks for run in named]
-    assert facts_of(*log.tables) == [fact for run in named for fact in logs.facts(run)]
-
-
 BIG = Result(count=2**24, times_us=(1000.0, 1100.0))
 
 
-@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
-@pytest.mark.parametrize("is_early", [True, False])
-def test_early_versions_put_the_busbw_into_the_algbw_column(write, op, is_early):
-    run = Run(op=op, style="own", results=(BIG,), algbw_is_busbw=is_early)
-    (table,) = read_log(write(logs.text(run)), op=op).tables
-    assert facts_of(table) == logs.facts(run)
-    assert any("algbw column" in notice for notice in table.notices) == is_early
-
-
-def test_a_row_with_in_place_results_only(write):
-    run = Run(results=(BIG,), style="new")
-    line = logs.row(run, BIG)
-    words = line.split()
-    only = " ".join(words[:5]) + " " * 32 + " ".join(words[9:])
-    (table,) = read_log(write(logs.text(run).replace(line, only)), op="all_reduce").tables
-    (point,) = table.points
-    assert point.in_place
-    assert point.time_s == pytest.approx(1100e-6)
-
-
 # The number of ranks
-
-
-def test_a_split_run_counts_the_ranks_of_the_first_group(write):
-    run = Run(num_ranks=4, results=(BIG,))
-    listed = "\n".join(logs.preamble(replace(run, num_ranks=8, groups=(0, 1) * 4)))
-    table_only = logs.text(replace(run, has_ranks=False)).split("# Using devices\n")[1]
-    (table,) = read_log(write(f"{listed}\n{table_only}"), op="all_reduce").tables
-    assert table.world_size == 4
-    assert any("other groups" in notice for notice in table.notices)
-
-
-def test_a_process_whose_devices_are_not_all_listed(write):
-    run = Run(op="broadcast", num_ranks=7, ranks_per_process=4, results=(BIG,))
-    (table,) = read_log(write(logs.text(run)), op="broadcast").tables
-    assert table.world_size is None
-    assert "cut off: 7 lines, 4 for each process" in table.world_size_reason
-
-
-@pytest.mark.parametrize("op", sorted(logs.SHARED))
-def test_columns_that_tell_the_number_of_ranks_are_believed(write, op):
-    run = Run(op=op, results=(BIG,), has_ranks=False)
-    (table,) = read_log(write(logs.text(run)), op=op).tables
-    assert (table.world_size, table.world_size_reason) == (8, None)
-
-
-def test_a_run_that_was_killed_keeps_its_own_header(write):
-    killed = logs.text(Run(num_ranks=4, results=(BIG,), is_named=True, has_footer=False))
-    next_one = logs.text(Run(op="broadcast", results=(BIG,), is_named=True))
-    log = read_log(write(killed + next_one))
-    assert [(t.op, t.world_size) for t in log.tables] == [("all_reduce", 4), ("broadcast", 8)]
-    assert ["no footer" in " ".join(t.notices) for t in log.tables] == [True, False]
 
 
 @pytest.mark.parametrize("op", logs.OPS)
@@ -300,37 +226,6 @@ def test_lost_rows_and_a_lost_footer_are_told(write):
     assert read_log(write(logs.text(run))).notices == ()
 
 
-def test_a_command_line_tells_the_operation(write):
-    run = Run(op="all_gather", results=(BIG,))
-    command = "mpirun -np 8 ./build/all_gather_perf -b 8 -e 1G\n"
-    (table,) = read_log(write(command + logs.text(run)), op="all_to_all").tables
-    assert table.op == "all_gather"
-
-
-def test_a_command_line_is_believed_before_the_columns(write):
-    content = (GOLDEN / "a40_2ranks_sendrecv.txt").read_text()
-    checked = content.replace("N/A", "  0")
-    assert read_log(write(checked)).tables[0].op == "all_reduce"
-    (table,) = read_log(write(f"./build/sendrecv_perf -b 256\n{checked}")).tables
-    assert table.op == "send_recv"
-
-
-def test_coloured_lines(write):
-    content = RUN_TEXT.replace("\n", "\x1b[0m\n\x1b[32m")
-    assert facts_of(*read_log(write(content)).tables) == facts_of(*read_log(write(RUN_TEXT)).tables)
-
-
-def test_begin_and_end_lines_around_tables(write):
-    content = "".join(
-        f"=== begin {logs.PROGRAM.get(op, op)}_perf ===\n"
-        + logs.text(Run(op=op, results=(BIG,)))
-        + f"=== end {logs.PROGRAM.get(op, op)}_perf ===\n"
-        for op in ("all_gather", "broadcast", "gather", "all_reduce")
-    )
-    log = read_log(write(content))
-    assert [table.op for table in log.tables] == ["all_gather", "broadcast", "gather", "all_reduce"]
-
-
 # Files that cannot be read
 
 
@@ -389,30 +284,6 @@ def test_a_file_that_is_no_log(write, content, expected):
     assert expected in error_of(write(content))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("time", "nan"),
-        ("time", float("nan")),
-        ("time", [1]),
-        ("alg_bw", None),
-        ("alg_bw", 1e300),
-        ("bus_bw", True),
-        ("nwrong", "x"),
-    ],
-)
-def test_a_json_value_that_is_no_number(write, name, value):
-    content = json.loads(logs.json_text(Run(results=(BIG,))))
-    content["results"][0]["in_place"][name] = value
-    assert f"results[0].in_place.{name}" in error_of(write(json.dumps(content)))
-
-
-def test_damaged_json_columns_are_found(write):
-    content = json.loads(logs.json_text(Run(results=(BIG, BIG))))
-    content["results"][1]["out_of_place"]["bus_bw"] *= 1.0001
-    assert "results[1]: busbw" in error_of(write(json.dumps(content)))
-
-
 def test_paths_that_cannot_be_opened(tmp_path):
     assert "No such file" in error_of(tmp_path / "missing.log")
     assert "cannot be read" in error_of(tmp_path)
@@ -424,14 +295,6 @@ def test_options_that_mean_nothing(write):
         read_log(path, op="allreduce")
     with pytest.raises(UsageError, match="must be at least 1"):
         read_log(path, world_size=0)
-
-
-def test_files_that_are_too_large_for_any_sweep(write, monkeypatch):
-    monkeypatch.setattr(text, "MAX_ROWS", 3)
-    run = Run(results=(BIG,) * 4, is_named=True)
-    assert "more than 3 rows" in error_of(write(logs.text(run)))
-    monkeypatch.setattr(json_file, "MAX_BYTES", 100)
-    assert "is larger than" in error_of(write(logs.json_text(run)))
 
 
 def test_a_line_without_end_is_not_held_in_memory(write):
@@ -468,34 +331,6 @@ def test_a_damaged_log_gives_points_or_one_clear_line(
     at = round(where * len(content))
     path = tmp_path_factory.mktemp("logs") / "nccl.log"
     path.write_text(content[:at] + piece + content[at + num_lost :], encoding="utf-8")
-    try:
-        assert points_of(read_log(path))
-    except UsageError as error:
-        assert str(path) in str(error)
-        assert "\n" not in str(error)
-
-
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=3,
-)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(data=st.data(), value=JSON_VALUES)
-def test_damaged_json_gives_points_or_one_clear_line(tmp_path_factory, data, value):
-    content = json.loads(logs.json_text(Run(results=(BIG,))))
-    node = content
-    while True:
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        key = data.draw(st.sampled_from(keys))
-        if not (isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans())):
-            break
-        node = node[key]
-    node[key] = value
-    path = tmp_path_factory.mktemp("logs") / "nccl.json"
-    path.write_text(json.dumps(content))
     try:
         assert points_of(read_log(path))
     except UsageError as error:

@@ -14,18 +14,6 @@ H100 = TOPOLOGIES["dgx-h100"]
 GIB = 1 << 30
 
 
-def test_inside_a_node_the_ring_runs_over_nvlink():
-    found = H100.time("all_reduce", 8, GIB)
-    assert found.time_s == pytest.approx(14 * 3.4e-6 + 14 / 8 * GIB / 450e9)
-    assert found.world_sizes == ()
-
-
-def test_over_nodes_a_flat_ring_crosses_all_network_links_of_a_node():
-    assert H100.node_byte_per_s == pytest.approx(8 * 50e9)
-    found = H100.time("all_reduce", 16, GIB)
-    assert found.time_s == pytest.approx(30 * 14e-6 + 30 / 16 * GIB / 400e9)
-
-
 def test_hierarchical_reduces_inside_first():
     """Two nodes of eight: 2·7/8·D/450 inside, 2·1/2·(D/8)/50 across."""
     found = H100.time("all_reduce", 16, GIB, hierarchical=True)
@@ -83,12 +71,3 @@ def test_a_file_with_an_error_names_line_and_field(tmp_path, text, words):
 def test_an_unknown_name_lists_the_valid_ones():
     with pytest.raises(UsageError, match="dgx-h100"):
         load_topology("dgx-h1000")
-
-
-@pytest.mark.parametrize(
-    ("name", "gigabits"),
-    [("ethernet-10g", 10), ("ethernet-25g", 25), ("ethernet-100g", 100), ("ethernet-200g", 200),
-     ("ethernet-400g", 400)],
-)  # fmt: skip
-def test_a_link_of_ethernet_carries_what_its_name_says(name, gigabits):
-    assert LINKS[name].bandwidth_byte_per_s == pytest.approx(gigabits * 1e9 / 8)

@@ -1,19 +1,14 @@
 """How often to save: the formulas, held to a simulation, and where they stop to hold."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.recovery import (
-    DAY_S,
-    DCP_7B_BLOCKED_S,
     HOUR_S,
     JOBS,
     daly_interval,
-    mtbf_of_job,
     optimal_interval,
     shares,
     young_interval,
@@ -27,19 +22,6 @@ positive = st.floats(1e-3, 1e6)
 
 def total(found):
     return found.training + found.save + found.lost + found.restart
-
-
-def test_daly_on_an_example_of_his_kind():
-    """δ = 5 min, M = 24 h: √(2δM) is 7200 s; the series adds about 2 %."""
-    assert young_interval(300, 86400) == pytest.approx(7200)
-    assert daly_interval(300, 86400) == pytest.approx(
-        7200 * (1 + math.sqrt(1 / 576) / 3) - 300, 1e-3
-    )
-
-
-def test_where_a_save_takes_longer_than_two_failures_the_interval_is_m():
-    assert daly_interval(21.0, 10.0) == 10.0
-    assert daly_interval(20.0, 10.0) == 10.0
 
 
 @given(cost_s=positive, ratio=st.floats(1e-6, 1.0))
@@ -102,14 +84,6 @@ def test_a_checkpoint_that_is_safe_late_costs_its_delay_at_every_failure():
     )
 
 
-def test_what_does_not_end_has_no_goodput():
-    assert shares(1e6, 1.0, 1.0, 1.0).training == 0
-
-
-def test_every_device_can_end_a_job():
-    assert mtbf_of_job(16384 * HOUR_S, 16384) == HOUR_S
-
-
 def test_llama_3_could_train_nine_tenths_of_the_time():
     """419 failures in 54 days are one in 3.1 h; its > 90 % need a restart of minutes."""
     llama = JOBS[0]
@@ -127,13 +101,3 @@ def test_published_failure_rates_are_not_proportional_to_the_devices():
     assert large.num_devices / small.num_devices == 16
     assert small.mtbf_s / large.mtbf_s == pytest.approx(4.4, abs=0.1)
     assert large.device_mtbf_s > 3 * small.device_mtbf_s
-
-
-def test_a_shorter_stall_is_worth_more_goodput():
-    """DCP's saves of a 7B model, at the failure rate of 1,024 GPUs."""
-    goodput = {
-        method: shares(daly_interval(cost, JOBS[1].mtbf_s), cost, 600, JOBS[1].mtbf_s).training
-        for method, cost in DCP_7B_BLOCKED_S.items()
-    }
-    assert goodput["async"] - goodput["sharded"] > 0.05
-    assert DAY_S == 24 * HOUR_S
