@@ -99,29 +99,6 @@ def test_only_what_is_open_is_measured_again():
     assert interleaved.narrowed[2] == ("s.ddp.n4", "s.plain.n1", "s.plain-2.n1")
 
 
-@pytest.mark.parametrize("decided", ["unchanged", "regressed"])
-def test_a_row_that_fails_later_has_not_passed(decided):
-    """Its step was decided; its efficiency was open, and is not there any more."""
-
-    def judged(done, _, error_budget):
-        if done == 2:
-            return result(replace(OPEN, verdict=decided), replace(OPEN, metric="efficiency"))
-        return result(replace(OPEN, verdict="missing", failed=True, basis="none"))
-
-    told = until_decided(InterleavedRuns(), 2, judged, 1000)
-    assert told.verdict == ("failed" if decided == "unchanged" else "regressed")
-    assert told.exit_code == (4 if decided == "unchanged" else 1)
-
-
-def test_a_round_that_cannot_be_made_ends_it_and_loses_nothing():
-    judge = decided_after(ddp=(2, "regressed"), other=(99, "unchanged"))
-    told = until_decided(InterleavedRuns(fails_from=3), 2, judge, 1000)
-    assert [row.verdict for row in told.rows] == ["regressed", "inconclusive"]
-    assert "after 2, 3 rounds" in told.notes[-1] and "no room" in told.notes[-1]
-    with pytest.raises(EnvironmentUnfit):
-        until_decided(InterleavedRuns(fails_from=1), 2, judge, 1000)
-
-
 def test_what_one_analysis_decided_no_later_one_takes_back():
     def judged(done, _, level):
         first = "regressed" if done == 2 else "inconclusive"

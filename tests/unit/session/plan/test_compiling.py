@@ -46,11 +46,6 @@ def test_rows_run_eagerly_where_nothing_can_be_compiled_and_the_plan_says_so_onc
     assert told == [f"Ranks run eagerly: torch.compile does not work here: {PROBLEM}"]
 
 
-@pytest.mark.parametrize("request_", [{"compile": False}, {"device": "cpu"}], ids=str)
-def test_nothing_is_tried_where_nothing_is_compiled(request_):
-    assert planned(PROBLEM, **request_)[1] == []
-
-
 def test_who_asks_for_compiled_rows_is_refused():
     with pytest.raises(EnvironmentUnfit, match=r"--compile: .*apt install gcc.*--no-compile"):
         planned(PROBLEM, compile=True)

@@ -33,13 +33,10 @@ SCRIPT = Suite(
     [
         (SUITE, CPU_4, None, True),
         (SUITE, GPU_4, None, True),
-        (SUITE, GPU_4, False, False),
         (SCRIPT, CPU_4, None, False),
         (SCRIPT, GPU_4, None, False),
-        (SCRIPT, GPU_4, True, True),
         (SUITE, CROWDED, None, False),
         (SUITE, CROWDED, True, True),
-        (SUITE, Machine(num_gpus=0, num_cores=2), None, True),
     ],
 )
 def test_who_is_pinned(suite, machine, asked, pinned):

@@ -5,18 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.cli.text_tables import render_plan
 from scalebench.errors import UsageError
 from scalebench.session.plan import Machine, Request, make_plan
-from scalebench.session.plan.cells import row_name, skip_indivisible, unfit_for_race
+from scalebench.session.plan.cells import skip_indivisible, unfit_for_race
+from scalebench.session.plan.forecast import forecast
+from scalebench.session.plan.unavailable import why_missing
 from scalebench.spec import (
+    Accelerate,
     Case,
     Context,
     Ddp,
+    DeepSpeed,
     Expert,
     Fsdp,
-    Fsdp1,
+    Horovod,
     Mesh,
-    ParameterServer,
     PipeDream,
     PipeDream2BW,
     Pipeline,
@@ -24,7 +28,7 @@ from scalebench.spec import (
     Suite,
     Tensor,
 )
-from scalebench.spec.race import Race, Recipe
+from scalebench.spec.race import Race
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 
@@ -44,16 +48,6 @@ def plan_of(*cases, machine=CPU_4, sizes=(1, 2, 4), settings=None, **request):
 
 def rows(plan):
     return {cell.row_key[1:]: cell for cell in plan.cells if cell.purpose == "measure"}
-
-
-@pytest.mark.parametrize(
-    ("capacity", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4)), (8, (1, 2, 4, 8))]
-)
-def test_without_sizes_powers_of_two_up_to_the_devices(capacity, sizes):
-    on_cpu = plan_of(machine=Machine(0, capacity), sizes=None)
-    on_gpus = plan_of(machine=Machine(capacity, 64), sizes=None)
-    assert on_cpu.spec.world_sizes == on_gpus.spec.world_sizes == sizes
-    assert on_cpu.spec.added_world_sizes == ()
 
 
 @given(st.integers(1, 200), st.sets(st.integers(1, 12), min_size=1, max_size=3))
@@ -91,41 +85,6 @@ def test_oversubscribed_gpus_share_over_gloo_and_are_marked():
     assert any("N = 8" in notice and "oversubscribed" in notice for notice in plan.notices)
 
 
-def cases_in(plan):
-    return list(dict.fromkeys(cell.case for cell in plan.cells))
-
-
-def test_cases_of_one_dtype_share_a_baseline_and_each_dtype_has_its_own():
-    given = (
-        Case(name="a", strategy=Ddp()),
-        Case(name="b", strategy=Ddp(bucket_mb=1)),
-        Case(name="c", strategy=Ddp(autocast=True)),
-        Case(name="d", strategy=Ddp(autocast=True, checkpointing=True)),
-        Case(name="e", strategy=Ddp(compile=True)),
-    )
-    plan = plan_of(*given)
-    assert cases_in(plan) == ["plain", "a", "b", "plain-bf16", "c", "d", "plain-compiled", "e"]
-    assert rows(plan)["plain-bf16", 1].strategy == Plain(autocast=True)
-    assert rows(plan)["plain-compiled", 1].strategy == Plain(compile=True)
-
-
-def test_optional_cases_need_a_word_of_their_own():
-    cases = (
-        Case(name="ddp", strategy=Ddp()),
-        Case(name="ddp-bf16", strategy=Ddp(autocast=True), optional=True),
-        Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True),
-    )
-
-    def chosen(expression):
-        plan = plan_of(*cases, selection=expression)
-        return {cell.case for cell in plan.cells if cell.strategy.kind == "ddp"}
-
-    assert chosen(None) == {"ddp"}
-    assert chosen("ddp and not 4") == {"ddp"}
-    assert chosen("bf16") == {"ddp-bf16"}
-    assert chosen("ddp or bf16") == {"ddp", "ddp-bf16"}
-
-
 LAB = VirtualHosts(link_bit_per_s=(50_000_000,), cpus_per_rank=0.2)
 
 
@@ -146,21 +105,6 @@ def test_virtual_hosts_have_no_gpus():
         plan_of(machine=GPU_4, device="cuda", virtual_hosts=LAB)
 
 
-def test_rows_by_name_are_as_if_all_were_run():
-    whole = plan_of()
-    names = ("ddp.plain.n1", "ddp.ddp.n4")
-    part = plan_of(only=names)
-    assert part.spec.threads == whole.spec.threads
-    rows = [cell for cell in whole.cells if cell.purpose != "independent"]
-    kept = [cell for cell in rows if row_name(*cell.row_key) in names]
-    measured = [cell for cell in part.cells if cell.purpose != "independent"]
-    assert measured == kept and {cell.world_size for cell in kept} == {1, 4}
-    at_once = {(c.world_size, c.rank_batch) for c in part.cells if c not in measured}
-    assert at_once == {(1, 4), (4, 4)}  # what explains the row at N=4
-    with pytest.raises(UsageError, match="row for --only"):
-        plan_of(only=("ddp.ddp.n3",))
-
-
 def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
     assert plan_of().spec.shared
     assert not plan_of(shared=False).spec.shared
@@ -169,22 +113,6 @@ def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
     assert not plan_of(machine=world).spec.shared
     with pytest.raises(UsageError, match="launcher external starts one row at a time"):
         plan_of(machine=world, shared=True)
-
-
-@pytest.mark.parametrize(
-    ("request_", "precision", "budget_s"),
-    [
-        ({}, 0.03, 90.0),
-        ({"precision": 0.01, "budget_s": 30.0, "repeats": 2}, 0.01, 30.0),
-        ({"budget_s": 30.0}, 0.03, 30.0),
-        ({"repeats": 3}, None, None),
-        ({"quick": True}, None, None),
-        ({"shared": False}, None, None),
-    ],
-)
-def test_rounds_go_on_to_a_precision_unless_their_number_was_given(request_, precision, budget_s):
-    spec = plan_of(**request_).spec
-    assert (spec.precision, spec.precision_budget_s) == (precision, budget_s)
 
 
 RACE = {"race": Race(samples=512, evaluate_every=128), "repeats": 2, "seed": 7}
@@ -213,15 +141,6 @@ def test_pipelines_race_if_their_batch_can_be_cut(strategy, said):
     assert reason is None if said is None else said in reason
 
 
-def test_a_batch_that_is_not_evaluated_does_not_race():
-    (odd, *_) = (
-        cell
-        for cell in raced(Case(name="odd", strategy=Ddp(), batch_size=96))
-        if cell.case == "odd"
-    )
-    assert "every 128 samples" in odd.skip_reason and "a batch of 96" in odd.skip_reason
-
-
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
@@ -235,23 +154,6 @@ def test_a_batch_that_is_not_evaluated_does_not_race():
 def test_ranks_with_a_part_of_the_model_do_not_race(strategy, said):
     suite = Suite(name="s", question="?", cases=(Case(name="plain", strategy=Plain()),), **RACE)
     assert said in unfit_for_race(suite, strategy, 16, 2)
-
-
-@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
-def test_strategies_that_cut_layers_do_not_take_optimizers_that_need_them_whole(optimizer):
-    recipe = Recipe(optimizer=optimizer)
-    in_chunks = ParameterServer(staleness_bound=0, pushes="priority", chunk_mb=0.1)
-    whole = in_chunks.model_copy(update={"chunk_mb": None})
-    strategies = {"chunks": in_chunks, "fsdp1": Fsdp1(), "whole": whole, "fsdp": Fsdp()}
-    cases = [
-        Case(name=name, strategy=strategy, batch_size=16, recipe=recipe)
-        for name, strategy in strategies.items()
-    ]
-    reasons = {cell.case: cell.skip_reason for cell in raced(*cases)}
-    assert "chunk_mb=0.1 cuts layers" in reasons["chunks"]
-    assert "leave out chunk_mb" in reasons["chunks"]
-    assert "choose Fsdp" in reasons["fsdp1"]
-    assert (reasons["whole"], reasons["fsdp"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -298,15 +200,31 @@ def test_a_users_workload_is_skipped_by_what_it_says_of_itself(strategy, told, s
     assert reason is None if said is None else said in reason
 
 
-def test_every_routing_has_a_baseline_of_its_own():
-    cases = (
-        Case(name="expert", strategy=Expert()),
-        Case(name="one", strategy=Expert(top_k=1, capacity_factor=1.5)),
-        Case(name="all", strategy=Expert(dropless=True)),
+def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():
+    plain = Case(name="plain", strategy=Plain(), batch_size=16)
+    race = Race(samples=512, evaluate_every=128)
+    suite = Suite(name="race", question="?", cases=(plain,), workload="mlp", race=race)
+    plan = make_plan(Request(world_sizes=(1,)), [suite], Machine(num_gpus=0, num_cores=4))
+    found = forecast(plan, {})
+    assert found.wall_s is None
+    text = render_plan(found, plan)
+    assert "the time depends on how long 512 samples of a race take to train on\n" in text
+    assert "script" not in text and "take turns" not in text
+
+
+def test_what_is_missing_is_named_with_the_command():
+    assert why_missing(DeepSpeed(), lambda _: None) == (
+        "deepspeed is not installed; pip install 'scalebench[deepspeed]'"
     )
-    found = rows(plan_of(*cases, sizes=(1, 2), workload="gpt-moe"))
-    plain = {name: cell for (name, _), cell in found.items() if isinstance(cell.strategy, Plain)}
-    assert plain.keys() == {"plain", "plain-top-1-capacity-1-5", "plain-dropless"}
-    for case, baseline in zip(("expert", "one", "all"), plain, strict=True):
-        assert found[case, 2].workload == plain[baseline].workload
-    assert found["one", 2].workload.top_k == 1
+    behind = Accelerate(plugin="deepspeed", stage=2)
+    only_accelerate = {"accelerate": "1.15.0"}.get
+    assert why_missing(behind, only_accelerate) == (
+        "deepspeed and transformers are not installed; "
+        "pip install 'scalebench[accelerate,deepspeed]'"
+    )
+    assert str(why_missing(behind, lambda _: None)).startswith(
+        "accelerate, deepspeed and transformers are not installed; "
+    )
+    assert why_missing(DeepSpeed(), lambda _: "0.19.8") is None
+    assert why_missing(Ddp(), lambda _: None) is None
+    assert "; make horovod" in str(why_missing(Horovod(), lambda _: None))

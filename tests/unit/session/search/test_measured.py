@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from scalebench.search.result import RankedChoice
-from scalebench.session.search import experiment, picked
+from scalebench.session.search import experiment
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "search_virtual_hosts.json"
 
@@ -38,16 +38,6 @@ def run(measured: dict[str, float | None], peak: int = 1) -> Any:
     ]  # fmt: skip
     summary = SimpleNamespace(rows=rows)
     return cast(Any, SimpleNamespace(paths=SimpleNamespace(root="r"), summary=summary))
-
-
-def test_the_best_that_can_run_a_random_one_and_a_rejected_one_are_trained() -> None:
-    best = [ranked("a", 1), ranked("b", 2, runs=False), ranked("c", 3), ranked("d", 4)]
-    asked = result(best)
-    asked.rejected = ranked("huge", 0.5)
-    chosen = picked(asked, 2)
-    assert [(why, one.case) for why, one in chosen] == [
-        ("best", "a"), ("best", "c"), ("random", "d"), ("rejected", "huge"),
-    ]  # fmt: skip
 
 
 def test_the_recorded_experiment_has_the_regret_that_the_documents_state() -> None:

@@ -28,16 +28,6 @@ def result(best: list[RankedChoice], trained: list[RankedChoice]) -> Any:
     )
 
 
-def test_a_slower_way_that_is_trained_stands_for_its_mesh(tmp_path: Path) -> None:
-    target = tmp_path / "best.py"
-    asked = result([way(2, 1.0), way(2, 1.5, shard=2)], [way(1, 2.0)])
-    assert write_suite(target, asked) == [
-        f"s4-m2 is not in {target}: no strategy adds them up; s4-m1 stands for its mesh",
-        f"s2-m2 is not in {target}: no strategy adds them up",
-    ]
-    assert [case.name for case in load_suite(str(target)).cases] == ["plain", "s4-m1"]
-
-
 def test_where_nothing_is_trained_no_suite_is_written(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnfit, match="No suite was written"):
         write_suite(tmp_path / "best.py", result([way(2, 1.0)], []))

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from scalebench.analysis.run import load_run
-from scalebench.cli import cli
 from scalebench.errors import ScalebenchError
 from scalebench.session.interleaved.sides import read_results
-from scalebench.session.machine.inventory import take_inventory
-from tests.builders.sessions import SURVEY, resume, start
+from tests.builders.sessions import resume, start
 
 pytestmark = pytest.mark.slow
 
@@ -128,22 +126,3 @@ def test_what_is_no_file_is_never_waited_for(run: Path, name: str, kind: str) ->
         assert name in said
     elif kind == "folder":
         assert said == ""
-
-
-COMMANDS = (
-    *("show r", "show --json r", "report r", "export r --format junit", "compare r r"),
-    *("gate r --baseline r", "history r r", "project r --gpus 4", "baseline accept r"),
-)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
-def test_no_command_waits_for_what_is_no_file(
-    run: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in NAMES:
-        if name not in ("run.json", "cells"):
-            put(run, name, kind)
-    for command in COMMANDS:
-        line_of(lambda words: cli.main(words, standalone_mode=False), command.split())
-    assert [entry["about"] for entry in take_inventory(SURVEY)["runs"]] != []
-    assert "interrupted" in capsys.readouterr().out

@@ -10,10 +10,8 @@ import pytest
 from scalebench.analysis.run import load_run
 from scalebench.errors import UsageError
 from scalebench.session.plan import Request
-from scalebench.session.storing.code import check_code, code_of, go_where_started
+from scalebench.session.storing.code import go_where_started
 from scalebench.session.suites.script import script_suite
-from scalebench.spec.presets import CustomTarget
-from tests.builders.runs import make_cell, make_info
 from tests.builders.sessions import NO_FLAGS, ONE, resume, start
 
 pytestmark = pytest.mark.slow
@@ -173,29 +171,3 @@ def test_a_script_of_another_folder_is_not_taken_for_it(
         go_where_started(tmp_path / "moved" / "r")
     monkeypatch.chdir(tmp_path / "moved")
     resume(go_where_started(Path("r")))
-
-
-def test_the_file_of_a_workload_and_no_other_is_looked_at(of_a_script: Path) -> None:
-    own = CustomTarget(name="pack.train:f", module="pack.train", function="f")
-    cells = [make_cell(workload=own), make_cell(), make_cell(workload=own, world_size=4)]
-    code = code_of(cells)
-    assert [(file.name, file.path) for file in code] == [
-        ("pack.train", str(of_a_script / "pack" / "train.py"))
-    ]
-    info = make_info(cells, code=code)
-    assert check_code(info, False) == (code, [])
-    (of_a_script / "pack" / "train.py").write_text("second")
-    with pytest.raises(UsageError, match="--changed-script"):
-        check_code(info, False)
-    unknown = CustomTarget(name="no.such:f", module="no.such", function="f")
-    assert code_of([make_cell(workload=unknown)]) == []
-
-
-def test_a_run_of_an_older_version_goes_on_with_what_is_known(of_a_script: Path) -> None:
-    start(of_a_script / "r", script_suite(["train.py"], NO_FLAGS), ONE, stop_at="measure")
-    content = json.loads((of_a_script / "r" / "run.json").read_text())
-    for name in ("code", "folder", "sha256"):
-        del content[name]
-    (of_a_script / "r" / "run.json").write_text(json.dumps(content | {"sealed": False}))
-    (of_a_script / "train.py").write_text("second")
-    resume(of_a_script / "r")

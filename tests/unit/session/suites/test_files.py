@@ -4,7 +4,6 @@ from scalebench.errors import UsageError
 from scalebench.records import paths
 from scalebench.session.suites.files import (
     CORE_SUITES,
-    about_hidden,
     load_suite,
     load_suites,
     suite_files,
@@ -125,11 +124,3 @@ def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch):
         assert suite.collectives or any(not case.optional for case in suite.cases)
         assert len({case.name for case in suite.cases}) == len(suite.cases)
     assert CORE_SUITES[0] == "ddp"
-
-
-def test_a_suite_that_hides_a_bundled_one_is_told_and_no_other(here):
-    write(here / "suites", "ddp", "mine")
-    write(here / "suites", "own", "mine")
-    told = ("Suite ddp is suites/ddp.py, not the suite of this name that comes with scalebench",)
-    assert about_hidden(["own", "ddp", "other"]) == about_hidden([]) == told
-    assert about_hidden(["suites/ddp.py", "other"]) == ()
