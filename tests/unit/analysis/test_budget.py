@@ -4,11 +4,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalebench.analysis.attribution import why_not
 from scalebench.analysis.summarise import summarise
 from scalebench.records.rows.budget import PARTS
 from scalebench.records.trace import ClockAlignment
-from tests.builders.runs import make_inspection, make_result, make_run
+from tests.builders.runs import make_inspection, make_run
 from tests.builders.traced import (
     flat,
     make_operation,
@@ -88,26 +87,6 @@ def test_copies_are_a_part_of_their_own():
     assert [rank.comm_beside_copies_s for rank in budget.ranks] == pytest.approx([0.003, 0.0])
 
 
-def test_a_gpus_trace_of_version_0_1_has_no_number_for_copies():
-    """What such a trace leaves of a step is idle time, as before; its budget closes."""
-    row = row_of(with_copies(plain(), None), with_copies(pair(), None))
-    assert row.budget.copies_s is None and row.budget.closes is True
-    assert row.budget.other_idle_s == pytest.approx(0.010 - 0.005)
-    assert row.copies_s is None and "version 0.1" in row.unavailable["comm_beside_copies_s"]
-    check_closed(row.budget)
-
-
-def test_parts_that_do_not_add_up_leave_a_residual_and_a_stamp():
-    """The loop's clock saw traced steps of 80 ms; the profiler lost 20 ms of each of them."""
-    trace = make_trace([make_operation(40, 55)], compute=[(0, 35)], steps=[(0, 60)])
-    records = [make_traced_record(rank, trace, 80, traced=80) for rank in range(2)]
-    row = row_of(plain(), make_traced_result(*records))
-    assert row.budget.residual_s == pytest.approx(0.020)
-    assert row.budget.closes is False
-    assert "budget open" in row.stamps
-    check_closed(row.budget)
-
-
 STEPPED = ClockAlignment(
     method="ping-pong", at_ns=0, offset_ns=0, bound_ns=10**7, stepped="by 20 ms"
 )
@@ -141,42 +120,6 @@ def test_what_is_not_known_is_said_and_the_rest_is_kept(found, field, why):
         assert row.budget.exposed_transfer_s == pytest.approx(row.exposed_comm_s.value)
         assert why in row.budget.not_apart
         check_closed(row.budget)
-
-
-@pytest.mark.parametrize(
-    ("left", "told"),
-    [((True, False), "rank 1"), ((False, True), "rank 0"), ((True, True), "rank 0")],
-)
-def test_why_a_launch_has_no_attribution_is_what_the_first_rank_with_a_reason_says(left, told):
-    reasons = [
-        {"trace_unavailable": f"rank {rank}", "another_rank_left": gone}
-        for rank, gone in enumerate(left)
-    ]
-    assert why_not(with_ranks(pair(), *reasons)) == told
-
-
-def test_without_a_traced_baseline_there_is_no_budget_but_all_else():
-    row = row_of(make_result(plain().cell, 0.1), pair())
-    assert row.budget is None
-    told = "the plain baseline was not traced: no launch of this row was traced"
-    assert row.unavailable["budget"] == told
-    assert row.wait_s.value == pytest.approx(0.020)
-
-
-def test_a_probe_effect_that_cannot_be_chance_is_stamped():
-    def launches(bare):
-        return [
-            pair(bare=value).model_copy(
-                update={"cell": pair().cell.model_copy(update={"repeat": i})}
-            )
-            for i, value in enumerate(bare)
-        ]
-
-    certain = row_of(plain(), *launches([78.0, 78.1, 77.9]))
-    assert certain.probe_effect.value == pytest.approx(80 / 78 - 1, rel=1e-2)
-    assert [s.partition(":")[0] for s in certain.stamps] == ["probe effect"]
-    doubtful = row_of(plain(), *launches([70.0, 80.0, 90.0]))
-    assert doubtful.stamps == []
 
 
 shares = st.floats(0.05, 0.95)
@@ -223,28 +166,3 @@ def test_a_round_that_was_traced_while_the_machine_was_busy_is_left_out():
     assert row.budget.points == pytest.approx(quiet.budget.points)
     assert abs(row.budget.drift) < 0.25
     check_closed(row.budget)
-
-
-@pytest.mark.parametrize("steady", [0, 1])
-def test_where_most_rounds_were_disturbed_nothing_is_explained(steady):
-    rounds = [(plain(), pair())] * steady + [(plain(), disturbed())] * 2
-    row = row_of(*in_rounds(*rounds))
-    assert (row.budget.rounds_left_out, row.budget.closes) == (0, False)
-    assert row.budget.drift == pytest.approx(390 / 80 - 1)
-
-
-def test_in_a_broadcast_everybody_waits_for_the_root():
-    """DDP sends buffers from rank 0, which comes 30 ms late; the all-reduce then is prompt."""
-    records = []
-    for rank, begin in enumerate((40, 10)):
-        operations = [
-            make_operation(begin, 45, kind="broadcast", num_bytes=5),
-            make_operation(60, 65, ordinal=1),
-        ]
-        trace = make_trace(operations, compute=[(0, 8)], steps=[(0, 80)])
-        records.append(make_traced_record(rank, trace, 80))
-    row = row_of(plain(), make_traced_result(*records))
-    assert row.budget.rank == 1
-    assert row.wait_s.value == pytest.approx(0.030)
-    assert row.exposed_transfer_s.value == pytest.approx(0.005 + 0.005)
-    assert row.stragglers[0].rank == 0

@@ -4,17 +4,14 @@ import pytest
 
 from scalebench.analysis.counted_batch import (
     growth_of,
-    knows_samples,
     with_counted_batch,
     work_of_step,
 )
-from scalebench.spec import Ddp, Script
-from scalebench.spec.presets import PRESETS
+from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result
 
 TARGET = ScriptTarget(name="train", program="train.py")
-TAKES_BATCH = ScriptTarget(name="train", program="train.py", arguments=("--batch", "{rank_batch}"))
 
 
 def counting(*samples, workload=TARGET, facts=None, **changes):
@@ -39,28 +36,6 @@ def test_the_batch_is_the_sum_over_the_ranks_and_a_ranks_their_mean():
     assert batch(counting(16.0, 15.0, 12.0)) == (43, 14)  # 43 / 3 = 14.33
     assert batch(counting(15.9, 16.3)) == (32, 16)
     assert batch(counting(0.6)) == (1, 1)
-
-
-def test_what_some_rank_did_not_count_or_what_is_no_sample_leaves_the_stand_in():
-    assert batch(counting(16.0, None, 16.0)) == (3, 1)
-    assert batch(counting(0.2, 0.2)) == (2, 1)
-    assert batch(counting(0.5)) == (1, 1)
-    assert batch(counting()) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("result", "known"),
-    [
-        (counting(16.0, 16.0), True),
-        (counting(16.0, None), False),
-        (counting(0.2, 0.2), False),
-        (counting(None, strategy=Ddp()), True),
-        (counting(None, workload=TAKES_BATCH), True),
-        (counting(None, workload=PRESETS["gpt-tiny"]), False),
-    ],
-)
-def test_samples_are_known_where_they_were_counted_or_given(result, known):
-    assert knows_samples(result.cell, result) is known
 
 
 def grows(**by_size):
@@ -111,16 +86,12 @@ PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
     [
         (seen(backwards=8.0), seen(backwards=4.0), "strong"),
         (seen(backwards=2.0), seen(backwards=2.0), "unknown"),  # of which batch, nothing tells
-        (seen(backwards=4.0), seen(backwards=3.0), "unknown"),
         (seen(1024), seen(1024), "weak"),
         (seen(1024), seen(512), "strong"),
-        (seen(1024), seen(700), "unknown"),
         (seen(1024), seen(1024, **PIPELINE), "unknown"),
         (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)", data_ranks=2)), "weak"),
-        (seen(1024, **tensor(1, *ROWWISE)), seen(1024, **tensor(2, *ROWWISE)), "strong"),
         (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)")), "unknown"),  # FSDP by hand
         (seen(1024), seen(1024, **tensor(2, *ROWWISE, data_ranks=1)), "strong"),
-        ({}, {}, "unknown"),
     ],
 )
 def test_without_samples_the_work_of_a_rank_tells_or_nothing_does(one, two, scaling):
@@ -129,14 +100,3 @@ def test_without_samples_the_work_of_a_rank_tells_or_nothing_does(one, two, scal
     assert bool(growth.why_unknown) == (scaling == "unknown")
     share = {n: work / growth.rank_work[1] for n, work in growth.rank_work.items()}
     assert share == {"strong": {1: 1, 2: 0.5}, "weak": {1: 1, 2: 1}, "unknown": {}}[scaling]
-
-
-@pytest.mark.parametrize("asked", ["strong", "weak"])
-def test_what_the_user_says_is_taken_where_nothing_is_counted(asked):
-    target = TARGET.model_copy(update={"scaling": asked})
-    results = [counting(*[None] * n, workload=target, scaling="weak") for n in (1, 2, 4)]
-    growth = growth_of(results)
-    assert growth.scaling == asked
-    assert [growth.rank_work[n] * n for n in (1, 2, 4)] == (
-        [4, 4, 4] if asked == "strong" else [1, 2, 4]
-    )

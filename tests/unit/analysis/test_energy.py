@@ -6,7 +6,7 @@ import pytest
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.records.telemetry import DeviceStates
 from tests.builders.runs import make_cell, make_result
-from tests.builders.watched import A, B, make_twin, sample, watched
+from tests.builders.watched import A, make_twin, sample, watched
 
 SAMPLES = 10 * 32  # of one clean window
 
@@ -27,11 +27,6 @@ def test_the_energy_of_a_known_constant_power_is_exact():
     energy = energy_per_sample(watched_twin())
     assert energy.j_per_sample == pytest.approx((300 + 450) * 4.0 / SAMPLES, rel=1e-9)
     assert (energy.source, energy.reason) == ("counter", None)
-
-
-def test_only_the_devices_that_were_used_count():
-    energy = energy_per_sample(watched_twin(uuids=[B]))
-    assert energy.j_per_sample == pytest.approx(450 * 4.0 / SAMPLES, rel=1e-9)
 
 
 def test_without_a_counter_power_is_integrated_and_that_is_said():

@@ -2,8 +2,6 @@
 
 import pytest
 
-from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.budget import exposed_by_axis
 from scalebench.analysis.summarise import summarise
 from scalebench.spec import Mesh
 from tests.builders.runs import make_inspection, make_run
@@ -28,11 +26,6 @@ def pair(*operations, compute=(0, 40), repeat=0, **changes):
     return make_traced_result(*records, case="mesh", strategy=Mesh(tensor=2), repeat=repeat)
 
 
-def along(*operations, rank=0, **changes):
-    found = exposed_by_axis(LaunchAttribution(pair(*operations, **changes)), rank)
-    return {axis: (one.transfer_s, one.wait_s) for axis, one in found.items()}
-
-
 def budget_of(*results):
     summary = summarise(make_run([make_inspection(results[0].cell), *results]))
     return next(row for row in summary.rows if row.world_size == 2).budget
@@ -40,21 +33,6 @@ def budget_of(*results):
 
 TENSOR = ("tensor", "all_reduce", (40, 50), 56)
 DATA = ("data", "all_reduce", (60, 60), 64)
-
-
-def test_the_parts_sum_to_those_of_the_breakdown():
-    spans = (
-        TENSOR,
-        DATA,
-        ("shard", "all_gather", (42, 47), 63),
-        ("shard", "reduce_scatter", (63, 70), 75),
-    )
-    for rank in range(2):
-        parts = along(*spans, rank=rank).values()
-        launch = LaunchAttribution(pair(*spans))
-        of_rank = launch.breakdowns[rank]
-        assert sum(transfer for transfer, _ in parts) == pytest.approx(of_rank.exposed_transfer_s)
-        assert sum(wait for _, wait in parts) == pytest.approx(of_rank.wait_s)
 
 
 def test_parts_by_dimension_sum_to_the_budget_over_rounds_that_differ():

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalebench.analysis.rows.script import kinds_of
-from scalebench.analysis.timing.mean_step import mean_of_blocks, mean_of_steps, period_of
+from scalebench.analysis.timing.mean_step import mean_of_steps
 from scalebench.analysis.timing.steps import clean_pace, launch_step_s, launch_throughput
 from scalebench.records.rank import Block, StepGap
 from scalebench.report.words.script_remarks import kinds
@@ -60,16 +60,6 @@ def test_it_does_not_matter_where_in_a_period_the_window_begins(pattern, num, ph
     assert mean_of_steps(longer).seconds == pytest.approx(float(np.mean(pattern)))
 
 
-@given(
-    st.lists(st.lists(st.floats(1e-3, 1), min_size=2, max_size=9), min_size=1, max_size=9),
-    st.randoms(use_true_random=False),
-)
-def test_the_order_of_steps_within_a_block_does_not_matter(blocks, random):
-    shuffled = [np.array(random.sample(block, len(block))) for block in blocks]
-    found = mean_of_blocks([np.array(block) for block in blocks])
-    assert mean_of_blocks(shuffled).seconds == pytest.approx(found.seconds)
-
-
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 def test_patterns_under_noise_have_their_period_and_their_mean(pattern):
     found = [mean_of_steps(steps(pattern, 8, seed, 0.1, seed)) for seed in range(40)]
@@ -78,24 +68,6 @@ def test_patterns_under_noise_have_their_period_and_their_mean(pattern):
     assert relative.mean() == pytest.approx(1, abs=0.02)
     told = np.sqrt(np.mean([one.variance for one in found]))
     assert 0.4 < told / relative.std() < 2.5
-
-
-def test_irregular_stalls_are_paid_for():
-    """One step in twenty takes ten times as long: trimming would leave it out."""
-    random = np.random.default_rng(1)
-    found = [
-        mean_of_steps(np.where(random.random(n) < 0.05, 1.0, 0.1)).seconds
-        for n in (60, 200, 1000)
-        for _ in range(60)
-    ]
-    assert np.mean(found) == pytest.approx(0.145, rel=0.04)
-
-
-def test_noise_has_no_period():
-    random = np.random.default_rng(3)
-    for n in (40, 400):
-        noisy = np.exp(0.1 * random.standard_t(4, (100, n)))
-        assert np.mean([period_of(one) > 1 for one in noisy]) < 0.1
 
 
 def test_only_evaluating_and_saving_is_taken_out_of_a_step():

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.block_coverage import Kind, draw_round, look, truth
 from scalebench.analysis.timing.paired_blocks import (
     Block,
-    interleaved_variances,
     levels_of_round,
-    trimmed_mean,
 )
 
 BASE, DDP, DDP_2 = ("ddp", "plain", 1), ("ddp", "ddp", 1), ("ddp", "ddp", 2)
@@ -51,40 +49,6 @@ def test_what_a_cycle_does_to_all_rows_cancels_in_any_order(seed, course, order)
     for key in KEYS:
         assert between(moved, key) == pytest.approx(between(still, key), abs=1e-9)
         assert moved[key][1] == pytest.approx(still[key][1], rel=1e-6, abs=1e-15)
-
-
-@given(st.integers(0, 1000), st.integers(0, 7), st.integers(0, 3), st.floats(0.5, 50))
-def test_one_disturbed_block_moves_no_ratio_far(seed, cycle, row, by):
-    table = noisy(seed)
-    spoiled = table.copy()
-    spoiled[row, cycle] += by
-    clean, disturbed = (levels_of_round(in_turns(one)) for one in (table, spoiled))
-    for key in KEYS:
-        assert abs(between(disturbed, key) - between(clean, key)) < 0.05
-        assert disturbed[key][1] < 0.01
-
-
-def test_the_variance_of_a_trimmed_mean_is_what_it_varies_by():
-    drawn = np.random.default_rng(3).standard_t(3, (4000, 12))
-    means, variances = np.transpose([trimmed_mean(one) for one in drawn])
-    assert variances.mean() == pytest.approx(means.var(), rel=0.12)
-    assert means.var() < 0.7 * drawn.mean(axis=1).var()
-
-
-def test_a_block_that_is_missing_leaves_the_others_in_their_cycles():
-    table = np.repeat([[0.0], [-0.5], [0.25], [1.0]], 6, axis=1)
-    blocks = in_turns(table, course=[0.0, 5.0, -2.0, 0.1, 0.2, 9.0])
-    del blocks[DDP][4:], blocks[KEYS[3]][5]
-    levels = levels_of_round(blocks)
-    assert [between(levels, key) for key in KEYS] == pytest.approx([0, 0.5, -0.25, -1])
-
-
-@pytest.mark.parametrize(
-    "bad", [Block(10, 10, 1.0), Block(10, 9, 1.0), Block(0, 9, 0.0), Block(0, 9, math.nan)]
-)
-def test_a_block_that_cannot_be_is_refused(bad):
-    with pytest.raises(ValueError, match="has to end after its start"):
-        interleaved_variances({BASE: {0: [Block(0, 9, 1.0)]}, DDP: {0: [bad]}})
 
 
 @pytest.mark.parametrize("noise", ["bursty", "episodes"])

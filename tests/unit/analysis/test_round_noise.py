@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coverage import Kind, simulate
-from scalebench.analysis.timing.round_noise import RoundNoise, launch_variances
+from scalebench.analysis.timing.round_noise import RoundNoise
 
 pytestmark = pytest.mark.slow
 
@@ -32,19 +32,6 @@ def drawn(seed, num_rows=7, num_launches=3, spread=0.01):
     return np.random.default_rng(seed).normal(0, spread, (num_rows, num_launches)).tolist()
 
 
-def test_a_launch_that_is_missing_is_no_problem():
-    rows = [dict(enumerate(row)) for row in drawn(5)]
-    del rows[2][1], rows[4][0], rows[6][0], rows[6][1]  # the last has one launch left
-    found = launch_variances(
-        {key(row): one for row, one in enumerate(rows)}, {key(row): 0.0 for row in range(7)}
-    )
-    assert found.keys() == {key(row) for row in range(6)}
-    suite = RoundNoise({key(row): one for row, one in enumerate(rows)} | {key(9): {0: 1.0}}, found)
-    shared = suite.ratio(key(2), key(4))
-    assert shared.n == 1 and shared.low is None
-    assert suite.ratio(key(6), key(9)) is None
-
-
 SIZES = (1, 1, 1, 2, 2, 4)
 
 
@@ -58,23 +45,6 @@ def test_what_a_round_does_to_all_rows_cancels_in_every_ratio(seed, drift):
         assert (after.value, after.low, after.high) == pytest.approx(
             (before.value, before.low, before.high), rel=1e-6
         )
-
-
-@given(st.integers(0, 1000))
-def test_a_round_that_slows_one_number_of_ranks_widens_its_ratios_to_those_of_the_rounds(seed):
-    """With nothing else left, the rounds' own ratios are all that is known."""
-    rows = drawn(seed, num_rows=6)
-    slow = np.array([0.0, 3.0, -1.0])
-    moved = [
-        (np.array(row) + slow * (size == 2)).tolist() for row, size in zip(rows, SIZES, strict=True)
-    ]
-    keys, slowed = noise(moved, SIZES)
-    alone = RoundNoise(slowed.rows, {})
-    for row in (3, 4):
-        found, own = slowed.ratio(keys[row], keys[0]), alone.ratio(keys[row], keys[0])
-        assert width(found) == pytest.approx(width(own), rel=0.05)
-    found, own = slowed.ratio(keys[5], keys[0]), alone.ratio(keys[5], keys[0])
-    assert width(found) < 1
 
 
 @pytest.mark.parametrize(("num_launches", "effect", "narrower"), [(2, 0.01, 0.5), (3, 0.03, 0.8)])

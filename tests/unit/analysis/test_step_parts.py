@@ -48,15 +48,6 @@ def parts_of(*arguments, **changes):
     return clean_parts(found, 0, clean_s)
 
 
-def test_what_no_idle_time_explains_comes_off_the_kernels():
-    """Clean steps of 42 ms next to traced ones of 45 ms of kernels, 2 of gaps and 5 of transfer."""
-    found, _ = launch((0, 0, 0, -8), (0, 1, 1, 0))
-    parts = clean_parts(found, 0, 0.042)
-    assert parts["other_idle"] == pytest.approx(0, abs=1e-8)
-    assert parts["compute"] == pytest.approx((45 - 8) / 1e3, abs=1e-8)
-    assert parts["exposed_transfer"] == pytest.approx(TRANSFER / 1e3, abs=1e-8)
-
-
 gaps = st.lists(st.floats(0.0, 20.0), min_size=4, max_size=4)
 
 

@@ -1,12 +1,11 @@
 """The pace of the job: what a step takes where ranks do not end it at the same time."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.timing.steps import launch_step_s, steps_of, steps_of_block
+from scalebench.analysis.timing.steps import launch_step_s, steps_of_block
 from scalebench.records.rank import Block
 from scalebench.spec import LocalSgd, ParameterServer
 from tests.builders.runs import (
@@ -47,35 +46,6 @@ def test_the_steps_of_a_block_sum_to_its_time(data, first, num_ranks):
     assert pace.sum() == pytest.approx(max(map(sum, each)) - max(s[0] for s in each))
     if num_ranks == 1:
         assert pace.tolist() == first[1:]
-
-
-def records_of(boundaries_s):
-    """Ranks that had done each step at these moments, shape ``[steps, ranks]``."""
-    steps = np.diff(boundaries_s, axis=0, prepend=0.0)
-    blocks = [Block(phase="clean", first=0, count=len(steps))]
-    return [
-        make_record(rank, step_s=own.tolist(), blocks=blocks) for rank, own in enumerate(steps.T)
-    ]
-
-
-@pytest.mark.parametrize("synchronised", [True, False])
-def test_jitter_that_a_synchronisation_absorbs_is_not_counted(synchronised):
-    """64 ranks jitter by 5 %, 90 % of a step before they wait for each other, 10 % after."""
-    generator = np.random.default_rng(5)
-    now, ends = np.zeros(64), []
-    for before, after in zip(
-        *generator.gamma(400, [[[0.9 / 400]] * 400, [[0.1 / 400]] * 400], (2, 400, 64)), strict=True
-    ):
-        now = ((now + before).max() if synchronised else now + before) + after
-        ends.append(now)
-    ends = np.array(ends)
-    true_s = (ends[-1].max() - ends[0].max()) / (len(ends) - 1)
-    ranks = records_of(ends)
-    pace = steps_of(ranks, "clean")
-    slowest = np.array([rank.step_s for rank in ranks]).max(axis=0)[1:]
-    assert pace.mean() == pytest.approx(true_s)
-    assert np.median(pace) == pytest.approx(true_s, rel=0.005)
-    assert np.median(slowest) > 1.01 * true_s
 
 
 @pytest.mark.parametrize(

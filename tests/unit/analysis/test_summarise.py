@@ -5,20 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.summarise import summarise
-from scalebench.analysis.validity import failed_rows
 from scalebench.records.outcome import skipped_result
-from scalebench.records.rank import Memory, Verification
+from scalebench.records.rank import Memory
 from scalebench.records.summary import Row, Summary
-from scalebench.spec import Loader, Plain
+from scalebench.spec import Plain
 from scalebench.units import bytes_
 from tests.builders.runs import (
     make_cell,
     make_failed,
     make_inspection,
-    make_record,
     make_result,
     make_run,
-    make_small_run,
 )
 
 PLAIN, ONE, TWO = make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)
@@ -43,13 +40,6 @@ def drifting(drift):
     ]
 
 
-def test_a_drift_from_round_to_round_cancels_in_the_ratios_but_not_in_the_times():
-    row = rows_of(drifting((1.0, 1.5, 2.0)))["ddp", 2]
-    assert row.efficiency.value == pytest.approx(0.8)
-    assert row.efficiency.half_width == pytest.approx(0, abs=1e-9)
-    assert row.step_s.half_width / row.step_s.value > 0.5  # what unpaired ratios would inherit
-
-
 def test_a_failed_launch_marks_its_row_and_says_what_the_numbers_are_of():
     results = drifting((1.0, 1.0, 1.0))
     results[3] = make_failed(at(TWO, 1), "rank 1: it broke")
@@ -59,16 +49,6 @@ def test_a_failed_launch_marks_its_row_and_says_what_the_numbers_are_of():
     assert "2 of 3 launches" in row.reason
     assert [samples.repeat for samples in row.samples] == [0, 2]
     assert row.num_clean_steps == 8
-
-
-def test_a_row_without_a_good_launch_has_no_numbers_and_every_reason():
-    results = [make_result(PLAIN, 0.4), make_failed(TWO, "out of memory", status="oom")]
-    row = rows_of(results)["ddp", 2]
-    assert (row.status, row.reason) == ("oom", "out of memory")
-    assert row.step_s is row.efficiency is row.loss_first is row.launch_s is None
-    assert row.loss_last_steps is None
-    assert row.samples == []
-    assert "no launch of this row succeeded" in row.unavailable["efficiency"]
 
 
 def test_out_of_memory_stands_beside_what_was_predicted():
@@ -105,13 +85,6 @@ def test_without_a_plain_baseline_there_is_no_efficiency_and_it_says_why():
     assert row.efficiency_wrapped.value == pytest.approx(1.0)
 
 
-def test_without_the_strategy_at_one_there_is_no_wrapped_efficiency_and_it_says_why():
-    row = rows_of([make_result(PLAIN, 0.4), make_result(TWO, 0.25)])["ddp", 2]
-    assert row.efficiency.value == pytest.approx(0.8)
-    assert row.efficiency_wrapped is None
-    assert "N=1" in row.unavailable["efficiency_wrapped"]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -127,57 +100,11 @@ def test_a_baseline_that_did_other_work_is_no_baseline(changes):
     assert row.efficiency is None
 
 
-def test_skipped_and_unfinished_rows_are_rows_with_a_reason():
-    never = make_cell("ddp", 8, skip_reason="8 ranks need 8 GPUs")
-    plan = [PLAIN, TWO, never]
-    results = [make_result(PLAIN), skipped_result(never, never.skip_reason, "now")]
-    rows = rows_of(results, plan, status="interrupted")
-    assert (rows["ddp", 8].status, rows["ddp", 8].reason) == ("skipped", "8 ranks need 8 GPUs")
-    assert rows["ddp", 2].status == "skipped"
-    assert "interrupted" in rows["ddp", 2].reason
-    assert failed_rows(rows.values()) == []
-
-
 def test_a_failed_inspection_fails_the_row():
     inspection = make_inspection(TWO, status="failed", reason="gradients deviate by 0.1")
     unmeasured = skipped_result(TWO, "not measured: gradients deviate by 0.1", "now")
     row = rows_of([make_result(PLAIN), inspection, unmeasured])["ddp", 2]
     assert (row.status, row.reason) == ("failed", "gradients deviate by 0.1")
-
-
-def test_the_loader_of_a_case_decides_its_baseline():
-    loader = Loader(num_workers=1)
-    loaded = make_cell("ddp-loader", 2, loader=loader)
-    plain_loaded = make_cell("plain-loader", 1, loader=loader)
-    resident = [make_result(PLAIN, 0.1), make_result(loaded, 0.1)]
-    assert rows_of(resident)["ddp-loader", 2].speedup.value == pytest.approx(1.0)
-    both = [*resident, make_result(plain_loaded, 0.3)]
-    assert rows_of(both)["ddp-loader", 2].speedup.value == pytest.approx(3.0)
-    both = [*both, make_result(TWO, 0.1)]
-    assert rows_of(both)["ddp", 2].speedup.value == pytest.approx(1.0)
-
-
-def test_stamps():
-    assert rows_of(make_small_run())["ddp", 2].stamps == []
-    over = make_cell("ddp", 8, oversubscribed=True, pinned=False)
-    unsteady = [make_record(rank, steady=False) for rank in range(2)]
-    doubtful = [
-        make_record(rank, verification=Verification(status="unverified", reason="BatchNorm"))
-        for rank in range(2)
-    ]
-    rows = rows_of(
-        [
-            make_result(over),
-            make_inspection(TWO, ranks=doubtful),
-            make_result(TWO),
-            make_result(at(TWO, 1), ranks=unsteady),
-        ]
-    )
-    assert rows["ddp", 8].stamps == ["oversubscribed"]
-    assert rows["ddp", 8].oversubscribed
-    assert (rows["ddp", 8].pinned, rows["ddp", 2].pinned) == (False, True)
-    assert set(rows["ddp", 2].stamps) == {"unsteady", "unverified"}
-    assert rows["ddp", 2].correctness.reason == "BatchNorm"
 
 
 NOT_MEASUREMENTS = {"reason", "backend"}

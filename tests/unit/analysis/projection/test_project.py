@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from scalebench.analysis.projection.project import project
 from scalebench.analysis.projection.rows import NothingToProject
 from scalebench.analysis.run import StoredRun
-from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.costmodel.what_if import WhatIf, with_buckets
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.paths import RunPaths
-from scalebench.report.tables.projection import render_projection
 from scalebench.spec import Ddp, Plain
 from tests.builders.predictions import BUCKET, BUCKETS, at_one, shape
 from tests.builders.projections import make_run, the_profile
@@ -23,31 +21,6 @@ def test_more_ranks_than_samples_are_refused_by_row(tmp_path):
     assert few.step_s is not None
     assert many.step_s is None
     assert "--scaling weak" in many.reason
-
-
-def measured_at(world_size, step_s):
-    return make_result(make_cell("ddp", world_size), step_s)
-
-
-def test_intervals_hold_the_model_s_own_error_and_widen(tmp_path):
-    # At N=2 the model says 30 + 10 + 3·10 ms = 70 ms where 60 were measured.
-    run = make_run(tmp_path, measured_at(2, 0.06), link=the_profile(2))
-    found = project(run, [4, 8, 16])
-    assert found.num_scored == 1
-    assert found.typical_error == pytest.approx(0.154, abs=0.01)
-    widths = [row.high_s / row.low_s for row in found.rows]
-    assert widths == sorted(widths)
-    assert widths[0] < widths[-1]
-    assert all(row.low_s < row.step_s < row.high_s for row in found.rows)
-
-
-def test_where_nothing_can_be_projected_only_the_reason_is_shown(tmp_path):
-    found = project(make_run(tmp_path), [512], TOPOLOGIES["dgx-h100"])
-    assert [row.step_s for row in found.rows] == [None]
-    lines = render_projection(found, 200).splitlines()
-    assert lines[1] == "Nothing can be projected."
-    assert len(lines) == 3 and lines[2].startswith("ddp, N=512: strong scaling: a global batch of ")
-    assert "measure with --batch-size 512 or more" in lines[2]
 
 
 def test_a_run_that_supports_nothing_is_refused(tmp_path):
@@ -66,16 +39,6 @@ def test_bad_input_is_refused(tmp_path):
         project(run, [1, 4])
     with pytest.raises(UsageError, match="--topology"):
         project(run, [4], what_if=WhatIf(hierarchical=True))
-
-
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_the_table_fits_and_says_that_nothing_was_measured(tmp_path, width):
-    run = make_run(tmp_path, measured_at(2, 0.06), link=the_profile(2))
-    text = render_projection(project(run, [8, 4096]), width, ascii_only=True)
-    assert "predicted, not measured" in " ".join(text.split())
-    assert "no sample" in text
-    assert max(map(len, text.splitlines())) <= width
-    assert text.isascii()
 
 
 @given(st.floats(1e4, 1e7))

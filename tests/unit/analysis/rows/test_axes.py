@@ -38,20 +38,6 @@ def result(strategy, world_size, facts=LAYERS):
     return make_result(cell, ranks=ranks)
 
 
-def savings(strategy, world_size, facts=LAYERS, inspection=None):
-    found = memory_by_axis(result(strategy, world_size, facts), inspection, ALONE, ())
-    assert found.one_process_bytes == 4000 + 8000 + 16000 + 100
-    total = sum(one.total_bytes for one in found.savings)
-    assert found.rank_bytes == found.one_process_bytes - total
-    return {one.axis: (one.state_bytes, one.activations_bytes) for one in found.savings}
-
-
-def test_replicas_and_tensor_groups():
-    """Half of the samples; of 600 of the 1,000 parameters half."""
-    found = savings(Mesh(tensor=2, sequence=True), 4)
-    assert found == {"data": (0, 8000), "tensor": (3600, 4000)}
-
-
 @pytest.mark.parametrize(
     ("strategy", "facts", "reason"),
     [
@@ -69,13 +55,6 @@ def test_replicas_and_tensor_groups():
 def test_what_cannot_be_told_has_a_reason(strategy, facts, reason):
     with pytest.raises(Unavailable, match=reason):
         memory_by_axis(result(strategy, 2, facts), None, ALONE, ())
-
-
-def test_without_a_baseline_and_on_one_rank_there_is_nothing_to_divide():
-    with pytest.raises(Unavailable, match="baseline"):
-        memory_by_axis(result(Mesh(tensor=2), 2), None, None, ())
-    with pytest.raises(Unavailable, match="one rank"):
-        memory_by_axis(result(Mesh(), 1), None, ALONE, ())
 
 
 GPT = GptShape(name="g", layers=2, heads=4, width=64, context=64, batch_size=8)

@@ -28,24 +28,6 @@ def smaller(clean, num_bytes=1_000_000):
     return at_one(ask(90, num_bytes=num_bytes), clean=clean)
 
 
-def test_the_scatter_of_the_launches_is_its_interval():
-    own = launches(smaller(119), smaller(121))
-    whole = launches(exact(99), exact(101))
-    found = replayed_break_even(N2, own, whole, LINK)
-    assert found.low < 3_000_000 / 0.02 < found.high
-    assert found.n == 2
-
-
-def test_more_bytes_and_more_computing_never_pay():
-    own = launches(smaller(120, num_bytes=5_000_000))
-    assert replayed_break_even(N2, own, launches(exact()), LINK).value == 0
-
-
-def test_fewer_bytes_and_less_computing_pay_on_every_link():
-    with pytest.raises(Unavailable, match="shorter on every link"):
-        replayed_break_even(N2, launches(smaller(90)), launches(exact()), LINK)
-
-
 def test_it_says_what_is_missing():
     with pytest.raises(Unavailable, match="no launch of the strategy at N=1"):
         replayed_break_even(N2, None, launches(exact()), LINK)

@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.pop import efficiencies, ideal_network_s
+from scalebench.analysis.rows.pop import efficiencies
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.report import render_page
-from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
 
 RUN = str(Path(__file__).parents[4] / "reports" / "gallery" / "ddp-2-cores")
 EPOCH = {
@@ -59,33 +56,6 @@ def test_times_that_were_measured_give_the_printed_efficiencies(
              "serialisation_efficiency", "transfer_efficiency")  # fmt: skip
     assert [found[name] for name in names] == pytest.approx(expected, abs=2e-6)
     assert "computation_scaling" not in found
-
-
-def launch(*ranks, **changes):
-    records = [
-        make_traced_record(number, make_trace(operations, compute, steps=((0, end),)), clean=end)
-        for number, (operations, compute, end) in enumerate(ranks)
-    ]
-    return LaunchAttribution(make_traced_result(*records, **changes))
-
-
-def test_on_an_ideal_network_ranks_still_wait_for_one_another():
-    first = ([make_operation(20, 50), make_operation(90, 100)], [(0, 20), (50, 90)], 100)
-    second = ([make_operation(40, 50), make_operation(70, 100)], [(0, 40), (50, 70)], 100)
-    assert ideal_network_s(launch(first, second)) == pytest.approx(0.080)
-
-
-def test_a_transfer_that_one_rank_hides_gives_back_nothing_there():
-    hidden = ([make_operation(20, 50)], [(0, 60)], 60)
-    exposed = ([make_operation(30, 50)], [(0, 30), (50, 60)], 60)
-    assert ideal_network_s(launch(hidden, exposed)) == pytest.approx(0.060)
-
-
-def test_what_does_not_synchronise_all_ranks_is_not_played():
-    sent = ([make_operation(20, 50, kind="send")], [(0, 20), (50, 100)], 100)
-    got = ([make_operation(20, 50, kind="recv")], [(0, 20), (50, 100)], 100)
-    with pytest.raises(Unavailable):
-        ideal_network_s(launch(sent, got))
 
 
 def test_command_page_and_export_have_them_and_products_hold(in_process):

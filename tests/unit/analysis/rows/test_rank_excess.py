@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scalebench.analysis.rows.rank_excess import excesses, probable
+from scalebench.analysis.rows.rank_excess import excesses
 
 STEPS, STEP_S = 64, 0.1
 
@@ -65,25 +65,3 @@ def test_equal_ranks_are_named_as_seldom_as_the_test_says():
         for seed in range(200)
     )
     assert named <= 2
-
-
-LATE = np.array([[0.0, 0.001], [0.031, 0.03]])
-"""Two traced steps, in each of which rank 1 is 30 ms late."""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "named"),
-    [
-        pytest.param([LATE], 2, id="both traced steps"),
-        pytest.param([LATE, LATE, None], 4, id="of both launches"),
-        pytest.param([LATE, LATE[::-1]], None, id="another rank in one launch"),
-        pytest.param([LATE[:, :1]], None, id="a single step"),
-        pytest.param([0.3 * LATE], None, id="less than a tenth of a step"),
-        pytest.param([None], None, id="nothing traced"),
-    ],
-)
-def test_a_rank_that_is_late_in_all_of_a_few_steps_is_probably_the_slow_one(seconds, named):
-    found = probable(seconds, STEP_S)
-    assert [one.num_blocks for one in found] == ([named] if named else [])
-    assert all(one.rank == 1 and not one.certain for one in found)
-    assert not excesses("lateness", [one for one in seconds if one is not None], STEP_S)
