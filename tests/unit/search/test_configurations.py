@@ -101,14 +101,6 @@ def test_a_token_of_a_mixture_works_with_the_parameters_that_are_active(
     assert works + tables * model.table_parameters == pytest.approx(active, rel=0.025)
 
 
-def test_the_context_can_be_asked_for_and_is_never_longer_than_the_models(tmp_path):
-    name = written(tmp_path, PUBLISHED["gpt2"][0])
-    assert model_of_configuration(name).context == 1024
-    assert model_of_configuration(f"{name}+context-512").context == 512
-    with pytest.raises(UsageError, match="number of tokens"):
-        model_of_configuration(f"{name}+context-many")
-
-
 @pytest.mark.parametrize(
     ("config", "word"),
     [

@@ -1,6 +1,5 @@
 """The model of a device: its laws, its fit to measured rows, its interval, and bad tables."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,9 @@ import pytest
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.errors import UsageError
 from scalebench.records.summary import Summary
-from scalebench.search.choice import Choice, columns_of
 from scalebench.search.devices.fit import (
     UNFITTED,
     Fit,
-    activation_ratio,
     fit_rows,
     predicted_bytes,
     predicted_s,
@@ -23,11 +20,9 @@ from scalebench.search.devices.parameters import PARAMETERS, Parameters, default
 from scalebench.search.devices.sources import measured_rows, rows_of_summary
 from scalebench.search.job import Job
 from scalebench.search.links import LinkValues, NominalLinks
-from scalebench.search.ranking import search
 from scalebench.search.scores import is_scored
-from scalebench.search.speed import assumed_speed, device_type, modelled_speed
-from scalebench.search.step import step_parts
-from tests.unit.search.jobs import SMALL, job
+from scalebench.search.speed import device_type, modelled_speed
+from tests.unit.search.jobs import SMALL
 
 A100 = defaults("a100")
 
@@ -74,24 +69,6 @@ def test_a_better_device_or_link_is_never_slower(name: str) -> None:
     other = A100._replace(**{name: getattr(A100, name) * factor})
     usual, faster = (predicted_s(rows(), Fit({"a100": v}, 1, 0, 0), job_of) for v in (A100, other))
     assert (faster <= usual * 1.001).all()  # shorter passes hide less
-
-
-def test_large_products_on_a_fast_memory_take_what_one_efficiency_says() -> None:
-    """Without launches and with a memory that takes no time, only FLOPs at the peak are left."""
-    model = replace(SMALL, width=16384, heads=16, inner=65536, context=4096, vocabulary=65536)
-    values = A100._replace(kernel_s=1e-12, launch_s=1e-12, step_s=1e-12, attention_efficiency=0.5)
-    of = columns_of([Choice(data=1, precision="bfloat16", microbatches=1)])
-    device = device_type("a100")._replace(memory_byte_per_s=1e18, units=1)
-    here = Job(model, 1, 8, modelled_speed(device, values, ""), job_of("a100", values).links)
-    plain = replace(here, speed=assumed_speed(device, values.matrix_efficiency))
-    ratio = step_parts(here, of).step_s / step_parts(plain, of).step_s
-    assert float(ratio[0]) == pytest.approx(1.0, rel=0.02)
-
-
-def test_the_bound_still_excludes_nothing_that_is_fast() -> None:
-    known = job(8, 16, speed=modelled_speed(device_type("a100"), A100, ""), device="cuda")
-    pruned, whole = (search(known, 5, prune=prune).best.step_s for prune in (True, False))
-    assert pruned == pytest.approx(whole)
 
 
 def test_a_fit_finds_what_was_planted() -> None:
@@ -209,34 +186,3 @@ def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
     inner = {"gated": True, "inner": 8192}
     kept = peak_bytes(**inner) - peak_bytes(**inner, launch="compiled")  # one factor of a product
     assert kept == pytest.approx(24 * 2 * 8192 * 1024 / 2)
-
-
-@pytest.mark.parametrize(("tensor", "hosts"), [(8, 1), (16, (1 + 15) / (1 + 2))])
-def test_a_group_over_nodes_that_gathers_again_waits_for_all_of_its_hosts(
-    tensor: int, hosts: float
-) -> None:
-    """Of small passes only what the host starts is left: its ring leaves two nodes twice."""
-    values = A100._replace(skew=1.0, launch_s=1e-4, step_s=1e-6, collective_s=1e-9, network_s=1e-9)
-    given = {"gpus": 16, "layers": 8, "width": 128, "heads": 16, "sequence": 128, "batch": 2,
-             "microbatch": 1, "tensor": tensor, "vocabulary": 256, "step_s": 1.0}  # fmt: skip
-    some = [row_of({**given, "gpu": "a100", "gathered": one}) for one in ("again", "stored")]
-    again, stored = predicted_s(some, Fit({"a100": values}, 1, 0, 0), job_of)
-    assert again / stored == pytest.approx(hosts, rel=0.02)
-
-
-def test_a_first_stage_has_no_logits() -> None:
-    two = {"pipeline": 2, "tensor": 1, "batch": 8, "zero": 0}  # one microbatch: logits are largest
-    first, fullest = (peak_bytes(**two, memory_stage=stage) for stage in ("first", "fullest"))
-    assert fullest - first == pytest.approx(2 * 4 * 1024 * 51200)
-
-
-@pytest.mark.parametrize(("number", "expected"), [(0, 1.0), (1, 1.0), (9, 1.4)])
-def test_measured_memory_tells_what_activations_take(number: int, expected: float) -> None:
-    some = rows(9, seed=4)
-    told = predicted_bytes(some, job_of, ratio=1.4) / 1e9
-    told[1] *= 3  # one that reads something else
-    known = [
-        row.model_copy(update={"memory_gb": memory if place < number else 0.0})
-        for place, (row, memory) in enumerate(zip(some, told, strict=True))
-    ]
-    assert activation_ratio(known, job_of) == pytest.approx(expected, abs=0.02)

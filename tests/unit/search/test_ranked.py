@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 
 from scalebench.search.choice import Choice, choices
-from scalebench.search.devices.fit import SHIPPED
 from scalebench.search.ranking import search
 from scalebench.search.result import result_of, why_faster
 from scalebench.search.scores import (
-    ScoredRow,
     Scores,
     interval,
     probability_fastest,
-    scores_of,
     typical_error,
 )
 from scalebench.search.step import PARTS
@@ -23,37 +20,6 @@ def result(scores: Scores):
     known = job(4, 16)
     ranking = search(known)
     return choices(known, ranking.best), result_of(known, ranking, scores, "", (), 0.0)
-
-
-def test_the_first_is_compared_with_the_second() -> None:
-    best, found = result(Scores())
-    assert len(best) > 1 and best[0].step_s < best[1].step_s
-    assert found.why.startswith(f"{best[0].mesh_words} is ")
-    assert f"faster than {best[1].mesh_words}: " in found.why
-    assert [one.step_s for one in found.best] == [one.step_s for one in best]
-
-
-def test_the_error_is_the_measured_one_or_else_the_published() -> None:
-    _, assumed = result(Scores())
-    _, measured = result(Scores(error=0.05, num_steps=3))
-    low, high = (np.log(getattr(assumed.best[0], end) / assumed.best[0].step_s)
-                 for end in ("low_s", "high_s"))  # fmt: skip
-    assert (low, high) == pytest.approx(SHIPPED[0]) and "nothing here" in assumed.error_told
-    assert measured.error == 0.05 and measured.error_told.startswith("of 3 measured rows")
-    assert measured.probability > assumed.probability
-
-
-def test_the_margin_is_that_of_the_peak_that_was_most_above_its_prediction() -> None:
-    def row(measured_bytes):
-        return ScoredRow(
-            case="ddp", workload="w", world_size=2, measured_s=1.0, predicted_s=1.0,
-            measured_bytes=measured_bytes, predicted_bytes=1000.0,
-        )  # fmt: skip
-
-    found = scores_of([row(900), row(1200), row(1100), row(None)])
-    assert found.margin is not None and round(found.margin, 9) == 0.2
-    assert (found.num_peaks, found.num_steps, found.error) == (3, 4, 0.0)
-    assert scores_of([row(900)]).margin == 0.0 and scores_of([row(None)]).margin is None
 
 
 def test_the_probabilities_of_all_sum_to_one() -> None:
@@ -96,26 +62,11 @@ def test_the_part_that_gains_most_is_named_with_what_it_gains() -> None:
     )
 
 
-def test_a_part_that_loses_is_named_where_it_counts() -> None:
-    told = why_faster(choice(0.008, 0.002, data=4), choice(0.011, 0.001, tensor=4))
-    assert "data 4 is 2.00 ms (20 %) faster than tensor 4" in told
-    assert told.endswith(f"3.00 ms less on {PARTS[FIRST]}, and 1.00 ms more on {PARTS[SECOND]}.")
-
-
-def test_equal_steps_are_said_to_be_equal() -> None:
-    told = why_faster(choice(0.008, 0.002, data=4), choice(0.008, 0.002, tensor=4))
-    assert told.startswith("data 4 and tensor 4 take equally long")
-
-
 @pytest.mark.parametrize(
     ("choice", "mesh", "how", "name"),
     [
         (Choice(data=1), "one rank", "float32", "one"),
         (Choice(data=4), "data 4", "float32, buckets 25 MiB", "d4-b25"),
-        (
-            Choice(data=2, pipeline=2, schedule="1f1b", microbatches=4),
-            "data 2 × pipeline 2", "1f1b, 4 microbatches, float32", "d2-p2-1f1b-m4",
-        ),
         (
             Choice(data=1, pipeline=2, schedule="interleaved-1f1b", chunks=2),
             "pipeline 2", "interleaved-1f1b v=2, float32", "p2-interleaved-1f1b-v2",
@@ -124,30 +75,7 @@ def test_equal_steps_are_said_to_be_equal() -> None:
             Choice(data=2, shard=4, tensor=2, zero=3, precision="bfloat16"),
             "data 2 × shard 4 (ZeRO-3) × tensor 2", "bfloat16", "d2-s4-t2-z3-bf16",
         ),
-        (
-            Choice(data=1, context=2, context_method="ring", checkpointing="full"),
-            "context 2", "ring, full checkpointing, float32", "c2-ring-full",
-        ),
     ],
 )  # fmt: skip
 def test_a_configuration_in_words(choice: Choice, mesh: str, how: str, name: str) -> None:
     assert (choice.mesh_words, choice.how_words, choice.name) == (mesh, how, name)
-
-
-@pytest.mark.parametrize(
-    ("choice", "replicates"),
-    [
-        (Choice(data=1), False),
-        (Choice(data=2), True),
-        (Choice(data=1, expert=4), True),  # what is no expert's is on all ranks
-        (Choice(data=1, shard=2, zero=1), True),
-        (Choice(data=1, shard=2, zero=2), False),
-        (Choice(data=2, tensor=2), False),
-        (Choice(data=2, context=2), False),
-        (Choice(data=2, pipeline=2, schedule="gpipe"), False),
-    ],
-)
-def test_gradients_go_in_buckets_where_whole_replicas_sum_them(
-    choice: Choice, replicates: bool
-) -> None:
-    assert choice.replicates_alone == replicates

@@ -6,7 +6,7 @@ import pytest
 
 from scalebench.records.summary import Row
 from scalebench.search.choice import Choice, columns_of
-from scalebench.search.scores import scored_rows, split_backward_s
+from scalebench.search.scores import split_backward_s
 from scalebench.search.step import step_parts
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_row
@@ -33,27 +33,3 @@ def test_what_every_microbatch_pays_is_found_again() -> None:
     """But for the idle time, to which half of one microbatch's is added."""
     row = row_of("zero-bubble", step_of("zero-bubble", 8 * MS))
     assert split_backward_s(JOB, [row]) == pytest.approx(8 * MS, rel=0.04)
-
-
-def test_other_schedules_pay_nothing_and_are_not_asked() -> None:
-    assert step_of("1f1b", 8 * MS) == step_of("1f1b", 0.0)
-    assert split_backward_s(JOB, [row_of("1f1b", 10.0)]) == 0.0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"workload": "another"},
-        {"status": "failed"},
-        {"strategy_settings": {"schedule": "zero-bubble", "checkpointing": True}},
-        {"step_s": None},
-    ],
-)
-def test_rows_that_do_not_tell(changes: dict) -> None:
-    row = row_of("zero-bubble", 10.0).model_copy(update=changes)
-    assert split_backward_s(JOB, [row]) == 0.0
-
-
-def test_a_row_that_the_model_is_fitted_to_does_not_score_it() -> None:
-    rows = [row_of("zero-bubble", 0.2), row_of("1f1b", 0.2)]
-    assert [row.case for row in scored_rows(JOB, rows)] == ["1f1b"]

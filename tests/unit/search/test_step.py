@@ -1,7 +1,5 @@
 """The search's closed forms agree with the cost models that they stand for."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -10,17 +8,10 @@ from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.costmodel.pipelines.stage_split import layers_of_stages
 from scalebench.costmodel.replay import CommRequest, replay
 from scalebench.search.choice import Choice, columns_of
-from scalebench.search.job import Job
-from scalebench.search.links import NominalLinks
-from scalebench.search.memory import (
-    activation_bytes,
-    stage_table,
-)
 from scalebench.search.model import SearchModel
 from scalebench.search.passes import Passes, bubble_s
 from scalebench.search.step import exposed_hops, hidden_behind
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
-from tests.unit.search.jobs import SMALL, TWO_LEVELS, job
 
 SCHEDULES = [
     ("gpipe", 1), ("1f1b", 1), ("interleaved-1f1b", 2), ("looped-bfs", 2), ("looped-bfs", 4),
@@ -69,11 +60,6 @@ def test_the_fullest_stage_is_that_of_the_balanced_split(stages: int, vocabulary
         assert model.fullest_stage(stages)[1] == pytest.approx(dearest)
 
 
-def test_more_stages_than_layers_are_refused() -> None:
-    with pytest.raises(ValueError, match="there are 4"):
-        SMALL.fullest_stage(5)
-
-
 @pytest.mark.parametrize(
     "name", [n for n, s in PRESETS.items() if isinstance(s, GptShape | MoeShape)]
 )
@@ -85,22 +71,6 @@ def test_parameters_are_those_of_the_presets_without_small_vectors(name: str) ->
     assert model.num_parameters + places == pytest.approx(shape.num_parameters, rel=0.02)
 
 
-def activations(of: Job, *made: Choice) -> list[float]:
-    columns = columns_of(made)
-    layers, _ = stage_table(of, columns)
-    return list(activation_bytes(of, columns, layers))
-
-
-def test_activations_are_those_of_korthikanti_without_dropout() -> None:
-    bare = replace(SMALL, vocabulary=0)  # no logits
-    unit = bare.context * bare.width * 2 * bare.layers  # of 16 bits, for each of its 32 bytes
-    whole, parted = activations(job(4, 4, model=bare), Choice(data=4), Choice(data=1, tensor=4))
-    assert whole == pytest.approx(32 * unit)
-    assert parted == pytest.approx(4 * 32 / 4 * unit)  # four samples
-    undivided = job(4, 4, model=bare, sequence=False)
-    assert activations(undivided, Choice(data=1, tensor=4))[0] == pytest.approx(4 * 14 * unit)
-
-
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 16)])
 def test_the_bubble_with_long_passes_of_weights_is_that_of_a_dry_run(p: int, m: int) -> None:
     schedule = plan_schedule("zero-bubble", p, m)
@@ -110,20 +80,3 @@ def test_the_bubble_with_long_passes_of_weights_is_that_of_a_dry_run(p: int, m: 
     passes = Passes(np.array([1.0]), np.array([9.0]), np.array([7.0]))
     found = 10 * m + bubble_s(of, passes, np.zeros(1))[0]
     assert found == pytest.approx(dry_run(schedule, seconds).step_s)
-
-
-def test_a_group_on_one_node_is_faster_than_one_across_nodes() -> None:
-    links = NominalLinks(TWO_LEVELS, "")
-    ranks, size = np.array([4, 4, 4]), np.full(3, 1e8)
-    inside, mixed, across = links.time("all_reduce", ranks, np.array([4, 2, 1]), size)
-    assert inside < mixed < across
-
-
-def test_a_full_node_has_the_times_of_its_topology() -> None:
-    links = NominalLinks(TWO_LEVELS, "")
-    for op in ("all_reduce", "all_gather", "all_to_all"):
-        found = links.time(op, np.array([4]), np.array([4]), np.array([1e6]))[0]
-        assert found == pytest.approx(TWO_LEVELS.time(op, 4, 10**6).time_s)
-    both = links.time("all_reduce", np.array([8]), np.array([4]), np.array([1e6]))[0]
-    flat, levels = (TWO_LEVELS.time("all_reduce", 8, 10**6, h).time_s for h in (False, True))
-    assert both == pytest.approx(min(flat, levels))

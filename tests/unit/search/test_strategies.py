@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.search.choice import Choice
 from scalebench.search.strategies import choice_of, strategy_of
-from scalebench.spec import Compressed, Ddp, Fsdp, Fsdp1, Mesh, Pipeline, Plain, Tensor
+from scalebench.spec import Mesh, Pipeline
 
 RUNS = [
     Choice(data=4, bucket_mb=1.0, microbatches=2),
@@ -48,11 +48,6 @@ def test_meshes_of_three_axes_with_their_placement(choice: Choice) -> None:
         assert neighbours[choice.placement[0]] == 1 and sum(neighbours.values()) == 1
 
 
-def test_experts_among_the_replicas_of_a_mesh_are_read_back() -> None:
-    back = choice_of(Mesh(data=8, expert=4), 8)
-    assert not isinstance(back, str) and back.mesh == (2, 1, 4, 1, 1, 1, 0)
-
-
 @pytest.mark.parametrize("choice", RUNS, ids=lambda choice: choice.name)
 def test_there_and_back(choice: Choice) -> None:
     strategy = strategy_of(choice, "cpu", 4, 64)
@@ -88,15 +83,6 @@ def test_what_no_strategy_trains_says_why(choice: Choice, words: str) -> None:
     assert isinstance(found, str) and words in found
 
 
-@pytest.mark.parametrize("axis", ["pipeline", "tensor"])
-def test_of_a_mixture_no_stages_and_no_tensor_groups_are_trained(axis: str) -> None:
-    changes = {"schedule": "gpipe", "microbatches": 2} if axis == "pipeline" else {}
-    choice = Choice(data=1, **{axis: 2}, **changes)
-    assert "no tensor_plan" in str(strategy_of(choice, "cpu", 2, 16, experts=4))
-    assert not isinstance(strategy_of(choice, "cpu", 2, 16), str)
-    assert not isinstance(strategy_of(Choice(data=1, expert=2), "cpu", 2, 16, experts=4), str)
-
-
 @pytest.mark.parametrize("schedule", ["zero-bubble", "zbv", "dualpipev"])
 def test_a_backward_pass_in_two_calls_is_not_selective(schedule: str) -> None:
     chunks = 1 if schedule == "zero-bubble" else 2
@@ -105,16 +91,3 @@ def test_a_backward_pass_in_two_calls_is_not_selective(schedule: str) -> None:
     assert refused is not None and "checkpointing=True" in refused
     assert Pipeline(**settings, checkpointing=True).why_not("cpu", 2) is None
     assert Pipeline(schedule="1f1b", checkpointing="selective").why_not("cpu", 2) is None
-
-
-def test_strangers_are_not_configurations() -> None:
-    assert isinstance(choice_of(Fsdp1(), 2), str)
-    assert isinstance(choice_of(Compressed(method="fp16"), 2), str)
-    assert isinstance(choice_of(Pipeline(schedule="zbv", chunks=2), 2), str)
-    assert isinstance(choice_of(Fsdp(param_dtype="bfloat16"), 2), str)
-
-
-def test_known_ones_at_one_rank_are_plain() -> None:
-    for strategy in (Plain(), Ddp(), Fsdp(), Tensor()):
-        found = choice_of(strategy, 1)
-        assert not isinstance(found, str) and set(found.mesh) <= {0, 1}
