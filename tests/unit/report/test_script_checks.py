@@ -25,8 +25,3 @@ def test_the_rate_of_one_rank_for_a_larger_batch_is_noted_with_both_rules():
 @pytest.mark.parametrize("rate", [{"first": 0.4, "last": 0.4}, {"last": 0.2}, {"at_one": None}])
 def test_a_scaled_rate_a_warm_up_and_an_equal_batch_are_silent(rate):
     assert brief(row_of(**rate)) == ["checks: in sync"]
-
-
-def test_a_rate_of_zero_is_told_as_such():
-    (line,) = brief(row_of(first=0, last=0, at_one=0, linear=0, square_root=0))
-    assert line.endswith("note: the learning rate stays 0")

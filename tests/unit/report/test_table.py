@@ -10,7 +10,6 @@ from tests.builders.summaries import (
     gpu_rows,
     hostile_summary,
     make_missing,
-    make_plain,
     make_row,
     make_summary,
     many_rows,
@@ -35,47 +34,9 @@ def test_no_line_is_wider_than_the_terminal(run, width):
     assert max(map(len, render_table(run, width).splitlines())) <= width
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_number_is_broken_at_any_width(width):
-    text = render_table(RUNS["usual"], width)
-    for number in ("36.00 ms", "21.03 ms", "1.712×", "85.6 ± 3.4 %", "97.90 ± 0.98 %"):
-        assert number in text
-
-
-def test_losses_stand_after_equal_steps_and_say_after_how_many():
-    """A faster row trains more steps in its window: its last loss says nothing."""
-    slow = make_plain(loss_last=3.1, loss_equal=3.1, loss_equal_steps=30)
-    fast = make_row(loss_last=2.1, loss_equal=3.0, loss_equal_steps=30)
-    told = render_table(make_summary([slow, fast]), 160)
-    assert "5.553→3.1 @ 30" in told and "5.553→3 @ 30" in told and "2.1 " not in told
-    old = {"loss_equal": None, "loss_equal_steps": None}  # of version 0.1
-    assert "loss: of the first step, and after @ steps" in told
-    assert "→5" not in render_table(make_summary([make_plain(**old)]), 160)
-    assert "5.553→3 @ 30" in render_markdown(make_summary([slow, fast]))
-
-
-def test_arithmetic_and_energy_have_columns_only_where_they_are_known():
-    text = render_table(make_summary(rated_rows()), 200)
-    assert re.search(r"MFU +J/sample", text)
-    assert re.search(r"38\.40 % +1\.600 ", text)
-    plain = render_table(make_summary(gpu_rows()), 200)
-    assert "MFU" not in plain and "J/sample" not in plain
-    one_known = [*gpu_rows(), rated_rows()[-1]]
-    assert len(re.findall(r"38\.40", render_table(make_summary(one_known), 200))) == 1
-    markdown = render_markdown(make_summary(rated_rows()))
-    assert "| 38.40 % | 1.600 |" in markdown
-
-
 def test_hostile_strings_bring_no_escape_sequences():
     text = render_table(RUNS["hostile"], 100)
     assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
-
-
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_ascii_only_is_ascii_and_as_narrow(run):
-    text = render_table(run, 80, ascii_only=True)
-    assert text.isascii()
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_markdown_stays_below_its_limit_whatever_the_run():

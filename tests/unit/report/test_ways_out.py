@@ -77,13 +77,6 @@ def test_no_cell_of_a_spreadsheet_is_a_formula_or_several_lines() -> None:
     assert "'=HYPERLINK" in text and "'@SUM" in text and "<script>" in text
 
 
-def test_a_number_below_zero_stays_a_number_in_a_spreadsheet() -> None:
-    run = make_summary()
-    rows = [row.model_copy(update={"prediction_error": -0.25}) for row in run.rows]
-    (first, *_) = csv.DictReader(io.StringIO(render_csv(run.model_copy(update={"rows": rows}))))
-    assert first["prediction_error"] == "-0.25"
-
-
 def test_what_the_command_line_prints_is_text_and_its_own_colour(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-from itertools import pairwise
 from xml.etree import ElementTree
 
 import junitparser
@@ -22,7 +21,7 @@ from scalebench.report.export import FORMATS
 from scalebench.report.export.measures import numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
 from tests.builders.junit_schema import assert_of_the_schema
-from tests.builders.runs import make_cell, make_failed, make_run, make_small_run, make_stored_run
+from tests.builders.runs import make_run, make_small_run, make_stored_run
 from tests.builders.summaries import (
     HOSTILE,
     attributed,
@@ -255,13 +254,6 @@ def test_pandas_reads_the_parquet_back_with_its_types():
     assert metadata[b"scalebench.run_id"].decode() == summary.run_id
 
 
-def test_without_pyarrow_one_line_says_what_to_do(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ScalebenchError, match=r"pip install 'scalebench\[parquet\]'") as refused:
-        exported("parquet")
-    assert refused.value.exit_code == 5
-
-
 # Chrome trace
 
 
@@ -303,21 +295,6 @@ def test_chrome_trace_puts_ranks_on_one_clock():
     assert [e["args"]["num_bytes"] for e in sent] == [1000] * 3
 
 
-def test_chrome_trace_is_what_the_format_asks_for():
-    threads = {}
-    for event in chrome(traced_run()):
-        assert event["ph"] in "MX" and {"name", "pid", "tid"} <= set(event)
-        if event["ph"] == "M":
-            assert event["args"]
-            continue
-        assert event["ts"] >= 0 and event["dur"] >= 0 and event["cat"]
-        threads.setdefault((event["pid"], event["tid"]), []).append(event)
-    for events in threads.values():
-        events.sort(key=lambda e: e["ts"])
-        for one, next_ in pairwise(events):
-            assert one["ts"] + one["dur"] <= next_["ts"] + 1e-6
-
-
 def test_a_run_without_traces_says_why_there_is_nothing():
     run = make_run(make_small_run())
     summary = summarise(run)
@@ -344,12 +321,3 @@ def test_export_refuses_in_one_line(in_process, tmp_path):
         assert (refused.returncode, refused.stdout) == (2, ""), refused
         assert word in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
-
-
-def test_export_says_what_it_left_out(in_process, tmp_path):
-    results = [*make_small_run(), make_failed(make_cell("ddp", 4), "rank 3: it broke")]
-    run = str(make_stored_run(tmp_path / "run", results).root)
-    done = in_process("export", run, "--format", "bencher")
-    assert done.returncode == 0
-    assert "left out: ddp/ddp N=4 [gpt-tiny, strong, cpu]: failed: rank 3: it broke" in done.stderr
-    assert all("N=4" not in name for name in json.loads(done.stdout))

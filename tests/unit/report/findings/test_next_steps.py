@@ -6,7 +6,6 @@ from scalebench.report import render_markdown, render_page, render_table
 from scalebench.report.findings.findings import judge
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.words import wording
-from tests.builders.races import figures
 from tests.builders.summaries import attributed, make_plain, make_row, make_summary
 
 SURE = {"efficiency": 0.8, "spread": 0.02}
@@ -49,37 +48,6 @@ def test_what_is_not_significant_is_no_step():
     assert not steps_of(lossy("ddp", {"wait": 20.0}, oversubscribed=True))
 
 
-def test_only_the_best_case_of_a_suite_counts():
-    """Whoever reads the page trains with the best; what a slow one could win is won already."""
-    best = lossy("ddp", {"wait": 10.0}, "best", efficiency=0.9)
-    other = {"efficiency": 0.5, "strategy": "fsdp"}
-    slow = lossy("ddp", {"exposed_transfer": 50.0}, "slow", **other)
-    assert [step.row.case for step in steps_of([*best, slow[1]])] == ["best"]
-
-
-def test_the_winner_of_a_race_is_the_best_whatever_its_batch():
-    """Efficiencies of two batches are not ranked: a race decides by the time to its target."""
-    small = lossy("ddp", {"wait": 20.0}, "small")
-    large = lossy("ddp", {"data_stall": 20.0}, "large", global_batch=512)
-    rows = [*small, large[1]]
-    assert {step.row.case for step in steps_of(rows)} == {"small", "large"}
-    times_s = (8.0, 5.0, 4.0)
-    raced = [
-        row.model_copy(update={"race": figures(time_s, 2048)})
-        for row, time_s in zip(rows, times_s, strict=True)
-    ]
-    assert {step.row.case for step in steps_of(raced)} == {"large"}
-
-
-def test_an_action_of_several_suites_is_told_once_where_it_wins_most():
-    found = steps_of(
-        lossy("small", {"data_stall": 20.0}, base_step_s=0.01),
-        lossy("large", {"data_stall": 20.0}, base_step_s=0.1),
-    )
-    assert [(step.row.suite, step.also) for step in found] == [("large", ("small",))]
-    assert found[0].whence.endswith("; also in small")
-
-
 def test_page_terminal_and_markdown_tell_them_in_the_same_order():
     rows = [
         *lossy("a", {"wait": 20.0}, base_step_s=0.01),
@@ -94,18 +62,3 @@ def test_page_terminal_and_markdown_tell_them_in_the_same_order():
     quiet = make_summary([make_plain(), make_row(spread=None)])
     assert 'class="tryfirst"' not in render_page([quiet])
     assert "try first" not in render_table(quiet) + render_markdown(quiet).lower()
-
-
-def test_a_larger_batch_is_told_once_where_it_wins_most():
-    """Transfer, idle time and small shares have the same remedy in different words."""
-    losses = {"exposed_transfer": 9.0, "other_idle": 6.0, "data_stall": 5.0}
-    found = steps_of(lossy("ddp", losses), lossy("other", {"wait": 20.0}))
-    assert [step.cause for step in found if step.row.suite == "ddp"] == ["transfer", "data"]
-
-
-def test_no_row_is_sent_to_a_case_that_is_slower_than_one_rank():
-    best = lossy("ddp", {"wait": 60.0}, "best", efficiency=0.4)
-    slow = lossy("ddp", {"wait": 80.0}, "slow", efficiency=0.2)
-    found = judge(make_summary([*best, slow[1]])).suites[0].findings
-    (told,) = [one.next_step for one in found if one.case == "slow"]
-    assert told is not None and told.startswith("Train on one rank: best")

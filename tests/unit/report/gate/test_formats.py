@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import replace
-from xml.etree import ElementTree
 
-import junitparser
-import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.cli import cli
 from scalebench.cli.gate import FORMATS
 from scalebench.report.gate.github import (
     MAX_SUMMARY_BYTES,
@@ -17,11 +16,9 @@ from scalebench.report.gate.github import (
     render_verdict_github,
     render_verdict_markdown,
 )
-from scalebench.report.gate.junit import render_verdict_junit
 from scalebench.report.words.plain_text import plain
 from tests.builders.gated import REGRESSED
-from tests.builders.junit_schema import assert_of_the_schema
-from tests.builders.verdicts import INCONCLUSIVE, MISSING, MIXED, PASSED, result_of
+from tests.builders.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
 
 # Markdown
 
@@ -33,33 +30,6 @@ def test_markdown_is_short_enough_for_a_comment():
     text = render_verdict_markdown(result_of(*rows))
     assert 59_000 < len(text.encode()) <= 60_000  # a story has 1.3 kB: not one more has room
     assert text.rstrip().endswith("--format json`.*")
-
-
-# JUnit
-
-
-def cases_of(result):
-    text = render_verdict_junit(result)
-    assert_of_the_schema(ElementTree.fromstring(text))
-    suites = junitparser.JUnitXml.fromstring(text.encode())
-    return {(case.classname, case.name): case for suite in suites for case in suite}
-
-
-@pytest.mark.parametrize(
-    ("result", "kind"),
-    [
-        (PASSED, None),
-        (result_of(), junitparser.Error),
-        (result_of(INCONCLUSIVE), junitparser.Error),
-        (result_of(MISSING), junitparser.Failure),
-        (result_of(REGRESSED), junitparser.Failure),
-    ],
-    ids=["passed", "empty", "inconclusive", "failed", "regressed"],
-)
-def test_the_case_for_all_of_it_follows_the_exit_code(result, kind):
-    overall = cases_of(result)["gate", "verdict"]
-    assert [type(found) for found in overall.result] == ([kind] if kind else [])
-    assert bool(kind) == (int(result.exit_code) != 0)
 
 
 # GitHub
@@ -105,18 +75,6 @@ def test_no_text_can_end_a_workflow_command(title, message):
 # The command line
 
 
-def test_every_format_of_the_command(monkeypatch, tmp_path):
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    assert set(FORMATS) == {"json", "markdown", "junit", "github"}
-    for render in FORMATS.values():
-        assert "regressed" in render(MIXED)
-    summary = tmp_path / "summary.md"
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    summary.write_text("before\n")
-    assert FORMATS["github"](MIXED) == render_verdict_github(MIXED)
-    assert summary.read_text() == "before\n\n" + render_verdict_markdown(MIXED)
-
-
 def test_a_summary_never_grows_beyond_what_github_shows(tmp_path, monkeypatch, capsys):
     summary = tmp_path / "summary.md"
     room = len(("\n" + "word").encode())
@@ -128,3 +86,14 @@ def test_a_summary_never_grows_beyond_what_github_shows(tmp_path, monkeypatch, c
     FORMATS["github"](MIXED)
     assert summary.stat().st_size == MAX_SUMMARY_BYTES
     assert "the GitHub summary of this step is full" in capsys.readouterr().err
+
+
+def test_compare_begins_with_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "before.json").write_text(BEFORE.model_dump_json())
+    (tmp_path / "after.json").write_text(after(0.5).model_dump_json())
+    words = ["compare", "before.json", "after.json"]
+    shown = CliRunner().invoke(cli, words, env={"COLUMNS": "200"}).output
+    told = r"after\.json is [\d.]+ ± [\d.]+ times as fast as before\.json \(ddp, 4 ranks\); memory"
+    assert re.match(told, shown)
+    assert CliRunner().invoke(cli, [*words, "--json"]).output.startswith("{")

@@ -26,13 +26,6 @@ def test_1f1b_looks_like_this() -> None:
     assert "by rank: 2, 1" in told
 
 
-def test_what_is_too_wide_is_summed_up() -> None:
-    lines = drawn("gpipe", 4, 64, width=60)
-    assert all(len(line) == 60 for line in lines[:4])
-    assert set(lines[3].removeprefix("rank 3  ")) == {"F", "B", "·"}
-    assert lines[0].endswith("B") and lines[3].endswith("·")
-
-
 def test_the_command_draws_without_a_run_and_prints_json() -> None:
     shown = CliRunner().invoke(cli, ["show", "--schedule", "gpipe", "-p", "2", "-m", "2"])
     assert shown.exit_code == 0 and "rank 1" in shown.stdout
