@@ -116,26 +116,6 @@ def test_torch_s_own_analyzer_finds_the_same(tmp_path: Path, case: str) -> None:
         assert group.mismatch.sequence == int(number[1])
 
 
-def test_a_rank_without_dump_groups_of_one_name_and_what_waits_between_two(tmp_path: Path) -> None:
-    receive = entry(1, "recv 0<-1", is_p2p=True, state="started")
-    ranks = {0: [entry(1), receive], 1: [entry(1)]}
-    found = examine(find_dumps(written(tmp_path, ranks, 4)))
-    assert found[0].groups[0].without_dump == [2, 3]
-    assert found[0].pending == ("rank 0: recv 0<-1 of 1000 float32 train.py:33",)
-    # Groups along one dimension of a mesh have one description; the same rank set, one group.
-    for rank in range(4):
-        name, members = ("1", [0, 2]) if rank % 2 == 0 else ("2", [1, 3])
-        own = entry(1 + rank // 2, process_group=(name, "mesh_dp"))
-        config = {name: {"name": name, "desc": "mesh_dp", "ranks": str(members)}}
-        dump = {"version": "2.10", "pg_config": config, "entries": [own]}
-        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    groups = examine(find_dumps([str(tmp_path)]))[0].groups
-    assert [(g.group, g.ranks, [b.rank for b in g.missing]) for g in groups] == [
-        ("mesh_dp 1", [0, 2], [0]),
-        ("mesh_dp 2", [1, 3], [1]),
-    ]
-
-
 class _Runs:
     """A pickle that calls something when it is read."""
 

@@ -61,20 +61,3 @@ def test_pieces_of_any_size_are_the_same_file(tmp_path, monkeypatch, chunk):
     for name, data in (("plain", CONTENT.encode()), ("packed", gzip.compress(CONTENT.encode()))):
         (tmp_path / name).write_bytes(data)
         assert read(tmp_path / name) == (EVENTS, {"before": 5, "after": {"x": "y"}})
-
-
-def test_numbers_with_a_fraction_stay_text_and_others_do_not(tmp_path):
-    (tmp_path / "a").write_text('[1682725898236567.123, 12, -3, 1e3, "x"]')
-    assert read(tmp_path / "a") == (["1682725898236567.123", 12, -3, "1e3", "x"], {})
-
-
-@pytest.mark.parametrize(("characters", "refused"), [(60, False), (200, True)])
-def test_a_value_that_is_too_long_is_no_trace(tmp_path, monkeypatch, characters, refused):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 8)
-    monkeypatch.setattr(json_stream, "LONGEST_VALUE", 64)
-    (tmp_path / "a").write_text(json.dumps(["x" * characters]))
-    if refused:
-        with pytest.raises(UsageError, match="is not JSON"):
-            read(tmp_path / "a")
-    else:
-        assert read(tmp_path / "a")[0] == ["x" * characters]

@@ -70,14 +70,6 @@ def test_each_by_itself(found, rows, ranks, by, parts):
     assert [file["part"] for file in as_json(job)["files"]] == parts
 
 
-def test_devices_of_several_hosts_are_ranks_in_the_order_given(found):
-    host = [*rank(), *rank(device=1, first=5)]
-    job = found(host, host)
-    assert [(r.trace.rank, r.trace.rank_from) for r in job.ranks] == [
-        (number, "order") for number in range(4)
-    ]
-
-
 @pytest.mark.parametrize("odd", [[1], {"a": 1}, 2**70, "\u0663", None, float("nan"), -1])
 @pytest.mark.parametrize("where", ["device", "rank", "External id"])
 def test_owners_of_any_kind_are_read(found, odd, where):

@@ -45,12 +45,6 @@ def test_the_wait_is_found_though_the_clocks_are_hours_apart():
     assert found.clock_error_s == 0
 
 
-def test_ends_that_scatter_are_the_error_of_the_clocks():
-    first = rank((10, 50), (60, 90), (100, 130), (140, 160))
-    second = rank((10, 51), (60, 89), (100, 131), (140, 159))
-    assert waits(first, second).clock_error_s == pytest.approx(0.001)
-
-
 @pytest.mark.parametrize(
     ("timelines", "reason"),
     [
