@@ -14,9 +14,8 @@ from scalebench.gate.change import (
     rank_p_value,
 )
 from scalebench.gate.family import Pair, judge
-from scalebench.gate.observation import Measured, measured, median_variance
+from scalebench.gate.observation import Measured, measured
 from scalebench.gate.result import WORSE
-from scalebench.gate.variance import typical_variance
 from scalebench.stats import Variance
 
 values = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
@@ -25,15 +24,6 @@ values = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
 def side(numbers) -> Measured:
     array = np.asarray(numbers, dtype=float)
     return measured(array)
-
-
-def autocorrelated(generator, num_steps, correlation=0.6, spread=0.03):
-    """Logarithms of steps whose neighbours are alike; shape (num_steps,)."""
-    noise = generator.normal(0, 1, num_steps)
-    for step in range(1, num_steps):
-        fresh = math.sqrt(1 - correlation**2) * noise[step]
-        noise[step] = correlation * noise[step - 1] + fresh
-    return spread * noise
 
 
 @given(values, values)
@@ -64,28 +54,6 @@ def test_the_rank_test_is_scipys_exact_one():
         base, new = generator.normal(0, 1, 5), generator.normal(0.5, 1, 6)
         expected = stats.mannwhitneyu(new, base, alternative="greater", method="exact")
         assert rank_p_value(list(base), list(new), 1) == pytest.approx(expected.pvalue)
-
-
-@pytest.mark.parametrize(("dof", "rows"), [(4, 2000), (20, 2000)])
-def test_what_is_typical_is_recovered(dof, rows):
-    """Variances drawn from the model that the estimate assumes."""
-    generator = np.random.default_rng(3)
-    true = 1e-4 * dof / generator.chisquare(dof, rows)
-    seen = [Variance(float(v * generator.chisquare(4) / 4), 4) for v in true]
-    typical = typical_variance(seen)
-    assert typical.value == pytest.approx(1e-4, rel=0.1)
-    assert typical.dof == pytest.approx(dof, rel=0.3)
-
-
-def test_the_block_bootstrap_knows_that_neighbours_are_alike():
-    """The spread over many launches of the same level, against what one launch says of itself."""
-    generator = np.random.default_rng(11)
-    launches = [np.exp(autocorrelated(generator, 400)) for _ in range(60)]
-    true = float(np.var([np.log(np.median(steps)) for steps in launches], ddof=1))
-    told = float(np.mean([median_variance(list(steps)) for steps in launches]))
-    assert told == pytest.approx(true, rel=0.45)
-    independent = 1.57 * 0.03**2 / 400
-    assert told > 2 * independent, "single steps are no unit"
 
 
 def pairs_with(generator, rows, sd, effect=0.0, launches=5):
@@ -128,20 +96,3 @@ def test_the_further_launches_decide_and_one_fewer_does_not(part):
         return low > floor or high < floor
 
     assert decided(more) and not decided(more - 1)
-
-
-def test_the_family_raises_the_bar():
-    """What one row alone would be called is not called so among two hundred."""
-    base, new = [0.0, 0.01, -0.01, 0.005, -0.005], [0.035, 0.045, 0.025, 0.04, 0.03]
-    pair = Pair("alone", measured(base), measured(new), floor=0.01, floor_down=0.01)
-    quiet = [
-        Pair(f"{i}", measured([0, 1e-3, -1e-3, 0, 0]), measured([0, 1e-3, -1e-3, 0, 0]), 0.01, 0.01)
-        for i in range(200)
-    ]
-    assert judge([pair])[0].finding == "regressed"
-    crowded = judge([pair, *quiet])[0]
-    assert crowded.finding == "no change seen"
-    assert crowded.p_value > judge([pair])[0].p_value
-    shown_only = Pair(**{**vars(pair), "decides": False})
-    apart = Pair(**{**vars(shown_only), "kind": "another"})
-    assert judge([pair, *[apart] * 200])[0].p_value == judge([pair])[0].p_value

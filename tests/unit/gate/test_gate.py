@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from scalebench.errors import ExitCode, UsageError
-from scalebench.gate.gate import compare
+from scalebench.errors import ExitCode
+from scalebench.gate.comparison import explain_efficiency, explain_step
 from scalebench.gate.metrics import GateSettings, gate_settings
-from scalebench.gate.results import Results
+from scalebench.gate.result import Mismatch
+from scalebench.gate.results import environment_mismatches, row_mismatches
+from scalebench.records.summary import Row
 from tests.builders.gated import (
+    budget_points,
     collectives,
     gated,
     gated_run,
@@ -20,50 +23,11 @@ from tests.builders.gated import (
     with_row,
     without_row,
 )
-from tests.builders.summaries import make_missing
+from tests.builders.summaries import make_missing, make_row
 
 
 def settings(**tables) -> GateSettings:
     return gate_settings(tables, "a file")
-
-
-def test_a_suites_own_floors_hold_for_its_rows_and_the_users_overrule_them():
-    base, new = gated_run(seed=1), gated_run({("ddp", 4): 1.05}, seed=2)
-    own = new.model_copy(update={"gate": {new.rows[0].suite: {"step_s": {"relative_floor": 0.1}}}})
-    other = new.model_copy(update={"gate": {"another": {"step_s": {"relative_floor": 0.1}}}})
-    users = gate_settings({"step_s": {"relative_floor": 0.02}}, "the user's")
-
-    def floor(summary, settings=None):
-        found = compare(Results("a", (base,)), Results("b", (summary,)), settings)
-        return {(r.case, r.world_size, r.metric): r for r in found.rows}["ddp", 4, "step_s"]
-
-    assert floor(new).verdict == floor(other).verdict == "regressed"
-    assert floor(own).verdict == "unchanged" and floor(own).floor == 0.1
-    assert floor(own, users).verdict == "regressed" and floor(own, users).floor == 0.02
-    wrong = new.model_copy(update={"gate": {new.rows[0].suite: {"step": {"decides": True}}}})
-    with pytest.raises(UsageError, match="gate"):
-        floor(wrong)
-
-
-def test_errors_of_predictions_from_another_machines_links_are_not_compared():
-    def run(error, differs):
-        made = gated_run(seed=1)
-        rows = [row.model_copy(update={"prediction_error": error}) for row in made.rows]
-        return made.model_copy(update={"rows": rows, "model": {"profile_differs": differs}})
-
-    def found(new, allowed=()):
-        results = Results("a", (run(0.01, []),)), Results("b", (new,))
-        told = compare(*results, allowed=allowed)
-        return {(r.case, r.world_size, r.metric): r for r in told.rows}
-
-    key = ("ddp", 4, "prediction_error")
-    assert found(run(0.2, []))[key].verdict == "regressed"
-    foreign = found(run(0.2, ["cpu"]))
-    assert foreign[key].verdict == "not comparable" and "another machine: cpu" in (
-        foreign[key].reason
-    )
-    assert foreign["ddp", 4, "step_s"].verdict != "not comparable"
-    assert found(run(0.2, ["cpu"]), ["link_profile"])[key].verdict == "regressed"
 
 
 def test_two_runs_of_the_same_pass_and_every_row_is_shown_to_be_unchanged():
@@ -101,17 +65,6 @@ def test_a_change_is_only_called_so_beyond_both_floors(factor):
         step = verdict_of(result, "step_s", world_size=4)
         assert (result.verdict, step.verdict) == ("passed", "unchanged")
         assert step.floor == pytest.approx(0.1, rel=0.01)
-
-
-def test_of_what_has_noise_only_the_step_and_memory_of_the_largest_n_of_a_case_decide():
-    result = gated(gated_run(seed=1), gated_run({("ddp", 2): 1.5}, seed=2))
-    noisy = {(r.metric, r.case, r.world_size) for r in result.deciding if r.basis != "exact"}
-    largest = {("plain", 1), ("ddp", 4), ("ddp-small", 4)}
-    assert noisy == {(m, *place) for m in ("step_s", "peak_memory_bytes") for place in largest}
-    assert verdict_of(result, "step_s").verdict == "regressed" and result.exit_code == ExitCode.OK
-    cut = [without_row(run, "ddp", 4) for run in (gated_run(seed=1), gated_run(seed=2))]
-    assert gated(cut[0], gated_run(seed=2)).exit_code == ExitCode.OK
-    assert verdict_of(gated(*cut), "step_s").decides
 
 
 def test_one_launch_a_side_shows_the_change_and_decides_nothing():
@@ -214,22 +167,6 @@ def test_a_new_case_is_named_and_does_not_block():
     assert any("ddp-small N=4" in note for note in result.notes)
 
 
-def test_a_metric_that_one_side_does_not_have():
-    base, new = gated_run(seed=1), gated_run(seed=2)
-    nulled = {"peak_memory_bytes": None, "unavailable": {"peak_memory_bytes": "not inspected"}}
-    gone = gated(base, with_row(new, "ddp", 4, **nulled))
-    memory = verdict_of(gone, "peak_memory_bytes", world_size=4)
-    assert memory.verdict == "missing" and "not inspected" in memory.reason
-    assert gone.exit_code == ExitCode.INCONCLUSIVE
-    before = gated(with_row(base, "ddp", 4, **nulled), new)
-    memory = verdict_of(before, "peak_memory_bytes", world_size=4)
-    assert memory.verdict == "not comparable"
-    both = gated(with_row(base, "ddp", 4, **nulled), with_row(new, "ddp", 4, **nulled))
-    assert both.exit_code == ExitCode.OK
-    assert not [row for row in both.rows if row.place[1:] == ("ddp", 4)
-                and row.metric == "peak_memory_bytes"]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("torch", "2.14.0"), ("cores", 64), ("devices", [{"name": "H100"}]), ("driver", "550.1")],
@@ -264,24 +201,6 @@ def test_another_specification_of_a_row_is_not_comparable_unless_allowed(changes
     assert result.exit_code == ExitCode.INCONCLUSIVE
     for allowed in (name, "case"):
         assert verdict_of(gated(base, new, allowed=[allowed]), "step_s").verdict == "unchanged"
-
-
-def test_of_a_baseline_folder_only_the_suites_that_were_run_count():
-    base, new = gated_run(seed=1), gated_run(seed=2)
-    other = base.model_copy(
-        update={"rows": [row.model_copy(update={"suite": "fsdp"}) for row in base.rows]}
-    )
-    whole = (base, other)
-    partial = compare(Results("b", whole, partial=True), Results("n", (new,)))
-    assert partial.exit_code == ExitCode.OK
-    less = compare(Results("b", whole), Results("n", (new,)))
-    assert less.exit_code == ExitCode.INCONCLUSIVE and not less.of("missing")
-    assert [(m.name, m.base, m.new) for m in less.mismatches] == [("suites", "ddp, fsdp", "ddp")]
-    allowed = compare(Results("b", whole), Results("n", (new,)), allowed=["suites"])
-    assert allowed.exit_code == ExitCode.OK
-    neither = compare(Results("b", (other,)), Results("n", (new,)))
-    assert neither.exit_code == ExitCode.INCONCLUSIVE
-    assert (neither.rows, neither.notes, len(neither.mismatches)) == ((), (), 1)
 
 
 @examples(max_examples=20)
@@ -332,3 +251,47 @@ def _scaled(summary, factor):
         for row in summary.rows
     ]
     return summary.model_copy(update={"rows": rows})
+
+
+def with_budget(efficiency, copies_known=True, **points):
+    budget = budget_points(efficiency, **points)
+    if not copies_known:
+        budget = budget.model_copy(update={"copies_s": None})
+    row = make_row(efficiency=efficiency)
+    step = row.step_s.model_copy(update={"value": 0.010})
+    return row.model_copy(update={"budget": budget, "step_s": step})
+
+
+def test_a_side_without_a_budget_or_an_efficiency():
+    row = with_budget(0.8, other_idle=0.2)
+    bare = row.model_copy(update={"budget": None})
+    for pair in ((row, bare), (bare, row)):
+        (line,) = explain_efficiency(*pair)
+        assert line.endswith("; the cause is not known, because one side has no loss budget")
+        assert explain_step(*pair) == []
+    none = row.model_copy(update={"efficiency": None, "step_s": None})
+    for pair in ((row, none), (none, row)):
+        assert explain_efficiency(*pair) == [] and explain_step(*pair) == []
+
+
+def test_what_differs_in_the_environment_and_whether_it_is_allowed():
+    base = {"torch": "2.1", "cores": 4, "devices": [{"name": "A"}, {"name": "A"}, {"name": "B"}]}
+    new = {"torch": "2.2", "cores": 4, "devices": [{"name": "A"}], "host": "other"}
+    assert environment_mismatches(base, new, ["torch"]) == [
+        Mismatch("devices", "2 x A, B", "A"),
+        Mismatch("torch", "2.1", "2.2", allowed=True),
+    ]
+    assert environment_mismatches(base, dict(base), []) == []
+    assert environment_mismatches(base, {**base, "devices": ["A", "A", "B"]}, []) == []
+    (found,) = environment_mismatches({"devices": "x"}, {"devices": [{"name": "A"}]}, [])
+    assert (found.base, found.new, found.allowed) == ("", "A", False)
+
+
+def test_a_row_whose_ranks_were_pinned_is_not_compared_with_one_whose_ranks_were_not():
+    """Rows of before the option were pinned, and say nothing of it."""
+    old = Row.model_validate({k: v for k, v in make_row().model_dump().items() if k != "pinned"})
+    left = make_row().model_copy(update={"pinned": False})
+    assert row_mismatches(old, make_row(), []) == []
+    assert row_mismatches(old, left, []) == [
+        Mismatch("pinned", "True", "False", where="ddp-25mb, N=2")
+    ]

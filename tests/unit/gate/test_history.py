@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rich.cells import cell_len
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
 from scalebench.gate.history import change_points, history
 from scalebench.records.files import write_model
-from scalebench.report.gate.history import render_history
-from tests.builders.gated import gated_run, of_version_0_1, with_row
+from tests.builders.gated import gated_run
 
 
 def runs(count: int, change_at: int | None = None, factor: float = 1.05, seed: int = 0):
@@ -77,34 +75,6 @@ def test_a_steady_history_is_seldom_called_a_drift():
     smallest = float(np.median([told.trends[1].smallest_drift for told in calls]))
     slower = [history(drifting(5, smallest / 4, seed=100 * i)) for i in range(20)]
     assert sum(told.trends[1].worse for told in slower) >= 15
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_each_series_is_a_line_that_fits(width):
-    text = render_history(history(drifting(5, 0.05)), width)
-    assert max(cell_len(line) for line in text.splitlines()) <= width
-    assert text.startswith("1 series drifts for the worse and 1 series drifts for the better") or (
-        text.startswith("2 series drift for the worse")
-    )
-    assert "▁" in text and "█" in text and "+21." in text
-    assert ("smallest" in text.partition("───")[0]) == (width >= 80)
-    assert render_history(history(drifting(5, 0.05)), width, ascii_only=True).isascii()
-
-
-def test_rows_whose_ranks_are_no_longer_pinned_are_a_series_of_their_own():
-    """The upgrade that stops pinning them is no regression of what they train."""
-    pinned, unpinned = runs(6), runs(12, change_at=0, factor=1.3)[6:]
-    unpinned = [with_row(run, "ddp", 2, pinned=False) for run in unpinned]
-    told = history([*pinned, *unpinned])
-    assert told.num_series == history([*pinned, *runs(12)[6:]]).num_series + 2
-    assert not [shift for shift in told.shifts if (shift.case, shift.world_size) == ("ddp", 2)]
-
-
-def test_another_definition_of_the_step_is_no_change_of_level():
-    old = [of_version_0_1(run) for run in runs(8)]
-    assert history([*old, *runs(16)[8:]]).shifts == ()
-    told = history([*old, *runs(16, change_at=11)[8:]])
-    assert {shift.run_id for shift in told.shifts} == {"run-11"}
 
 
 def test_the_command(project):

@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 
-from scalebench.errors import UsageError
-from scalebench.gate.baselines import read_summary
-from scalebench.records.files import write_model
 from scalebench.records.summary import Summary
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 
@@ -47,20 +44,3 @@ def test_a_larger_peak_of_every_launch_is_one():
     assert found.verdict == "regressed" and found.base_launches == found.new_launches == 5
     assert found.change == pytest.approx(0.01, rel=0.01)
     assert found.base == pytest.approx(100 * MB, rel=1e-4)
-
-
-@pytest.mark.parametrize("missing", [[None] * 5, [100 * MB] * 4 + [None]])
-def test_where_a_side_has_no_peaks_of_its_launches_the_row_s_are_compared(missing):
-    """As a summary of version 0.1 has it, or a run on CPU."""
-    base = with_peaks(gated_run(seed=1), missing)
-    new = with_row(with_peaks(gated_run(seed=2), [100 * MB] * 5), "ddp", 2,
-                   peak_memory_bytes=base.rows[1].peak_memory_bytes)  # fmt: skip
-    found = verdict_of(gated(base, new), "peak_memory_bytes")
-    assert (found.verdict, found.basis, found.low) == ("unchanged", "single", None)
-
-
-def test_a_peak_that_cannot_be_is_refused(tmp_path):
-    path = tmp_path / "summary.json"
-    write_model(path, with_peaks(gated_run(), [-1] * 5))
-    with pytest.raises(UsageError, match="peak_memory_bytes: not between"):
-        read_summary(path)

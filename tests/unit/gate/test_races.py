@@ -43,16 +43,6 @@ def test_a_longer_time_to_the_loss_is_a_regression(base, new, verdict):
 
 
 @pytest.mark.parametrize(
-    ("target", "same"), [(2.0, True), (2.019, True), (2.021, False), (1.981, True), (1.979, False)]
-)
-def test_targets_within_one_percent_are_the_same(target, same):
-    found = judged(raced(10, target=2.0), raced(12, target=target))
-    assert found.verdict == ("regressed" if same else "not comparable")
-    if not same:
-        assert found.reason.startswith(f"the targets differ: a loss of 2 and of {target:.4g};")
-
-
-@pytest.mark.parametrize(
     ("was", "is_", "verdict", "basis"),
     [
         (5, 4, "regressed", "single"),

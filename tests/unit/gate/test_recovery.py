@@ -43,10 +43,3 @@ def test_without_a_setting_they_are_shown_and_do_not_decide():
         result = judged(recovery(), recovery(stall_s=0.2), settings)
         found = verdict_of(result, STALL, world_size=4)
         assert (found.verdict, found.decides) == ("regressed", False)
-
-
-def test_a_restart_that_is_no_longer_measured_is_missing():
-    less = recovery().model_copy(update={"failures": []})
-    gone, come = judged(recovery(), less), judged(less, recovery())
-    assert verdict_of(gone, RESTART, world_size=4).verdict == "missing"
-    assert verdict_of(come, RESTART, world_size=4).verdict == "not comparable"
