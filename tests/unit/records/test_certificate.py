@@ -8,9 +8,8 @@ from scalebench.cli.calibrate import certificate_exit_code
 from scalebench.errors import ExitCode
 from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Line, cannot, judged
-from scalebench.report import render_page, render_table
-from scalebench.report.certificate import render_certificate, verdict
-from scalebench.session.selftest import results
+from scalebench.report import render_page
+from scalebench.report.certificate import render_certificate
 from tests.builders.summaries import HOSTILE, make_summary
 
 RATIO = st.floats(min_value=0, max_value=1)
@@ -71,57 +70,9 @@ def test_the_exit_code(lines, code):
     assert certificate_exit_code(len(made.failed), made.num_passed) is code
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
-@pytest.mark.parametrize("ascii_only", [False, True])
-def test_the_table_shows_every_line_and_fits(width, ascii_only):
-    text = render_certificate(
-        a_certificate(PASSING, FAILING, NOISY, LEFT_OUT), width, ascii_only=ascii_only
-    )
-    assert max(map(len, text.splitlines())) <= width
-    assert not ascii_only or text.isascii()
-    flat = " ".join(text.split())
-    assert "1 of 4 lines pass; failed: x; 1 undecided because of noise; 1 not tried." in flat
-    assert "not tried: no pipelines" in flat
-    if width >= 100:
-        assert "50.0 Mbit/s" in flat
-        assert ("-20.00 %" if ascii_only else "−20.00 %") in flat
-        assert {verdict(ln) for ln in (PASSING, FAILING, NOISY)} == {"pass", "FAIL", "undecided"}
-
-
-def test_a_run_names_its_certificate_in_table_and_page():
-    summary = make_summary(certificate=a_certificate(PASSING, NOISY))
-    told = "20260101T000000Z_quick_abc: 1 of 2 lines pass"
-    assert told in render_table(summary, verbose=True) and told not in render_table(summary)
-    failed = make_summary(certificate=a_certificate(PASSING, FAILING))
-    assert "1 of 2 lines pass; failed: " in render_table(failed)
-    page = render_page([summary])
-    assert "Certificate of the instrument" in page
-    assert "rank 1 of 2" in page
-    assert "Certificate of the instrument" not in render_page([make_summary()])
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_certificate_is_text(text):
     line = a_line(0.0, 0.0, 0.1, detail=text).model_copy(update={"name": text})
     made = a_certificate(line, cannot(text, text), id=text)
     assert "<script>window" not in render_page([make_summary(certificate=made)])
     assert "\x1b" not in render_certificate(made)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "scalebench" / "certificates"
-
-
-def test_the_newest_of_this_machine_is_found_again(cache):
-    assert results.newest(HERE) is None
-    old = a_certificate(PASSING)
-    new = a_certificate(PASSING, id="20260102T000000Z_quick_abc")
-    elsewhere = a_certificate(
-        PASSING, id="20260103T000000Z_quick_abc", machine=identity({**HERE, "host": "there"})
-    )
-    for one in (new, old, elsewhere):
-        results.keep(one)
-    assert results.newest(HERE) == new
-    assert results.newest({**HERE, "torch": "2.14"}) is None

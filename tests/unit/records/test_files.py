@@ -5,17 +5,15 @@ import resource
 import stat
 import zlib
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.files import read_model, read_text, write_atomic, write_model
-from scalebench.records.folder import find_runs, is_run_folder, working_on
-from scalebench.records.rank import RankRecord
-from tests.builders.runs import make_cell, make_record, make_result, make_small_run, make_stored_run
+from scalebench.records.files import read_text, write_atomic
+from scalebench.records.folder import working_on
+from tests.builders.runs import make_cell, make_result, make_small_run, make_stored_run
 
 PICKED = "ddp.ddp.n2.r1"
 
@@ -33,22 +31,6 @@ def files_of_at_most(num_bytes):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_the_text_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    order = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (order.append("fsync"), fsync(fd))[1])
-
-    def renaming(source, target):
-        order.append("rename")
-        assert Path(source).read_text() == "new"
-        assert Path(source).parent == Path(target).parent
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", renaming)
-    write_atomic(tmp_path / "file", "new")
-    assert order == ["fsync", "rename"]
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
@@ -135,15 +117,6 @@ INCONSISTENT = {
         {**c, "cell": {**c["cell"], "global_batch": 3200, "rank_batch": 1600}}
     ),
 }
-
-
-def test_a_cell_that_was_never_planned_is_set_aside_by_name(tmp_path):
-    paths = make_stored_run(tmp_path / "run")
-    stranger = make_result(make_cell("other", 2))
-    write_model(paths.cell(stranger.cell.id), stranger)
-    run = load_run(paths.root)
-    assert list(run.damaged) == [f"{stranger.cell.id}.json.gz"]
-    assert stranger.cell.id not in run.results
 
 
 def spoilt_run(tmp_path, spoil, pack=gzip.compress):
@@ -246,12 +219,6 @@ def test_a_plan_with_nonsense_in_it_is_refused(tmp_path, world_size):
         load_run(paths.root)
 
 
-def test_fields_of_a_newer_version_are_left_out_and_not_refused(tmp_path):
-    record = json.loads(make_record().model_dump_json()) | {"comm": [1, 2, 3]}
-    (tmp_path / "rank0.json").write_text(json.dumps(record))
-    assert read_model(tmp_path / "rank0.json", RankRecord) == make_record()
-
-
 def begin(root, new=True):
     with working_on(root, new) as paths:
         return paths
@@ -277,15 +244,3 @@ def test_what_the_lock_points_at_is_not_touched(tmp_path):
     with pytest.raises(EnvironmentUnfit, match="cannot be written"):
         begin(tmp_path, new=False)
     assert (tmp_path / "thesis").read_text() == "mine"
-
-
-def test_runs_are_found_by_name_and_the_link_to_the_newest_is_none(tmp_path):
-    for name in ("b", "a"):
-        make_stored_run(tmp_path / name)
-    (tmp_path / "latest").symlink_to("b")
-    (tmp_path / "gallery").mkdir()
-    (tmp_path / "notes.txt").write_text("")
-    assert [path.name for path in find_runs(tmp_path)] == ["a", "b"]
-    assert is_run_folder(tmp_path / "a")
-    assert not is_run_folder(tmp_path / "gallery")
-    assert find_runs(tmp_path / "nowhere") == []

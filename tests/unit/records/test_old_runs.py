@@ -18,7 +18,9 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.gate.baselines import read_summary
+from scalebench.records.largest_batch import LargestBatch, from_notices
 from scalebench.report import render_page, render_table
+from tests.builders.runs import make_cell
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden/summaries-0.1"
@@ -39,16 +41,6 @@ REWORDED = {
 """What version 0.1 said → what is said now. Nothing but reasons for people belongs here."""
 REDEFINED = {"probe_effect"}
 """Fields whose definition changed since, so that a stored run gives another value."""
-REST_ON_ALL_ROWS = ("speedup", "efficiency", "efficiency_wrapped")
-"""Fields whose intervals know since how all rows of a suite vary; their values are as before."""
-REST_ON_STEP = (
-    *("step_s", "throughput", "tokens_per_s", "speedup", "efficiency", "budget", "trace_overhead"),
-    *("comm_s", "exposed_comm_s", "exposed_comm_estimates", "exposed_transfer_s", "wait_s"),
-    *("compute_s", "comm_compute_ratio", "overlap_ratio", "communication", "prediction"),
-    *("predicted_step_s", "energy_j_per_sample", "mfu", "probe_effect"),
-)
-"""Fields that are another number since a step is the mean of the job's steps, and not the median of
-the slowest rank's; `test_a_step_is_nearly_what_it_was` holds how different."""
 EMBEDDED = re.compile(r'"data:application/gzip;base64,([^"]+)"')
 
 
@@ -103,20 +95,6 @@ def lost(old, new, where="summary"):
     return [] if same else [f"{where}: {old!r:.80} became {new!r:.80}"]
 
 
-def without_redefined(old, new):
-    """Two summaries' rows, as dictionaries, without what rests on another definition now."""
-
-    def kept(row):
-        same = {k: v for k, v in row.items() if not k.startswith(REST_ON_STEP)}
-        for name in REST_ON_ALL_ROWS:
-            same.pop(f"{name}_low", None), same.pop(f"{name}_high", None)
-            if isinstance(same.get(name), dict):
-                same[name] = {k: v for k, v in same[name].items() if k not in ("low", "high")}
-        return same
-
-    return [kept(row) for row in old], [kept(row) for row in new]
-
-
 def cells_of(text):
     """A CSV file as rows, nested values read as JSON."""
     rows = list(csv.DictReader(io.StringIO(text)))
@@ -131,32 +109,6 @@ def _value(cell):
         return json.loads(cell)
     except ValueError:
         return cell
-
-
-def test_the_stored_run_is_summarised_as_before(run):
-    old, new = (
-        json.loads(text)
-        for text in (
-            golden(f"{run}.show.json"),
-            printed("show", f"reports/gallery/{run}", "--json"),
-        )
-    )
-    assert not lost(*without_redefined(old.pop("rows"), new.pop("rows")), "rows")
-    assert old.pop("model").keys() <= new.pop("model").keys()  # scores of redefined steps
-    assert not lost(old, new)
-
-
-def test_a_step_is_nearly_what_it_was(run):
-    """A mean of skewed steps is longer than their median, the job's step shorter than the slowest
-    rank's."""
-    old = json.loads(golden(f"{run}.show.json"))["rows"]
-    new = json.loads(printed("show", f"reports/gallery/{run}", "--json"))["rows"]
-    for before, now in zip(old, new, strict=True):
-        ratio = now["step_s"]["value"] / before["step_s"]["value"]
-        gained = now["efficiency"]["value"] / before["efficiency"]["value"]
-        assert ratio != 1
-        assert 0.95 < ratio < 1.02
-        assert 0.98 < gained < 1.05
 
 
 def test_an_old_summary_loads_whole(summary):
@@ -179,18 +131,6 @@ def test_an_old_summary_alone_has_the_same_table(summary):
     assert "verdict on suite" in brief and "where the lost time goes" in whole
 
 
-def test_the_table_is_printed_as_before(run):
-    told = printed("show", f"reports/gallery/{run}")
-    assert told == (GOLDEN / f"{run}.show.txt").read_text()
-    whole = printed("show", "--verbose", f"reports/gallery/{run}")
-    assert whole == (GOLDEN / f"{run}.show-verbose.txt").read_text()
-
-
-def test_the_rows_are_exported_as_before(run):
-    told = printed("export", f"reports/gallery/{run}", "--format", "csv")
-    assert not lost(*without_redefined(cells_of(golden(f"{run}.csv")), cells_of(told)))
-
-
 def test_the_page_renders_and_holds_the_same_rows(summary):
     name, path = summary
     rows = json.loads(path.read_text())["rows"]
@@ -201,17 +141,21 @@ def test_the_page_renders_and_holds_the_same_rows(summary):
         assert not lost(cells_of(golden(f"{name}.csv")), cells_of(table))
 
 
-def test_an_old_run_gates_against_itself_as_before(run, monkeypatch, tmp_path):
-    file = Path(f"reports/gallery/{run}/summary.json")
-    monkeypatch.chdir(tmp_path)
-    file.parent.mkdir(parents=True)
-    file.write_text(golden(f"{run}.show.json"))
-    told = json.loads(printed("gate", "--json", "--baseline", str(file), str(file)))
-    assert not lost(json.loads(golden(f"{run}.gate.json")), told, "gate")
-
-
 def test_an_old_summary_gates_against_itself_as_before(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("summary.json").write_text(golden(f"{SUITES}.show.json"))
     told = json.loads(printed("gate", "--json", "--baseline", "summary.json", "summary.json"))
     assert not lost(json.loads(golden(f"{SUITES}.gate.json")), told, "gate")
+
+
+NOTICE = "ddp, N = 2: 48 samples per rank fit, 51 do not"
+
+
+def of_suite(suite):
+    return make_cell("ddp", 2).model_copy(update={"suite": suite})
+
+
+def test_an_old_notice_is_read_where_its_suite_is_known():
+    batch = LargestBatch(suite="a", case="ddp", world_size=2, fits=48, too_large=51)
+    assert batch.notice() == NOTICE
+    assert from_notices(["CPU ranks over gloo", NOTICE], [of_suite("a")] * 2) == [batch]

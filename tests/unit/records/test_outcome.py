@@ -3,8 +3,8 @@
 import pynvml
 import pytest
 
-from scalebench.records.outcome import contradiction, launched_result, with_common_steps
-from scalebench.records.rank import Block, Verification
+from scalebench.records.outcome import contradiction, launched_result
+from scalebench.records.rank import Verification
 from scalebench.records.run import Failure
 from tests.builders.runs import STARTED, make_cell, make_record
 from tests.builders.watched import B, make_twin, sample
@@ -76,36 +76,3 @@ def test_a_gpu_that_the_driver_lost_is_named_beside_the_ranks_own_words():
     assert told.reason == "rank 1: what happened (NVML lost GPU 1 during this launch)"
     told = outcome([make_record(0)], failed("exception"), node=whole)
     assert told.reason == "rank 1: what happened"
-
-
-def test_ranks_may_run_a_block_at_different_times_but_not_different_blocks():
-    first, second = BOTH
-    later = [b.model_copy(update={"start_ns": 5, "end_ns": 9}) for b in second.blocks]
-    apart = second.model_copy(update={"blocks": later})
-    assert contradiction(outcome([first, apart]), CELL) is None
-    longer = [later[0], later[1].model_copy(update={"count": later[1].count - 1})]
-    other = second.model_copy(update={"blocks": longer})
-    assert contradiction(outcome([first, other]), CELL) == "its ranks took different steps"
-
-
-def test_ranks_that_came_differently_far_keep_what_they_have_in_common():
-    """Rank 1 was lost after the clean window; rank 0 has another block."""
-    long, short = BOTH
-    last = len(long.step_s)
-    further = long.model_copy(
-        update={
-            "step_s": [*long.step_s, 9.0, 9.0],
-            "loss": [*long.loss, 1.0, 1.0],
-            "blocks": [*long.blocks, Block(phase="paired", first=last, count=2)],
-        }
-    )
-    records = with_common_steps([further, short])
-    assert [len(record.step_s) for record in records] == [last, last]
-    assert records[0].blocks == long.blocks and len(records[0].loss) == last
-    assert records[0].trace_unavailable == "another rank was lost while steps were traced"
-    assert records[0].another_rank_left and not records[0].has_own_reason
-    failing = further.model_copy(update={"trace_unavailable": "x", "another_rank_left": False})
-    assert with_common_steps([failing, short])[0].has_own_reason
-    assert with_common_steps([long, short]) == [long, short]
-    result = outcome([further, short])
-    assert result.status == "ok" and contradiction(result, CELL) is None

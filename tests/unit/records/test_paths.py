@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scalebench.records import paths
 from scalebench.records.paths import RunPaths
 from tests.builders.runs import make_cell
 
@@ -36,11 +35,3 @@ def test_every_name_that_a_suite_may_use_can_be_stored(suite, case):
         return
     assert RUN.cell(cell_id).parent == RUN.cells
     assert len(RUN.cell(cell_id).name) <= 255
-
-
-def test_the_cache_is_where_the_platform_says(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert paths.cache_folder() == tmp_path / "scalebench"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert paths.cache_folder() == tmp_path / "home" / ".cache" / "scalebench"

@@ -9,10 +9,8 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.secret import (
     WorldSecret,
     given_secret,
-    is_signed,
     read_secret,
     secret_files,
-    sign,
 )
 from scalebench.spec.world import Rendezvous
 
@@ -52,17 +50,6 @@ def test_a_file_is_for_its_user_alone_and_goes_with_its_world() -> None:
     assert not any(path.exists() for path in files)
 
 
-def test_worlds_at_the_same_time_have_files_of_their_own() -> None:
-    worlds = [
-        world(),
-        world("n2"),
-        world(port=29501),
-        world(prefix="scalebench/1"),  # torchrun has started it again
-        world(one_node=True),
-    ]
-    assert len({path.name for each in worlds for path in secret_files(each)}) == len(worlds)
-
-
 def test_what_somebody_else_may_have_written_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text(LONG)
@@ -85,10 +72,3 @@ def test_without_a_place_for_it_it_is_said_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.chdir("/proc")
     with pytest.raises(EnvironmentUnfit, match=r"SCALEBENCH_SECRET.*mpirun -x.*--trust-network"):
         WorldSecret(world(), {})
-
-
-def test_a_signature_is_of_these_parts_in_this_order() -> None:
-    assert is_signed(sign("k", "a", "b"), "k", "a", "b")
-    for parts in (("b", "a"), ("ab",), ("a", "b", ""), ("a", "B")):
-        assert not is_signed(sign("k", "a", "b"), "k", *parts)
-    assert not is_signed(sign("k", "a", "b"), "K", "a", "b") and not is_signed("ä", "k", "a")
