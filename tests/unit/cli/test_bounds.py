@@ -50,22 +50,6 @@ def test_arguments(told, arguments, words):
     assert code == 2 and words in line, line
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('quick = ["1", "2"]', "quick is one value"),
-        ("quick = 5", "'5'"),
-        ("steps = 2026-01-01", "'2026-01-01'"),
-        (f"steps = {'[' * DEEP}", "cannot be read"),
-        (f"steps = {'9' * DEEP}", "cannot be read"),
-    ],
-)
-def test_settings(told, text, words):
-    Path("scalebench.toml").write_text(text)
-    code, _, line = told("run", "--show-config")
-    assert code == 2 and words in line, line
-
-
 @pytest.mark.parametrize("number", ["1e200", "-1.5E+0300", "9" * 200, "1e999"])
 def test_numbers_whose_square_is_none_are_no_measurement(told, number):
     content = gated_run(seed=1).model_dump(mode="json")

@@ -139,11 +139,6 @@ def test_a_file_that_cannot_be_read_is_a_usage_error_that_names_it(empty_folder,
         shown()
 
 
-def test_another_tools_settings_are_none_of_ours(empty_folder):
-    (empty_folder / "pyproject.toml").write_text('[tool.ruff]\ngpuz = 1\n[project]\nname = "x"\n')
-    assert shown()["gpus"] == ("—", "suite or built-in default")
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

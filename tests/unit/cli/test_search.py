@@ -12,8 +12,6 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.errors import ScalebenchError
-from scalebench.report.page.search_page import render_search_page
-from scalebench.report.search import render_search
 from scalebench.search.result import SearchResult
 from scalebench.session.suites.files import load_suite
 
@@ -55,26 +53,6 @@ def test_the_suite_is_one_that_run_takes(found: tuple[SearchResult, Path]) -> No
     assert names == ["plain", *(one.case for one in result.trained)]
     assert len(result.trained) == 10 and all(one.strategy for one in result.trained)
     assert suite.workload == "gpt-7b" and suite.batch_size == result.global_batch
-
-
-def test_the_page_has_the_front_and_the_table_and_no_address(
-    found: tuple[SearchResult, Path],
-) -> None:
-    result, folder = found
-    page = (folder / "page.html").read_text()
-    assert page == render_search_page(result)
-    assert 'id="search-front"' in page and result.best[0].mesh_words in page
-    assert "src=" not in page.partition("</style>")[0]
-
-
-@pytest.mark.parametrize("width", [60, 100, 160])
-def test_the_table_says_what_was_tried(found: tuple[SearchResult, Path], width: int) -> None:
-    result, _ = found
-    shown = render_search(result, width)
-    told = " ".join(shown.split())
-    assert f"{result.num_candidates:,} configurations" in told
-    assert "typical error" in told and "memory margin 10" in told
-    assert max(map(len, shown.splitlines())) <= width
 
 
 @pytest.mark.parametrize(

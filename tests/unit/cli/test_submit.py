@@ -39,20 +39,6 @@ def test_what_cannot_run(command, told):
 
 
 @pytest.mark.parametrize(
-    ("command", "where"),
-    [
-        (["ddp", "--gpus", "2,4"], ("--slurm",)),
-        (["ddp", "--gpus", "4", "--device", "cuda"], ("--slurm", "--gpus-per-node", "2")),
-        (["--gpus", "2", "--", "train.py"], ("--slurm",)),
-        (["of_the_image.py", "--gpus", "2"], KUBERNETES),
-    ],
-)
-def test_what_can(command, where):
-    code, said = submit(*command, where=where)
-    assert code == 0 and command[0] in said
-
-
-@pytest.mark.parametrize(
     ("command", "where", "told"),
     [
         (["ddp", "--gpus", "8"], KUBERNETES, "the job has 4"),

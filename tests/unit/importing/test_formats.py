@@ -133,13 +133,10 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path
     [
         ("timm", "rate", 731.43),
         ("torchtitan", "rate", 8192),
-        ("llm-c", "rate", 1588010),
         ("llm-c", "mfu", 0.551),
         ("olmo", "rate", 26676),
-        ("open-clip", "rate", 15753.8),
         ("paddle", "rate", 16),
         ("maxtext", "rate", 8671.9),
-        ("dllogger", "rate", 32),
         ("deepspeed", "rate", 315.5),
         ("nanotron", "tflops", 400),
     ],

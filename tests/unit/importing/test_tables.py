@@ -112,23 +112,6 @@ def test_event_files_as_their_own_library_writes_them(tag: str, tmp_path: Path) 
     assert mean_of(path, **({"time": tag} if tag != "loss" else {})) == pytest.approx(0.5)
 
 
-def test_a_table_names_what_its_job_ran_on(tmp_path: Path) -> None:
-    rows = (
-        {"step": i, "step_time_s": 0.5, "world_size": 16, "torch_version": "2.7.1+cu126"}
-        for i in range(9)
-    )
-    log = read_table(write(tmp_path, "own.jsonl", "".join(json.dumps(r) + "\n" for r in rows)), {})
-    assert log is not None and log.facts.number("world_size") == 16
-    assert log.facts.software == {"torch": "2.7.1+cu126"}
-
-
-def test_json_lines_with_names_of_their_own(tmp_path: Path) -> None:
-    text = "".join(json.dumps({"n": i, "took": 0.25}) + "\n" for i in range(9))
-    assert mean_of(write(tmp_path, "own.jsonl", text), step="n", time="took") == 0.25
-    with pytest.raises(UsageError, match=r"no column of times.*--column time=NAME.*took"):
-        mean_of(write(tmp_path, "own.jsonl", text))
-
-
 def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
     history = [
         *({"step": 10 * i, "loss": 2.0} for i in range(1, 10)),

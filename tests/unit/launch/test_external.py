@@ -115,15 +115,6 @@ def test_each_rank_watches_the_gpu_that_it_trains_on(world, tmp_path, hosts, dev
         assert watch is None or watch["family"] == family
 
 
-def test_tracks_and_steps_are_on_the_clock_of_the_session(world, tmp_path):
-    _, launched = launch(world, tmp_path, ("a", "b"), (("x",), ("y",)))
-    first, second = launched.node.devices
-    assert (first.states.time_ns, second.states.time_ns) == ([5], [5 + SHIFT_NS])
-    (block,) = launched.records[1].blocks
-    assert (block.start_ns, block.end_ns) == (1 + SHIFT_NS, 2 + SHIFT_NS)
-    assert launched.node.unavailable == {} and launched.node.host is not None
-
-
 def test_a_machine_of_the_world_whose_devices_cannot_be_used_is_named(world):
     told = {"devices": "NVML shows 8 GPUs, and torch sees none", "reason": "too old"}
     answers = [surveyed(["a"]), surveyed(["a"]), surveyed([], told)]
@@ -131,13 +122,6 @@ def test_a_machine_of_the_world_whose_devices_cannot_be_used_is_named(world):
     assert found["devices"] == [{"uuid": "a"}]
     assert refusal(found).startswith("n2: NVML shows 8 GPUs, and torch sees none: too old.")
     assert world(("n0", "n1"), answers[:2]).survey()["unusable"] is None
-
-
-def test_compiling_is_tried_on_every_machine(world):
-    missing = {"problem": "no C compiler", "remedy": "apt install gcc"}
-    works, fails = ({"answer": json.dumps({"uncompiled": said})} for said in (None, missing))
-    assert world("ab", [works, fails]).why_not_compiled("cuda") == "no C compiler (apt install gcc)"
-    assert world("ab", [works, works]).why_not_compiled("cuda") is None
 
 
 def variables(text: str) -> dict[str, str]:
@@ -187,15 +171,6 @@ def test_the_world_that_a_launcher_has_made(environment, found) -> None:
     member = find_member(environment)
     told = member and (member.launcher, member.rank, member.world_size, member.rendezvous.host)
     assert told == found
-
-
-def test_jobs_of_one_machine_meet_at_ports_of_their_own() -> None:
-    def port(**changes: str) -> int:
-        member = find_member(MPIRUN | changes)
-        assert member is not None and member.rendezvous.one_node
-        return member.rendezvous.port
-
-    assert port() == port(OMPI_COMM_WORLD_RANK="0") != port(PMIX_NAMESPACE="3221225474")
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,12 @@ from scalebench.launch.failures import (
     LOG_TAIL_BYTES,
     first_failure,
     log_tail,
-    ranks_lost,
-    what_went_wrong,
     where_it_hangs,
     who_is_missing,
 )
-from scalebench.launch.ranks import RankExit, Ranks
+from scalebench.launch.ranks import RankExit
 from scalebench.records.rank import RankError
-from tests.builders.runs import make_cell, make_record
+from tests.builders.runs import make_record
 
 
 @pytest.mark.parametrize(
@@ -34,66 +32,6 @@ def test_the_rank_that_called_fewer_collectives_is_missing(
     late: list[int], called: dict[int, int], missing: list[int]
 ) -> None:
     assert who_is_missing(late, called) == missing
-
-
-def ended(dispensable: tuple[int, ...], *exits: RankExit) -> Ranks:
-    processes = Ranks(None, 1, 3, 0.0, dispensable=dispensable)  # type: ignore[arg-type]
-    processes.exits = list(exits)
-    return processes
-
-
-def test_a_dispensable_rank_that_is_killed_is_lost_and_no_failure(tmp_path: Path) -> None:
-    logs = {rank: tmp_path / f"rank{rank}.log" for rank in range(3)}
-    records = [make_record(0), make_record(1)]
-    killed = RankExit(2, -9, 100, killed_by_us=False)
-    processes = ended((1, 2), RankExit(0, 0, 200, False), killed)
-    assert what_went_wrong(make_cell(), processes, True, records, logs, {}) is None
-    assert [(one.rank, one.message) for one in ranks_lost(processes, records, logs)] == [
-        (2, "killed by SIGKILL")
-    ]
-    failure = what_went_wrong(make_cell(), ended((), killed), True, records, logs, {})
-    assert failure is not None and failure.rank == 2
-    assert not ranks_lost(ended((), killed), records, logs)
-
-
-LOST_WORKER = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
-MEMORY = "the kernel's out-of-memory killer ended a process: a cgroup's limit is 1.00 GB"
-
-
-@pytest.mark.parametrize(
-    ("code", "error", "kind"),
-    [
-        (-9, None, "oom"),
-        (1, RankError(kind="exception", message=LOST_WORKER, time_ns=1), "oom"),
-        (1, RankError(kind="exception", message="ValueError: of its own", time_ns=1), "exception"),
-        (-11, None, "signal"),
-    ],
-)  # fmt: skip
-def test_what_the_out_of_memory_killer_did_is_out_of_memory(
-    tmp_path: Path, code: int, error: RankError | None, kind: str
-) -> None:
-    logs = {rank: tmp_path / f"rank{rank}.log" for rank in range(3)}
-    processes = ended((), RankExit(1, code, 100, False))
-    processes.out_of_memory = MEMORY
-    records = [] if error is None else [make_record(1).model_copy(update={"error": error})]
-    failure = what_went_wrong(make_cell(), processes, True, records, logs, {})
-    assert failure is not None and (failure.rank, failure.kind) == (1, kind)
-    assert (MEMORY in failure.message) == (kind == "oom")
-
-
-def test_a_stopped_rank_is_to_blame_for_those_that_waited_in_vain(tmp_path: Path) -> None:
-    logs = {rank: tmp_path / f"rank{rank}.log" for rank in range(3)}
-    waited = RankError(kind="peer", message="Timed out waiting", time_ns=1)
-    told_to_end = RankError(kind="exception", message="SystemExit", time_ns=9)
-    records = [
-        make_record(rank).model_copy(update={"error": error})
-        for rank, error in ((0, waited), (1, told_to_end))
-    ]
-    processes = ended((), RankExit(0, 1, 2, False), RankExit(2, -9, 9, True))
-    processes.stopped, processes.ending_ns = {2: 4242}, 5
-    failure = what_went_wrong(make_cell(), processes, True, records, logs, {})
-    assert failure is not None and (failure.rank, failure.kind) == (2, "peer")
-    assert "rank 2 was stopped (process 4242" in failure.message
 
 
 STACKS = """Fatal Python error: earlier
@@ -195,12 +133,6 @@ def test_what_nccls_watchdog_wrote_is_told_of_the_rank_that_it_ended(logs, writt
     blame = " (rank 0 never answered)" if kind == "peer" else ""
     message = f"killed by SIGABRT{watchdog}{blame}"
     assert (found.rank, found.kind, found.message) == (1, kind, message)
-
-
-def test_whom_we_killed_did_not_fail(logs):
-    exits = [killed(0, time_ns=10, by_us=True), killed(1, time_ns=20)]
-    assert first_failure([], exits, logs).rank == 1
-    assert first_failure([], exits[:1], logs) is None
 
 
 @pytest.mark.parametrize(

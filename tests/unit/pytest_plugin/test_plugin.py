@@ -3,7 +3,6 @@
 import json
 import os
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.builders.runs import (
     make_cell,
     make_failed,
     make_result,
-    make_small_run,
     make_stored_run,
 )
 
@@ -72,22 +70,6 @@ def stored(tmp_path):
 
 
 # Suites as tests
-
-
-def test_a_file_and_a_single_test_can_be_named(session, stored):
-    session("suites/ddp.py", "--gpus", "1,2", stored()).assert_outcomes(passed=3)
-    session("suites/ddp.py::ddp[n2]", "--gpus", "1,2", stored()).assert_outcomes(passed=1)
-    result = session("suites", "--gpus=1,2", stored(), "-k", "n1 and not plain")
-    result.assert_outcomes(passed=1, deselected=2)
-
-
-def test_optional_cases_need_to_be_named(session):
-    listed = session("suites", "--gpus", "1", "--collect-only", "-q", "-k", "static")
-    assert "suites/ddp.py::ddp-static[n1]" in listed.outlines
-    listed = session("suites", "--gpus", "1", "--collect-only", "-q", "-k", "ddp")
-    assert not any("static" in line for line in listed.outlines)
-    listed = session("suites/ddp.py::ddp-static[n1]", "--gpus", "1", "--collect-only", "-q")
-    assert "suites/ddp.py::ddp-static[n1]" in listed.outlines
 
 
 def test_what_went_wrong_fails_with_the_reason_of_the_row(session, stored):
@@ -167,37 +149,6 @@ def test_nothing_is_measured_side_by_side(session, pytester, stored):
     result = session("-n", "1", apart=True)
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*pytest-xdist runs other tests at the same time*"])
-
-
-# pytest-benchmark
-
-
-def test_recorded_steps_are_stored_compared_and_drawn(session, stored, pytester):
-    if find_spec("pygal") is None:
-        pytest.skip("pytest-benchmark draws with pygal, which is not installed")
-    before, slower = make_small_run(), []
-    for result in make_small_run():
-        ranks = [
-            rank.model_copy(update={"step_s": [1.2 * s for s in rank.step_s]})
-            for rank in result.ranks
-        ]
-        slower.append(result.model_copy(update={"ranks": ranks}))
-    sizes = ("suites", "--gpus", "1,2")
-    session(*sizes, stored("a", before), "--benchmark-save=base").assert_outcomes(passed=3)
-    (saved,) = pytester.path.glob(".benchmarks/*/0001_base.json")
-    kept = {b["fullname"]: b for b in json.loads(saved.read_text())["benchmarks"]}
-    ddp = kept["suites/ddp.py::ddp[n2]"]
-    assert ddp["stats"]["min"] == 0.25 and ddp["stats"]["rounds"] == 12
-    assert ddp["extra_info"]["row"]["efficiency"]["value"] == pytest.approx(0.8)
-    assert ddp["options"]["timer"].endswith("steps_recorded_on_the_devices")
-
-    compare = (*sizes, "--benchmark-compare", "--benchmark-compare-fail=median:5%")
-    assert session(*compare, stored("b", before)).ret == 0
-    # apart: pygal leaves a finder behind that other imports warn of
-    result = session(*compare, stored("c", slower), "--benchmark-histogram=drawn", apart=True)
-    assert result.ret != 0
-    result.stderr.fnmatch_lines(["*ddp?n2?*Field 'median' has failed*"])
-    assert (pytester.path / "drawn-ddp.svg").exists() or list(pytester.path.glob("drawn*.svg"))
 
 
 # The fixture

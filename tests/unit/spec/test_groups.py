@@ -11,7 +11,6 @@ from scalebench.spec.presets import (
     CustomTarget,
     divisible,
     resolve_workload,
-    routed_workload,
 )
 from scalebench.spec.workload import ContextPlan, TensorPlan
 
@@ -37,19 +36,6 @@ def test_a_size_that_does_not_divide_the_ranks_is_named(strategy):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "ranks", "said"),
-    [
-        (Tensor(), 3, "4 (heads) cannot be divided among 3 ranks"),
-        (Tensor(sequence=True), 4, None),
-        (Tensor(loss=True), 2, None),
-    ],
-)
-def test_gpt_is_divided_by_heads_vocabulary_and_sequence(strategy, ranks, said):
-    reason = strategy.why_not_plan(PRESETS["gpt-tiny"].tensor_plan, ranks)
-    assert reason is None if said is None else said in reason
-
-
-@pytest.mark.parametrize(
     ("changes", "strategy", "said"),
     [
         ({"divisors": {"vocabulary": 50257}}, Tensor(), "50257 (vocabulary) cannot"),
@@ -61,18 +47,6 @@ def test_gpt_is_divided_by_heads_vocabulary_and_sequence(strategy, ranks, said):
 def test_what_a_plan_does_not_have_is_refused(changes, strategy, said):
     reason = strategy.why_not_plan(TensorPlan({"layer": "columns"}, **changes), 2)
     assert reason is None if said is None else said in reason
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_perceptrons_and_transformers_have_plans(name):
-    shape = PRESETS[name]
-    plan, attention = divisible(shape).tensor_plan, divisible(shape).context_plan
-    assert (attention is not None) == (shape.kind == "gpt")
-    assert (plan is not None) == (shape.kind in ("gpt", "mlp"))
-    if plan is not None:
-        splits = list(plan.modules.values())
-        assert splits.count("columns") == splits.count("rows")
-        assert all(number % 2 == 0 for number in plan.divisors.values())
 
 
 def plan(heads=4, sequence=64):
@@ -133,20 +107,6 @@ def test_a_workload_without_experts_is_refused():
         own, 2
     )
     assert "leave dropless out" in Expert(dropless=True).why_not_divided(own, 2)
-
-
-def test_what_the_router_does_is_part_of_the_workloads_name():
-    strategy = Expert(experts=4, top_k=1, capacity_factor=1.5)
-    name = routed_workload(strategy, "gpt-moe", "cpu")
-    assert name == "gpt-moe+experts-4+top-1+capacity-1.5"
-    shape = resolve_workload(name, "cpu")
-    assert shape.name == "gpt-moe-tiny+experts-4+top-1+capacity-1.5"
-    assert (shape.experts, shape.top_k, shape.capacity_factor) == (4, 1, 1.5)
-    dropless = resolve_workload(routed_workload(Expert(dropless=True), "gpt-moe", "cpu"), "cpu")
-    assert dropless.capacity is None
-    assert routed_workload(Expert(size=2), "gpt-moe", "cpu") == "gpt-moe"
-    assert routed_workload(Expert(top_k=9), "gpt-moe", "cpu") == "gpt-moe"  # refused by the plan
-    assert routed_workload(Expert(capacity_factor=0), "gpt-moe", "cpu") == "gpt-moe"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scalebench.spec import AXES, Mesh
-from scalebench.spec.presets import PRESETS, GptShape, divisible
+from scalebench.spec.presets import GptShape, divisible
 
 few = st.integers(1, 3)
 outer = few | st.none()
@@ -37,19 +37,6 @@ def test_a_mesh_has_every_rank_once_or_is_refused(mesh, world_size):
     places = [mesh.coordinates(rank, world_size) for rank in range(world_size)]
     assert len({tuple(place.values()) for place in places}) == world_size
     assert all(place[axis] < sizes[axis] for place in places for axis in AXES)
-
-
-@given(mesh=meshes(), world_size=st.integers(2, 24))
-def test_ranks_share_samples_unless_they_are_replicas_or_shards(mesh, world_size):
-    if mesh.why_not("cpu", world_size) is not None:
-        return
-    groups: dict[int, set[tuple[int, int]]] = {}
-    for rank in range(world_size):
-        place = mesh.coordinates(rank, world_size)
-        of_samples = (place["data"], place["shard"])
-        groups.setdefault(mesh.shard_of(rank, world_size), set()).add(of_samples)
-    assert sorted(groups) == [*range(mesh.num_shards(world_size))]
-    assert all(len(places) == 1 for places in groups.values())
 
 
 @given(mesh=meshes(), world_size=st.integers(2, 24), axes=st.sets(st.sampled_from(AXES)))
@@ -112,13 +99,6 @@ def test_dimensions_that_do_not_divide_a_model_are_named(mesh, n, said):
     shape = GptShape(name="g", layers=2, heads=4, width=32, context=context, batch_size=8)
     reason = mesh.why_not_divided(divisible(shape), n)
     assert reason is None if said is None else said in (reason or "")
-
-
-def test_only_what_is_divided_needs_a_plan():
-    cnn = divisible(PRESETS["cnn-8"])
-    assert Mesh(shard=None).why_not_divided(cnn, 4) is None
-    assert "cnn-8 has no tensor_plan" in Mesh(tensor=2).why_not_divided(cnn, 4)
-    assert "cnn-8 has no context_plan" in Mesh(context=2).why_not_divided(cnn, 4)
 
 
 def test_an_order_names_every_dimension_once():

@@ -16,10 +16,8 @@ HERE = "/usr/bin/python3.11"
             ["src/Train_GPT.py", "-m", "x"],
             ("train-gpt", "src/Train_GPT.py", False, ("-m", "x"), HERE),
         ),
-        (["-m", "pkg.train", "--lr", "1"], ("pkg-train", "pkg.train", True, ("--lr", "1"), HERE)),
         (["python", "train.py"], ("train", "train.py", False, (), HERE)),
         (["python3", "-m", "pkg"], ("pkg", "pkg", True, (), HERE)),
-        (["/opt/env/bin/python", "t.py"], ("t", "t.py", False, (), "/opt/env/bin/python")),
         (["___.py"], ("script", "___.py", False, (), HERE)),
     ],
 )

@@ -6,9 +6,7 @@ from pydantic import ValidationError
 from scalebench.spec import (
     Accelerate,
     Ddp,
-    DeepSpeed,
     Fabric,
-    LocalSgd,
     ParameterServer,
 )
 
@@ -32,13 +30,6 @@ def test_a_graph_is_recorded_in_a_backward_pass_that_exchanges_gradients():
     assert Ddp(static_graph=True, balance="measured").static_graph
 
 
-def test_what_cannot_run_says_why():
-    sharded = Accelerate(plugin="fsdp2")
-    assert "on GPUs only" in (sharded.why_not("cpu", 2) or "")
-    assert sharded.why_not("cuda", 2) is None
-    assert "nothing to offload" in (DeepSpeed(stage=0, offload=True).why_not("cpu", 2) or "")
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -60,24 +51,3 @@ def test_what_cannot_run_says_why():
 def test_options_that_contradict_one_another(options, told):
     with pytest.raises(ValidationError, match=told):
         ParameterServer(**options)
-
-
-def test_a_step_waits_for_somebody():
-    backup = ParameterServer(staleness_bound=0, backup_workers=2)
-    assert backup.why_not("cpu", 3) is None
-    assert "leave none of the 2 ranks" in str(backup.why_not("cpu", 2))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "dispensable"),
-    [
-        (ParameterServer(), [1, 2, 3]),
-        (ParameterServer(servers=2, staleness_bound=3), [2, 3]),
-        (ParameterServer(staleness_bound=0, backup_workers=1), [1, 2, 3]),
-        (ParameterServer(staleness_bound=0), []),
-        (LocalSgd(), []),
-        (Ddp(), []),
-    ],
-)
-def test_ranks_that_serve_nothing_may_be_lost_where_no_step_needs_all(strategy, dispensable):
-    assert list(strategy.dispensable(4)) == dispensable

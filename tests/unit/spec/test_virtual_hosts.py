@@ -45,14 +45,6 @@ def test_a_rate_in_whole_kilobits_is_read_as_it_is_written(kilobits):
     assert parse_rate(written) == pytest.approx(kilobits * 1000, rel=1e-5)
 
 
-def test_ranks_are_put_on_hosts_and_hosts_in_racks_in_order():
-    some = hosts(10**8, ranks_per_host=2, hosts_per_rack=2, inter_bit_per_s=10**7)
-    assert [some.host_of(rank) for rank in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert [some.rack_of(host) for host in range(4)] == [0, 0, 1, 1]
-    assert [some.num_hosts(n) for n in (1, 2, 3, 4)] == [1, 1, 2, 2]
-    assert hosts().rack_of(7) == 0
-
-
 def test_ranks_may_have_different_shares():
     slow = hosts(cpu_shares=(1, 0.6, 0.33))
     assert (slow.threads, slow.cpu) == (1, "1,0.6,0.33")
@@ -63,39 +55,6 @@ def test_ranks_may_have_different_shares():
         slow.check([1, 4], num_cores=2)
     with pytest.raises(UsageError, match=r"--cpus-per-rank 3 is more CPU than there is"):
         hosts(cpu_shares=(1, 3)).check([2], num_cores=2)
-
-
-@pytest.mark.parametrize(
-    ("shares", "cores", "ranks"),
-    [
-        ((1, 0.33), 2, 2),
-        ((0.6, 1, 0.33), 2, 3),
-        ((1, 1, 0.33), 2, 2),  # the third shares a core with the first
-        ((1.5, 0.5), 2, 1),
-        ((0.5, 0.5, 0.5), 1, 2),
-    ],
-)
-def test_how_many_ranks_have_their_different_shares_at_all_times(shares, cores, ranks):
-    assert hosts(cpu_shares=shares).capacity(cores) == ranks
-
-
-def test_what_all_links_carry_together_is_held_against_what_the_kernel_forwards():
-    assert hosts(100_000_000).overload(8) is None
-    assert "8 links of 808mbit" in (hosts(101_000_000).overload(8) or "")
-    assert hosts(2 * 10**9).overload(1) is None  # no link is used
-    assert hosts(2 * 10**9, ranks_per_host=2).overload(2) is None
-    mixed = hosts(500_000_000, 200_000_000, 200_000_000)
-    assert mixed.overload(2) is None
-    assert "800mbit" in (mixed.overload(3) or "")
-
-
-def test_as_many_rates_as_hosts():
-    three = hosts(*[50_000_000] * 3)
-    three.check([1, 2, 3], num_cores=2)
-    assert three.rates(2) == [50_000_000] * 2
-    with pytest.raises(UsageError, match=r"3 rates and N=4 has 4 hosts\. Give 4 rates, or one"):
-        three.check([1, 4], num_cores=2)
-    hosts(*[50_000_000] * 2, ranks_per_host=2).check([4], num_cores=2)
 
 
 def test_no_more_cpu_than_there_is_and_no_more_hosts_than_addresses():

@@ -44,15 +44,6 @@ def test_loads_are_differences_in_seconds(tmp_path):
     assert load.unavailable == {}
 
 
-def test_only_the_processors_that_may_be_used_count(tmp_path):
-    begun = watch(tmp_path, processors=[1])
-    cpus = {"cpu0": (500, 0, 0, 0, 0, 0, 0, 50), "cpu1": (50, 0, 0, 0, 0, 0, 0, 3)}
-    write_proc(tmp_path, cpus)
-    load = begun.stop()
-    assert (load.num_processors, load.busy_cpu_s) == (1, pytest.approx(0.5))
-    assert load.steal_cpu_s == pytest.approx(0.03)
-
-
 def test_what_cannot_be_read_is_null_with_a_reason(tmp_path):
     load = HostWatch([JOB], tmp_path).stop()
     known = ("busy_cpu_s", "steal_cpu_s", "job_cpu_s", "swap_in_bytes", "num_processors")

@@ -2,21 +2,12 @@
 
 import time
 
+import pynvml
 import pytest
 
 from scalebench.launch.monitor.sampler import DeviceSampler
-from tests.builders.watched import A, make_twin
-
-
-def test_the_end_is_sampled_however_long_the_next_reading_is_away():
-    sampler = DeviceSampler([A], make_twin(), period_s=60.0)
-    sampler.start()
-    while sampler.num_ticks < 1:
-        time.sleep(0.005)
-    stopped_ns = time.monotonic_ns()
-    (track,) = sampler.stop()
-    first, last = track.states.time_ns
-    assert first < stopped_ns <= last
+from scalebench.records.telemetry import DeviceTrack
+from tests.builders.watched import A, make_twin, sample
 
 
 @pytest.fixture
@@ -40,17 +31,18 @@ def test_a_driver_that_never_answers_does_not_hold_up_the_end(stuck):
     assert sampler.thread.daemon
 
 
-def test_the_thread_samples_until_it_is_stopped_and_is_then_gone():
-    sampler = DeviceSampler([A], make_twin(), period_s=0.02)
-    before = time.monotonic_ns()
-    sampler.start()
-    while sampler.num_ticks < 5:
-        time.sleep(0.005)
-    (track,) = sampler.stop()
-    after = time.monotonic_ns()
-    times = track.states.time_ns
-    assert len(times) >= 5
-    assert times == sorted(times)
-    assert before < times[0] < times[-1] < after
-    assert sampler.thread is not None and not sampler.thread.is_alive()
-    assert 0 < sampler.cpu_s < 0.3
+def first_device(twin, **kwargs) -> DeviceTrack:
+    return sample(twin, **kwargs)[0].devices[0]
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT]
+)
+def test_a_fault_in_the_middle_leaves_what_was_read_and_the_other_fields(code):
+    twin = make_twin()
+    twin.fail("nvmlDeviceGetPowerUsage", code, from_s=0.5)
+    device = first_device(twin, until_s=1.0)
+    assert device.states.power_w == [300.0] * 5 + [None] * 6
+    assert device.unavailable["power_w"] == f"NVML: {pynvml.NVMLError(code)} (in 6 of 11 readings)"
+    assert list(device.unavailable) == ["power_w"]
+    assert None not in device.states.energy_j
