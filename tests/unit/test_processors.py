@@ -5,14 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scalebench.processors import (
-    Processor,
     count_cores,
     gpu_node,
-    in_order,
     parse_list,
     processors_of_rank,
     read_processors,
@@ -83,38 +79,9 @@ def test_only_what_is_allowed_is_taken(machine):
     assert count_cores([p for p in vm.processors if p.number in (0, 1)]) == 1
 
 
-def test_a_kernel_that_says_nothing_has_cores_of_one_processor(tmp_path):
-    assert read_processors([3, 1], tmp_path) == [Processor(1, 1, 0), Processor(3, 3, 0)]
-
-
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", [])],
 )
 def test_the_kernels_lists(text, numbers):
     assert parse_list(text) == numbers
-
-
-@given(
-    cores=st.integers(1, 12),
-    threads_per_core=st.integers(1, 3),
-    threads=st.integers(1, 5),
-    gpu_nodes=st.lists(st.none() | st.integers(0, 1), min_size=1, max_size=8),
-)
-def test_no_processor_is_taken_twice_before_all_are_taken(
-    cores, threads_per_core, threads, gpu_nodes
-):
-    processors = [
-        Processor(core + cores * sibling, core, sibling, node=core % 2)
-        for core in range(cores)
-        for sibling in range(threads_per_core)
-    ]
-    ranks = range(len(gpu_nodes))
-    taken = [processors_of_rank(processors, threads, gpu_nodes[: rank + 1]) for rank in ranks]
-    assert all(len(set(mine)) == len(mine) == min(threads, len(processors)) for mine in taken)
-    everything = [p for mine in taken for p in mine]
-    if len(everything) <= len(processors):
-        assert len(set(everything)) == len(everything)
-    if len(everything) <= cores:
-        assert count_cores(everything) == len(everything)
-    assert [p.sibling for p in in_order(processors)] == sorted(p.sibling for p in processors)

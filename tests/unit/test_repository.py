@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -50,30 +49,6 @@ def test_the_container_of_contributors_begins_with_make_check():
     assert told["postCreateCommand"] == "make check"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f">={told['image'].partition(':')[2].partition('-')[0]}" == project["requires-python"]
-
-
-@pytest.mark.slow
-def test_the_hooks_refuse_what_ruff_refuses(tmp_path):
-    need(TOOLS, "pre_commit")
-    for name in (".pre-commit-config.yaml", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
-    book = {"cells": [cell | {"id": "a", "source": ["import os"]}], "metadata": {}}
-    (tmp_path / "unused.ipynb").write_text(json.dumps(book | {"nbformat": 4, "nbformat_minor": 5}))
-    (tmp_path / "unused.py").write_text('"""Unused."""\nimport os\n')
-    for words in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    done = subprocess.run(
-        [TOOLS, "-m", "pre_commit", "run", "--all-files"],
-        cwd=tmp_path,
-        env={**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-    )
-    check, _, format_ = done.stdout.partition("ruff format")
-    assert done.returncode and "unused.py" in check and "unused.ipynb" in check, done.stdout
-    assert "unused.py" in format_ and "2 files would be reformatted" not in check
 
 
 @pytest.mark.slow
