@@ -19,7 +19,7 @@ from tests.integration.conftest import SHORT, row_of, summary_of
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """One default-like run of the ddp suite, shared by the tests that only read it."""
     folder = tmp_path_factory.mktemp("main-job")
-    words = ("run", "ddp", "--gpus", "1,2", "--steps", "12", "--repeats", "2")
+    words = ("run", "ddp", "--gpus", "1,2", "--steps", "12", "--repeats", "2", "--quick")
     process = scalebench_in(folder, *words)
     assert process.returncode == 0, process.stderr
     return folder / "reports" / "latest", process.stdout

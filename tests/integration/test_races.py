@@ -290,14 +290,14 @@ def test_a_workload_without_held_out_samples_is_told_how_to_give_them(
     ],
 )
 def test_options_that_contradict_a_race(
-    scalebench: Scalebench, options: tuple[str, ...], told: str
+    in_process: Scalebench, options: tuple[str, ...], told: str
 ) -> None:
-    done = scalebench("run", "batch", "--gpus", "1,2", *options)
+    done = in_process("run", "batch", "--gpus", "1,2", *options)
     assert done.returncode == 2 and told in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_target_loss_is_for_races_only(scalebench: Scalebench) -> None:
-    done = scalebench("run", "ddp", "--gpus", "1,2", "--target-loss", "2")
+def test_a_target_loss_is_for_races_only(in_process: Scalebench) -> None:
+    done = in_process("run", "ddp", "--gpus", "1,2", "--target-loss", "2")
     assert done.returncode == 2
     assert "--target-loss" in done.stderr and "no race" in done.stderr

@@ -22,7 +22,7 @@ from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
 from scalebench.trace.breakdown import Breakdown, break_down
 from tests.conftest import PATIENCE_S, Scalebench
-from tests.forks import FRESH, forks
+from tests.forks import FRESH, ROOT, forks
 from tests.integration.conftest import row_of, summary_of
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -528,6 +528,19 @@ FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
 lightning, deepspeed, trl and torch_geometric, or some of them."""
 
 
+def interpreter_with(needs: str | None) -> str:
+    """Return the interpreter that has a package, or skip; None: this one."""
+    if needs is None:
+        return sys.executable
+    python = os.environ.get(FRAMEWORKS_PYTHON, "")
+    if not python:
+        pytest.skip(f"{FRAMEWORKS_PYTHON} is not set")
+    find = f"import importlib.util as u, sys; sys.exit(u.find_spec({needs!r}) is None)"
+    if subprocess.run([python, "-c", find]).returncode:
+        pytest.skip(f"{python} has no {needs}")
+    return python
+
+
 def beside_own_clock(step_s: Sequence[float], ends_ns: Sequence[int]) -> float:
     """Return a script's steps as scalebench and as its own clock time them: their ratio.
 
@@ -550,9 +563,9 @@ def beside_own_clock(step_s: Sequence[float], ends_ns: Sequence[int]) -> float:
         ("imagenet_like", None, 16, 1, "DistributedDataParallel", "weak"),
         ("fsdp2_like", None, None, 1, "FSDPModule", "weak"),
         ("tensor_parallel_like", None, None, 1, "DTensor", "strong"),
-        ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", "weak"),
+        ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", None),
         ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel", None),
-        ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel", "weak"),
+        ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel", None),
         ("lightning_fsdp", "lightning", 8, 1, "FSDPModule", None),
         ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine", "weak"),
         ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel", None),
@@ -576,17 +589,18 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
     Without `scaling` on two ranks only: another script has the same kind of wrapper.
     """
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    python = os.environ.get(FRAMEWORKS_PYTHON, "") if needs else sys.executable
-    if not python:
-        pytest.skip(f"{FRAMEWORKS_PYTHON} is not set")
-    find = f"import importlib.util as u, sys; sys.exit(u.find_spec({needs!r}) is None)"
-    if needs and subprocess.run([python, "-c", find]).returncode:
-        pytest.skip(f"{python} has no {needs}")
+    python = interpreter_with(needs)
     shutil.copy(SCRIPTS / f"{name}.py", project)
     suite = name.replace("_", "-")
     only = () if scaling else ("--only", f"{suite}.{CASE}.n2")
-    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run", "--python", python, *only)
-    done = scalebench("run", *flags, "--", f"{name}.py", "{run_dir}")
+    words = ("run", "--quick", "--gpus", "1,2", "--no-report", "--out", "run", *only)
+    program = ("--", f"{name}.py", "{run_dir}")
+    if scaling:
+        done = scalebench(*words, "--python", python, *program)
+    else:  # in a fork with the frameworks imported
+        there = {**os.environ, "PYTHONPATH": str(ROOT)}
+        frameworks = forks(Path(python))
+        done = frameworks.run("scalebench", [*words, *program], project, PATIENCE_S, there)
     assert done.returncode == 0, done.stderr
     for n in (1, 2) if scaling else (2,):
         for rank in record(project / "run", suite, n)["ranks"]:

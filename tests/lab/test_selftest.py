@@ -36,14 +36,6 @@ main(["selftest", "--quick", "--seed", "1"])
 """
 
 DAMAGES = {
-    "lateness is overstated": (
-        "straggler",
-        """
-from scalebench.trace import matching
-right = matching.Arrival
-matching.Arrival = lambda step, kind, rank, late_s: right(step, kind, rank, 1.4 * late_s)
-""",
-    ),
     "the wrong rank is named": (
         "straggler",
         """
