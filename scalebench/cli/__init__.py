@@ -21,7 +21,7 @@ from scalebench.cli.gate import baseline, compare, gate, history
 from scalebench.cli.help import WholeSummaries, help_
 from scalebench.cli.imported import import_
 from scalebench.cli.options import config_for
-from scalebench.cli.process import settle_streams
+from scalebench.cli.process import make_streams_safe
 from scalebench.cli.project import export, project
 from scalebench.cli.right_command import meant_by_command
 from scalebench.cli.run import run
@@ -153,7 +153,7 @@ for command in (search, compare, gate, baseline, history, export, import_, help_
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
-    settle_streams()
+    make_streams_safe()
     signal.signal(signal.SIGTERM, _terminate)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _terminate)

@@ -15,7 +15,7 @@ from scalebench.records.paths import config_file
 
 if TYPE_CHECKING:
     from scalebench.importing.formats import Format
-    from scalebench.importing.job import Told
+    from scalebench.importing.job import Stated
 
 SETTINGS = ("gpus", "batch-per-gpu", "seq", "gpu")
 
@@ -86,15 +86,15 @@ def _known(name: str | None) -> "list[Format]":
     return [names[name]]
 
 
-def _named(text: str, flags: dict[str, Any]) -> "tuple[Path, Told]":
+def _named(text: str, flags: dict[str, Any]) -> "tuple[Path, Stated]":
     """Return a log and what is said of it."""
-    from scalebench.importing.job import Told
+    from scalebench.importing.job import Stated
 
     path, own = with_settings(text)
     for name in own:
         if name not in SETTINGS:
             raise unknown_name("setting behind a LOG", name, SETTINGS)
-    return path, Told(
+    return path, Stated(
         gpus=_count(own["gpus"]) if "gpus" in own else None,
         batch_per_gpu=_number(own, "batch-per-gpu") or flags["batch_per_gpu"],
         seq=_number(own, "seq") or flags["seq"],
@@ -117,7 +117,7 @@ def _number(own: dict[str, str], name: str) -> float | None:
 
 
 def _import(
-    named: "Sequence[tuple[Path, Told]]", known: "list[Format]", flags: dict[str, Any]
+    named: "Sequence[tuple[Path, Stated]]", known: "list[Format]", flags: dict[str, Any]
 ) -> int:
     from scalebench.importing.job import import_log
     from scalebench.records.imported import ImportedRun
@@ -125,9 +125,9 @@ def _import(
     from scalebench.session.storing.finish import render_report
 
     read, wrong = [], []
-    for path, told in named:
+    for path, stated in named:
         try:
-            read.append(import_log(path, told, known))
+            read.append(import_log(path, stated, known))
         except ScalebenchError as error:
             wrong.append(error)
     if not read:
@@ -149,11 +149,11 @@ def _import(
     return ExitCode.CELLS_FAILED if wrong else run.exit_code
 
 
-def _follow(path: Path, told: "Told", known: "list[Format]", every: float) -> int:
+def _follow(path: Path, stated: "Stated", known: "list[Format]", every: float) -> int:
     """Print how a job goes on, a line now and then, until Ctrl-C."""
     from scalebench.importing.follow import Follower
 
-    follower = Follower(path, told, known)
+    follower = Follower(path, stated, known)
     while True:
         emit(follower.look())
         time.sleep(every)

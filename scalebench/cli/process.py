@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scalebench.spec.world import WorldMember
 
 
-def settle_streams() -> None:
+def make_streams_safe() -> None:
     """Give this process three standard streams that can be used whatever becomes of them.
 
     A closed one becomes the null device, so that no file which is opened later takes its number.

@@ -84,10 +84,10 @@ class Facts:
     @property
     def identity(self) -> dict[str, object]:
         """What cannot change within a job."""
-        told: dict[str, object] = {
+        stated: dict[str, object] = {
             name: self.number(name) for name in ("world_size", "layers", "hidden", "parameters")
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in stated.items() if value is not None}
 
     def merge(self, other: "Facts") -> None:
         """Add what another part of the same job's log says."""

@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 
 from scalebench.importing.formats import Format
-from scalebench.importing.job import Told, job_of
+from scalebench.importing.job import Stated, job_of
 from scalebench.importing.lines import opened, text_of
 from scalebench.importing.reader import Reader
 
@@ -14,12 +14,12 @@ class Follower:
 
     Args:
         path: The log; it may not be there yet.
-        told: What the user says of the job.
+        stated: What the user says of the job.
         known: The formats to look for.
     """
 
-    def __init__(self, path: Path, told: Told, known: list[Format]) -> None:
-        self.path, self.told = path, told
+    def __init__(self, path: Path, stated: Stated, known: list[Format]) -> None:
+        self.path, self.stated = path, stated
         self.reader = Reader(path, known)
         self.at = 0
 
@@ -35,7 +35,7 @@ class Follower:
         log.records.close()
         if not len(log.records):
             return "no step yet"
-        job = job_of(log, self.told, any_size=True)
+        job = job_of(log, self.stated, any_size=True)
         parts = [f"step {log.records.columns['step'][-1]:.0f}"]
         if job.step_s:
             mean = sum(s * n for s, n in zip(job.step_s, job.counts, strict=True)) / sum(job.counts)

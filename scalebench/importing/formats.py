@@ -292,8 +292,8 @@ def _of_tables(tables: Mapping[str, Any], where: str) -> list[Format]:
             if not all("{step}" in text for text in one.step):
                 raise ValueError("step has no {step}")
         except (ValidationError, ValueError, TypeError, IndexError, re.error) as error:
-            told = error.errors()[0] if isinstance(error, ValidationError) else None
-            why = f"{'.'.join(map(str, told['loc']))}: {told['msg']}" if told else error
+            stated = error.errors()[0] if isinstance(error, ValidationError) else None
+            why = f"{'.'.join(map(str, stated['loc']))}: {stated['msg']}" if stated else error
             raise UsageError(f"{where}: format {name}: {why}. See docs/import.md.") from None
         found.append(one)
     return found

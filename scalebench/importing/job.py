@@ -30,7 +30,7 @@ _NAMED = re.compile(r"(?:gpus?|ngpus?|np|ws)[-_=]?(\d+)|(\d+)[-_x]*(?:gpus?|[ahv
 
 
 @dataclass(frozen=True)
-class Told:
+class Stated:
     """What the user says of a log; None: nothing.
 
     Attributes:
@@ -48,39 +48,39 @@ class Told:
     columns: Mapping[str, str] | None = None
 
 
-def import_log(path: Path, told: Told, known: list[Format]) -> ImportedLog:
+def import_log(path: Path, stated: Stated, known: list[Format]) -> ImportedLog:
     """Read a log and what its steps take.
 
     Raises:
         UsageError: It cannot be read, N is not known, or what the user says contradicts it.
         EnvironmentUnfit: The library that reads it is not installed.
     """
-    columns = told.columns or {}
+    columns = stated.columns or {}
     table = read_table(path, columns) if is_table(path, columns) else None
-    return job_of(table or read_log(path, known), told)
+    return job_of(table or read_log(path, known), stated)
 
 
-def job_of(log: Log, told: Told, any_size: bool = False) -> ImportedLog:
+def job_of(log: Log, stated: Stated, any_size: bool = False) -> ImportedLog:
     """Return what a log that was read says of its job; errors as of `import_log`.
 
     Args:
         log: As it was read.
-        told: What the user says of it.
+        stated: What the user says of it.
         any_size: N may stay unknown: it is 1 then, and rates are those of a GPU.
     """
-    world_size = _world_size(log, told, any_size)
-    batch = _batch(log, told, world_size)
-    seq = told.seq or log.facts.number("seq")
+    world_size = _world_size(log, stated, any_size)
+    batch = _batch(log, stated, world_size)
+    seq = stated.seq or log.facts.number("seq")
     steps = steps_of(log, batch, _work(log, batch, seq, world_size))
     notices = [*log.notices, *steps.notices]
     batch = batch or _batch_by_rate(log, steps, world_size)
     rates = _rates(log, steps, batch, seq, world_size)
-    if told_wrong := _timer(log, batch, steps):
-        notices.append(told_wrong)
+    if wrong := _timer(log, batch, steps):
+        notices.append(wrong)
     if log.records.bad_loss:
         notices.append(f"the loss is not finite in {log.records.bad_loss} lines")
     seconds, counts = _thinned(steps)
-    gpu = told.gpu or log.facts.gpu
+    gpu = stated.gpu or log.facts.gpu
     tflops = _mean(log, "tflops", steps)
     mfu = _mean(log, "mfu", steps)
     peak = peak_flops(gpu, "bfloat16") if gpu else None
@@ -113,19 +113,19 @@ def job_of(log: Log, told: Told, any_size: bool = False) -> ImportedLog:
     )
 
 
-def _world_size(log: Log, told: Told, any_size: bool) -> int:
+def _world_size(log: Log, stated: Stated, any_size: bool) -> int:
     facts, ranks = log.facts, log.records.ranks
     said = facts.number("world_size")
     if said is None and log.format.each_rank and ranks == set(range(len(ranks))) and ranks:
         said = float(len(ranks))
     if said is None and log.format.final:
         said = log.records.columns["copies"][0]
-    if told.gpus is not None and said is not None and told.gpus != said:
+    if stated.gpus is not None and said is not None and stated.gpus != said:
         raise UsageError(
-            f"{log.path} says that the job had {said:.0f} ranks, and gpus={told.gpus} was given. "
+            f"{log.path} says that the job had {said:.0f} ranks, and gpus={stated.gpus} was given. "
             "Leave it out, or name the right log."
         )
-    number = told.gpus or (int(said) if said is not None else None)
+    number = stated.gpus or (int(said) if said is not None else None)
     if number is None and any_size:
         return 1
     if number is None:
@@ -154,7 +154,7 @@ def _no_world_size(log: Log) -> str:
     )
 
 
-def _batch(log: Log, told: Told, world_size: int) -> float | None:
+def _batch(log: Log, stated: Stated, world_size: int) -> float | None:
     """Return the samples of a step of the job; None: it is not said."""
     lines = log.records.column("batch")
     lines = lines[np.isfinite(lines)]
@@ -164,11 +164,11 @@ def _batch(log: Log, told: Told, world_size: int) -> float | None:
             f"the batch grows from {lines.min():g} to {lines.max():g} samples: the mean counts"
         )
         said = float(lines.mean())
-    given = None if told.batch_per_gpu is None else told.batch_per_gpu * world_size
+    given = None if stated.batch_per_gpu is None else stated.batch_per_gpu * world_size
     if given is not None and said is not None and abs(given / said - 1) > DIFFER:
         raise UsageError(
             f"{log.path} says that a step has {said:g} samples; --batch-per-gpu "
-            f"{told.batch_per_gpu:g} on {world_size} GPUs would be {given:g}."
+            f"{stated.batch_per_gpu:g} on {world_size} GPUs would be {given:g}."
         )
     of_rank = log.facts.number("rank_batch")
     return said or given or (of_rank * world_size if of_rank else None)
@@ -260,10 +260,10 @@ def _timer(log: Log, batch: float | None, steps: Steps) -> str | None:
 
 
 def _model(log: Log) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    stated: dict[str, Any] = {
         name: value for name in (*MODEL, *DIVISION) if (value := log.facts.number(name)) is not None
     }
-    return ({"name": log.facts.model} if log.facts.model else {}) | told
+    return ({"name": log.facts.model} if log.facts.model else {}) | stated
 
 
 def _thinned(steps: Steps) -> tuple[list[float], list[float]]:

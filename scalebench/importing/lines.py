@@ -36,7 +36,7 @@ class Prefix(NamedTuple):
 
     Attributes:
         who: Rank or host that printed it, or both; empty: it is not said.
-        rank: Its number; None: no number is told.
+        rank: Its number; None: no number is stated.
         clock: Seconds since 1970, or since midnight; None: there is none.
         resolution: Of the clock, seconds.
     """

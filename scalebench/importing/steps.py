@@ -36,7 +36,7 @@ OF_SOME_STEPS = (
     "all: describe it as a format of your own, with kind = step or interval"
 )
 DIFFER = 0.03
-"""Clock and printed time that differ by more are told."""
+"""Clock and printed time that differ by more are stated."""
 
 
 @dataclass

@@ -138,8 +138,8 @@ def _unpivoted(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str,
         raise UsageError(f"{path} has {len(runs)} runs: export each to a separate file.")
     often = max(held.values(), key=len, default={})
     for step in sorted(often, key=float):
-        told = {key: of[step]["value"] for key, of in held.items() if step in of}
-        yield {"timestamp": often[step].get("timestamp"), **told, "step": step}
+        stated = {key: of[step]["value"] for key, of in held.items() if step in of}
+        yield {"timestamp": often[step].get("timestamp"), **stated, "step": step}
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:

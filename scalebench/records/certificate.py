@@ -88,7 +88,7 @@ class Certificate(Record):
         return sum(line.passed is True for line in self.lines)
 
 
-def judged(line: Line) -> Line:
+def checked(line: Line) -> Line:
     """Return a line with its verdict: error and noise compared with the limit.
 
     A line that is decided already, or has nothing to compare it with, is returned as it is.

@@ -184,7 +184,7 @@ def compare(
     Raises:
         UsageError: There is no such run, or it is damaged.
     """
-    result = _judged(results_of(base), results_of(new), exact_only, allow_mismatch)
+    result = _compared(results_of(base), results_of(new), exact_only, allow_mismatch)
     return _verdicts(result, let_pass=tuple(EXIT_CODES))
 
 
@@ -209,11 +209,11 @@ def gate(
         UsageError: There is no such run or baseline, or it is damaged.
     """
     measured = results_of(new)
-    result = _judged(baseline_for(baseline, measured), measured, exact_only, allow_mismatch)
+    result = _compared(baseline_for(baseline, measured), measured, exact_only, allow_mismatch)
     return _verdicts(result, need=need)
 
 
-def _judged(base: Results, new: Results, exact_only: bool, allowed: Sequence[str]) -> GateResult:
+def _compared(base: Results, new: Results, exact_only: bool, allowed: Sequence[str]) -> GateResult:
     return compare_results(base, new, settings_here(exact_only), allowed)
 
 

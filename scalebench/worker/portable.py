@@ -44,7 +44,7 @@ class HostClock:
     def reach(self, mark: Any) -> None:
         """Wait until a mark has been reached."""
 
-    def settle(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait until every mark has been reached."""
 
 
@@ -76,7 +76,7 @@ class CudaClock:
         """Wait until the device has got to an event."""
         mark.synchronize()
 
-    def settle(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait until the device has done everything."""
         torch.cuda.synchronize()
 

@@ -50,7 +50,7 @@ def run_probe(request: dict[str, Any]) -> int:
     )
     nccl = None
     try:
-        process.settle(probe, local_rank)
+        process.prepare_rank(probe, local_rank)
         if isinstance(probe, Sweep) and probe.nccl_log:
             nccl = write_nccl_log(paths.nccl_log(rank), Path(request["log"]))
         store = rendezvous_store(request, paths, probe)

@@ -36,11 +36,11 @@ from scalebench.worker.portable import (
     step_clock,
 )
 from scalebench.worker.process import setup as process
-from scalebench.worker.process.context import RankContext, TakingTurns, connected
+from scalebench.worker.process.context import RankContext, TimeSlots, connected
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.nccl_log import NcclLog, write_nccl_log
 from scalebench.worker.process.store_queue import rendezvous_store
-from scalebench.worker.process.turns import Token
+from scalebench.worker.process.token import Token
 from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.compressed import traffic_of
@@ -82,9 +82,9 @@ def run_shared(request: dict[str, Any]) -> int:
     cell = planned.model_copy(update={"limit_s": shared.limit_s})
     here = _Place(rank, rank, paths, paths.record(number), paths.store_of(place))
     if rank:
-        return _run_rank(cell, here, request, TakingTurns(None, planned.limit_s))
+        return _run_rank(cell, here, request, TimeSlots(None, planned.limit_s))
     with Token(paths.root, place, len(shared.cells), shared.seed, shared.limit_s) as token:
-        return _run_rank(cell, here, request, TakingTurns(token, planned.limit_s))
+        return _run_rank(cell, here, request, TimeSlots(token, planned.limit_s))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Place:
 
 
 def _run_rank(
-    cell: Cell, here: _Place, request: dict[str, Any], taking_turns: TakingTurns | None = None
+    cell: Cell, here: _Place, request: dict[str, Any], time_slots: TimeSlots | None = None
 ) -> int:
     rank, local_rank, paths = here.rank, here.local_rank, here.paths
     host = request.get("host") or socket.gethostname()
@@ -109,14 +109,14 @@ def _run_rank(
         if isinstance(cell.strategy, Script):
             return run_script(request, cell, paths, identity)
         process.keep_sockets_in(paths.root)
-        facts = process.settle(cell, local_rank)
+        facts = process.prepare_rank(cell, local_rank)
         if cell.purpose == "fail":
             folder = fault_folder(cell)
             note_start(folder, folder.read_plan(), rank)
         if cell.purpose == "inspect" and cell.backend == "nccl" and cell.world_size > 1:
             nccl = write_nccl_log(paths.nccl_log(rank), Path(request["log"]))
         store = here.store or _store_of(cell, request, paths)
-        with connected(cell, rank, store, local_rank, taking_turns) as context:
+        with connected(cell, rank, store, local_rank, time_slots) as context:
             facts |= _backend_facts(context)
 
             def keep(seen: dict[str, Any]) -> None:
@@ -163,9 +163,9 @@ def _measure(context: RankContext, keep: Keep) -> None:
 
     What was timed is kept before: nothing that happens to this process later takes it away.
     """
-    with context.turn():
+    with context.slot():
         workload = fresh_workload(context)
-        if context.taking_turns is not None:
+        if context.time_slots is not None:
             refuse_prefetching(workload.batches)
         num_parameters = sum(p.numel() for p in workload.module.parameters())  # not yet divided
         training = build_training(workload, context)
@@ -197,9 +197,9 @@ def _measure(context: RankContext, keep: Keep) -> None:
     if lost:
         clean["facts"]["lost_ranks"] = {str(rank): samples for rank, samples in lost.items()}
     keep(clean | _steps(loop.seen, context) | {"trace_unavailable": DID_NOT_COME_BACK})
-    with context.turn(last=True) as turn:
+    with context.slot(last=True) as slot:
         looked = Rounds(loop).run()
-        turn.ends_together = not looked.gave_up
+        slot.ends_together = not looked.gave_up
         training.finish()
     keep(
         clean

@@ -172,7 +172,7 @@ def ended_children() -> Iterator[tuple[int, int]]:
             yield ended
 
 
-def settle_down() -> None:
+def freeze_objects() -> None:
     """Have no collection in a rank walk, and copy, the objects that it inherits."""
     gc.collect()
     gc.freeze()
@@ -194,7 +194,7 @@ def main(arguments: list[str]) -> None:
     if parent:
         die_with_parent(parent)
     jobs.preload()
-    settle_down()
+    freeze_objects()
     signal.signal(signal.SIGTERM, end_if_orphaned)
     if parent:
         die_with_parent(parent, signal.SIGTERM)  # from here on there are ranks to be ended first

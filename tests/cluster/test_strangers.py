@@ -141,7 +141,7 @@ def test_a_world_that_trusts_its_network_does_what_it_is_told(
     second = start(1, "--trust-network")
     queue = open_session(open_store(rendezvous, PATIENCE), "trusted")
     queue.send(1, command(program))
-    told = [queue.told(number) for number in range(2)]
+    told = [queue.sent(number) for number in range(2)]
     assert [told[0] and "hello" in told[0], told[1] and "exited" in told[1]] == [True, True]
     assert program.with_suffix(".ran").exists()
     queue.send(1, {"end": True})

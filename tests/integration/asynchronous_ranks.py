@@ -171,7 +171,7 @@ def local_sgd(ranks: Ranks) -> dict[str, Any]:
     synchronous = flat(ranks.trained(Ddp(), 6))
     drifting = ranks.trained(LocalSgd(period=4), 3)
     apart = ranks.gathered(drifting)
-    with drifting.judged_model():
+    with drifting.evaluated_model():
         mean = flat(drifting)
     training, batches = ranks.build(LocalSgd(period=4))
     for _ in range(4):
@@ -254,7 +254,7 @@ def elastic(ranks: Ranks) -> dict[str, Any]:
     trained = ranks.trained(ElasticAveraging(period=2, moving_rate=0.8), 6)
     expected = Springs(0.8, flat(ranks.trained(strategy, 0)))
     models = simulated(ranks, expected, 2, 6)
-    with trained.judged_model():
+    with trained.evaluated_model():
         judged_by = flat(trained)
     return {
         "model": distance(after, before - 0.2 * (before - centre)),
@@ -331,7 +331,7 @@ def pipedream(ranks: Ranks) -> dict[str, Any]:
             batches = list(in_layers(context.shard, tied).batches)
             for batch in batches[:9]:
                 training.step(batch)
-            training.settle()
+            training.finish_exchanges()
             held_out = training.held_out_loss(batches[0])
             for batch in batches[9:]:
                 training.step(batch)
@@ -404,7 +404,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     own = usual.own_batches(iter(()))
     for _ in range(3):
         usual.step(next(own))
-    with usual.judged_model():
+    with usual.evaluated_model():
         common = flat(usual)
     second_starts = flat(usual)
     for _ in range(3):
@@ -439,7 +439,7 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
             chunk_mb=4e-5 if pushes == "priority" else None,
         )
         training = ranks.trained(strategy, 8)
-        with training.judged_model():
+        with training.evaluated_model():
             found[f"{pushes} from DDP"] = distance(flat(training), synchronous)
         found[f"{pushes}, sent"] = (training.sent_bytes or 0) / (4 * synchronous.numel())
         training.finish()
@@ -449,7 +449,7 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
         own = training.own_batches(cycle(batches))
         for _ in range(STALE_STEPS):
             training.step(next(own))
-        with training.judged_model():
+        with training.evaluated_model():
             found[f"{name}, judged"] = distance(*_with_mean(ranks.gathered(training)))
         training.finish()
         found[name] = training.facts
@@ -469,7 +469,7 @@ def whole_layers(ranks: Ranks) -> dict[str, Any]:
     ):
         strategy = ParameterServer(servers=servers, staleness_bound=0, pushes=pushes)
         training = ranks.trained(strategy, 6, **lamb)
-        with training.judged_model():
+        with training.evaluated_model():
             found[name] = distance(flat(training), synchronous)
         training.finish()
     return found

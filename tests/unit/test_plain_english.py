@@ -61,7 +61,7 @@ VAGUE = {
     "settled": "what happened: waited, restored, closed",
 }
 """Word that had several meanings in names → what to write instead."""
-LATER = {"cli", "importing", "launch", "records", "search", "session", "worker"}
+LATER = {"search"}
 """Packages whose names are not checked yet: only ever fewer."""
 
 PATTERNS = [(re.compile(rf"\b(?:{old})\b"), new) for old, new in REPLACED.items()]

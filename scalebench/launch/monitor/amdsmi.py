@@ -83,13 +83,13 @@ class AmdSmi:
 
     def nvmlDeviceGetUUID(self, handle: Any) -> str:
         """Return ``GPU-`` and 16 bytes as torch writes HIP's: the digits of the serial number."""
-        serial = self._told(self.amdsmi.amdsmi_get_gpu_asic_info(handle), "asic_serial")
+        serial = self._field(self.amdsmi.amdsmi_get_gpu_asic_info(handle), "asic_serial")
         digits = str(serial).lower().removeprefix("0x").zfill(16)
         return f"GPU-{UUID(digits.encode().hex())}"
 
     def nvmlDeviceGetName(self, handle: Any) -> str:
         """Return the product's name."""
-        return str(self._told(self.amdsmi.amdsmi_get_gpu_asic_info(handle), "market_name"))
+        return str(self._field(self.amdsmi.amdsmi_get_gpu_asic_info(handle), "market_name"))
 
     def nvmlDeviceGetIndex(self, handle: Any) -> int:
         """Return the number of a device."""
@@ -98,19 +98,19 @@ class AmdSmi:
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> float:
         """Return the energy since the driver was loaded, mJ; the counter counts some µJ each."""
         told = self._ask(self.amdsmi.amdsmi_get_energy_count, handle)
-        count = self._told(told, "energy_accumulator", "power")
-        return float(count * self._told(told, "counter_resolution") / 1e3)
+        count = self._field(told, "energy_accumulator", "power")
+        return float(count * self._field(told, "counter_resolution") / 1e3)
 
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> float:
         """Return the power of the socket, mW: the moment's, on older devices a mean."""
         told = self._ask(self.amdsmi.amdsmi_get_power_info, handle)
-        return float(self._told(told, "current_socket_power", "average_socket_power") * 1e3)
+        return float(self._field(told, "current_socket_power", "average_socket_power") * 1e3)
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: str) -> int:
         """Return a clock, MHz."""
         kinds = self.amdsmi.AmdSmiClkType
         told = self._ask(self.amdsmi.amdsmi_get_clock_info, handle, kinds[kind])
-        return int(self._told(told, "clk", "cur_clk"))
+        return int(self._field(told, "clk", "cur_clk"))
 
     def nvmlDeviceGetTemperature(self, handle: Any, _: int) -> int:
         """Return the temperature of the hottest place of the die, degrees Celsius."""
@@ -121,7 +121,7 @@ class AmdSmi:
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> SimpleNamespace:
         """Return ``used``, bytes."""
         told = self._ask(self.amdsmi.amdsmi_get_gpu_vram_usage, handle)
-        return SimpleNamespace(used=int(self._told(told, "vram_used")) * MEBIBYTE)
+        return SimpleNamespace(used=int(self._field(told, "vram_used")) * MEBIBYTE)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[SimpleNamespace]:
         """Return ``pid`` and ``usedGpuMemory`` (bytes) of the processes on a device."""
@@ -138,7 +138,7 @@ class AmdSmi:
             text = " ".join(str(error).split())
             raise AmdSmiError(getattr(error, "err_code", None), text) from error
 
-    def _told(self, answer: dict[str, Any], *names: str) -> Any:
+    def _field(self, answer: dict[str, Any], *names: str) -> Any:
         """Return the first value that there is: versions and devices differ in the field."""
         for name in names:
             if answer.get(name, UNKNOWN_VALUE) != UNKNOWN_VALUE:

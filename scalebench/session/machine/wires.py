@@ -38,7 +38,7 @@ def wires_of_logs(files: Sequence[Path]) -> NcclWires:
             f"--nccl-log {', '.join(map(str, files))}: no line of NCCL's log. Have NCCL write one: "
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH NCCL_DEBUG_FILE=nccl.%h.%p."
         )
-    return _judged(wires)
+    return _with_verdict(wires)
 
 
 def wires_here() -> NcclWires:
@@ -75,8 +75,8 @@ def wires_here() -> NcclWires:
     logs = [record.wires for record in records if record.wires is not None]
     if not logs:
         raise EnvironmentUnfit("NCCL wrote no log: unset NCCL_DEBUG and NCCL_DEBUG_FILE.")
-    return _judged(merged_logs(logs))
+    return _with_verdict(merged_logs(logs))
 
 
-def _judged(wires: NcclWires) -> NcclWires:
+def _with_verdict(wires: NcclWires) -> NcclWires:
     return wires.model_copy(update={"findings": wire_findings(wires)})

@@ -10,7 +10,7 @@ from scalebench import __version__
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
-from scalebench.records.certificate import Certificate, Form, Line, cannot, judged
+from scalebench.records.certificate import Certificate, Form, Line, cannot, checked
 from scalebench.session.selftest import full, links, losses, noise, pipelines, results
 from scalebench.session.selftest.bench import Bench, Unusable
 
@@ -108,7 +108,7 @@ def _tried(part: Part, bench: Bench) -> list[Line]:
     """Return the judged lines of a part; one that breaks down is a failed line."""
     lines: list[Line] = []
     try:
-        lines += map(judged, part.experiment(bench))
+        lines += map(checked, part.experiment(bench))
     except EnvironmentUnfit as error:
         lines.append(cannot(part.name, str(error)))
     except (Unusable, ProbeFailed) as error:

@@ -48,7 +48,7 @@ def slower_host(bench: Bench) -> Iterator[Line]:
     transfers = [t for pair in pairs for t in _two_sizes("send_recv", rate, pair)]
     found = _sweep(bench, VirtualHosts(link_bit_per_s=links), NUM_HOSTS, transfers)
     by_pair = dict(zip(pairs, zip(found[::2], found[1::2], strict=True), strict=True))
-    named = slowest_host({pair: told_rate(*two)[0] for pair, two in by_pair.items()})
+    named = slowest_host({pair: measured_rate(*two)[0] for pair, two in by_pair.items()})
     behind = [two for pair, two in by_pair.items() if named in pair]
     told = f"host {named} of {NUM_HOSTS}, {rate_text(rate)}"
     line = rate_line("slower link to one host", rate * PAYLOAD_SHARE, behind[0], told)
@@ -74,7 +74,7 @@ def rate_line(name: str, injected: float, pair: Sequence[TimedTransfer], detail:
         pair: The same operation at a smaller and a larger size.
         detail: What else has to be known.
     """
-    found, noise_ratio = told_rate(*pair)
+    found, noise_ratio = measured_rate(*pair)
     return Line(
         name=name,
         unit="bit/s",
@@ -87,7 +87,7 @@ def rate_line(name: str, injected: float, pair: Sequence[TimedTransfer], detail:
     )
 
 
-def told_rate(smaller: TimedTransfer, larger: TimedTransfer) -> tuple[float, float]:
+def measured_rate(smaller: TimedTransfer, larger: TimedTransfer) -> tuple[float, float]:
     """Return the rate that two sizes tell, bits per second, and its noise as a ratio.
 
     From what the larger takes longer: what every operation costs, and what a link lets through at

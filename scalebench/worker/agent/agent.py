@@ -39,7 +39,7 @@ from scalebench.worker.process.store_queue import (
     join_session,
     open_store,
 )
-from scalebench.worker.zygote import Zygote, settle_down
+from scalebench.worker.zygote import Zygote, freeze_objects
 
 GIVEN_LIMIT_S = 10.0
 """How long the session may take to prove that it has the secret that a launcher passes on."""
@@ -243,7 +243,7 @@ def main(arguments: list[str]) -> None:
     try:
         known = known_secrets(member.rendezvous)
         jobs.preload()
-        settle_down()
+        freeze_objects()
         serve(member, scratch.folder, *known)
     except StoreUnreachable as error:
         give_up(f"cannot reach the other ranks at {error}.")

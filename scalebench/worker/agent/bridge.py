@@ -31,7 +31,7 @@ from scalebench.worker.process.store_queue import (
     open_store,
     serve_on,
 )
-from scalebench.worker.zygote import settle_down
+from scalebench.worker.zygote import freeze_objects
 
 LOOPBACK = "127.0.0.1"
 
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
     secret = os.environ.pop(VARIABLE)
     session = Channel(socket.socket(fileno=descriptor))
     jobs.preload()
-    settle_down()
+    freeze_objects()
 
     try:
         if not rendezvous.served:
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
     fork_child(lambda: _be_agent(member, scratch, session, secret))
     session.send({"ready": os.getpid()})
     fork_listener(
-        lambda: queue.over(open_store(rendezvous, CONNECT_LIMIT)), StoreQueue.told, session
+        lambda: queue.over(open_store(rendezvous, CONNECT_LIMIT)), StoreQueue.sent, session
     )
     with suppress(RuntimeError, OSError):  # the store, or the session, is gone
         pass_on(session, queue)

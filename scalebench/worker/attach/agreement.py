@@ -79,13 +79,13 @@ class Agreement:
         try:
             assert self._connect is not None
             self._store = self._connect()
-            if self._is_told():
+            if self._is_sent():
                 told = json.loads(self._unsealed(self._store.get(KEY).decode()))
                 self.received = None if told is None else Schedule.from_json(told)
         except Exception:  # rank 0 has gone: it, or the launcher, says why
             return
 
-    def _is_told(self) -> bool:
+    def _is_sent(self) -> bool:
         """Wait for rank 0 to say something; False: this rank ends, or rank 0 has gone."""
         until = time.monotonic() + self._limit_s
         while not self._stop.is_set() and time.monotonic() < until:

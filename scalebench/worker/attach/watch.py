@@ -224,7 +224,7 @@ class Watch:
         if self.rank or self.num_calls < max(self._look_at, schedule.FIRST_LOOK):
             return
         period = 1 if self.explicit else self.calls.period()
-        if period is None or self.num_calls % period or self._turn_to_come():
+        if period is None or self.num_calls % period or self._other_to_come():
             return
         if self.num_calls < schedule.FIRST_LOOK * period:
             return
@@ -252,7 +252,7 @@ class Watch:
         apart = {self._met[i + 1] - self._met[i] for i in range(len(self._met) - 1)}
         return max(1, apart.pop() // period) if len(apart) == 1 else 1
 
-    def _turn_to_come(self) -> bool:
+    def _other_to_come(self) -> bool:
         """Tell whether an optimizer that trains other parameters has not been called so far."""
         self._to_come = [one for one in self._to_come if id(one()) not in self.optimizers]
         if self.explicit or self.num_calls >= PATIENCE:
@@ -388,7 +388,7 @@ class Watch:
         """Store the record of everything so far."""
         self.over = True
         self.agreement.close()
-        self.clock.settle()
+        self.clock.wait_for_all()
         folder = Path(self.request["folder"])
         self.traces.store(folder, self.rank)
         if self._memory is None:

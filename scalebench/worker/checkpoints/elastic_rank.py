@@ -16,7 +16,7 @@ from scalebench.spec import Cell
 from scalebench.spec.recovery import HANG_TIMEOUT_S
 from scalebench.worker.checkpoints.failing import note_start, train
 from scalebench.worker.process.context import RankContext, rank_device
-from scalebench.worker.process.setup import die_with_parent, settle
+from scalebench.worker.process.setup import die_with_parent, prepare_rank
 
 
 def main(root: Path) -> None:
@@ -38,7 +38,7 @@ def run_rank(folder: FaultFolder, rank: int, attempt: int, meet: Callable[[], St
     plan = folder.read_plan(attempt)
     note_start(folder, plan, rank)
     cell = read_model(folder.job, Cell)
-    settle(cell, rank)
+    prepare_rank(cell, rank)
     device = rank_device(cell, rank)
     timeout_s = HANG_TIMEOUT_S if plan.fails and plan.kind == "hang" else cell.collective_timeout_s
     dist.init_process_group(

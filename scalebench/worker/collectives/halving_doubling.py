@@ -1,15 +1,15 @@
 """Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp 2005).
 
-Let P be the largest power of two that is not above N. In turn i = 0, 1, …, log2(P)−1 rank r and
+Let P be the largest power of two that is not above N. In step i = 0, 1, …, log2(P)−1 rank r and
 rank r XOR 2^i exchange halves of what they are still responsible for: each keeps one half and adds
-the other's to it. So the largest messages go to the nearest ranks, and after log2(P) turns each
+the other's to it. So the largest messages go to the nearest ranks, and after log2(P) steps each
 rank has the sum of 1/P of the vector. The same exchanges in reverse order double it again.
 
 The N−P surplus ranks are folded in first: rank P+j gives its whole vector to rank j, sits out, and
 gets the result in the end.
 
-Law: N a power of two: 2·log2(N) turns, each rank sends 2(N−1)/N·D bytes: as few as the ring, with
-far fewer turns; time 2·log2(N)·α + 2(N−1)/N·D/B. Otherwise 2·⌊log2 N⌋ + 2 turns; surplus ranks send
+Law: N a power of two: 2·log2(N) steps, each rank sends 2(N−1)/N·D bytes: as few as the ring, with
+far fewer steps; time 2·log2(N)·α + 2(N−1)/N·D/B. Otherwise 2·⌊log2 N⌋ + 2 steps; surplus ranks send
 D, their partners D more than the others; time + 2(α + D/B).
 
 Every element is summed on one rank and copied from there: the result is the same on all ranks, bit
@@ -43,14 +43,14 @@ def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
     if surplus is not None:
         yield from _pass(whole, segment, source=surplus, add=True)
     pieces = windows(rank, core, length)
-    num_turns = len(pieces) - 1
-    for turn in range(num_turns):
-        given = _other_half(pieces[turn], pieces[turn + 1])
-        yield from _exchange(rank ^ 1 << turn, given, pieces[turn + 1], length, turn, segment, True)
-    for turn in reversed(range(num_turns)):
-        taken = _other_half(pieces[turn], pieces[turn + 1])
+    num_steps = len(pieces) - 1
+    for step in range(num_steps):
+        given = _other_half(pieces[step], pieces[step + 1])
+        yield from _exchange(rank ^ 1 << step, given, pieces[step + 1], length, step, segment, True)
+    for step in reversed(range(num_steps)):
+        taken = _other_half(pieces[step], pieces[step + 1])
         yield from _exchange(
-            rank ^ 1 << turn, pieces[turn + 1], taken, length, turn, segment, False
+            rank ^ 1 << step, pieces[step + 1], taken, length, step, segment, False
         )
     if surplus is not None:
         yield from _pass(whole, segment, to=surplus)
@@ -81,8 +81,8 @@ def windows(rank: int, core: int, length: int) -> list[Piece]:
         length: Of the vector, elements.
     """
     pieces = [Piece(0, length)]
-    for turn in range(core.bit_length() - 1):
-        pieces.append(bounds(pieces[-1], 2, rank >> turn & 1))
+    for step in range(core.bit_length() - 1):
+        pieces.append(bounds(pieces[-1], 2, rank >> step & 1))
     return pieces
 
 
@@ -93,9 +93,9 @@ def _other_half(whole: Piece, half: Piece) -> Piece:
 
 
 def _exchange(
-    peer: int, given: Piece, taken: Piece, length: int, turn: int, segment: int, add: bool
+    peer: int, given: Piece, taken: Piece, length: int, step: int, segment: int, add: bool
 ) -> Iterator[Step]:
-    count = num_segments(-(-length >> turn + 1), segment)
+    count = num_segments(-(-length >> step + 1), segment)
     for number in range(count):
         yield (
             Receive(peer, bounds(taken, count, number), add),

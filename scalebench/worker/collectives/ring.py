@@ -1,10 +1,10 @@
 """Ring all-reduce: reduce-scatter, then all-gather, both around a ring (Patarasuk & Yuan 2009).
 
-The vector is cut into N chunks. In each of N−1 turns every rank passes a chunk to its right
+The vector is cut into N chunks. In each of N−1 steps every rank passes a chunk to its right
 neighbour and adds the one that comes from the left to its own; then each rank has the sum of one
-chunk, and N−1 more turns carry the sums around.
+chunk, and N−1 more steps carry the sums around.
 
-Law: 2(N−1) turns; each rank sends 2(N−1)/N·D bytes, the least that is possible unless a switch adds
+Law: 2(N−1) steps; each rank sends 2(N−1)/N·D bytes, the least that is possible unless a switch adds
 up on the way; time 2(N−1)·α + 2(N−1)/N·D/B. Every link of the ring is busy all the time,
 the latency grows with N.
 
@@ -82,19 +82,19 @@ def reduce_scatter(
         chunks: As many as ranks, the same on all of them; some may be empty.
         segment: Elements of a message at most.
     """
-    for turn in range(len(ring) - 1):
-        yield from _turn(ring, position, chunks, position - 1 - turn, segment, add=True)
+    for step in range(len(ring) - 1):
+        yield from _step(ring, position, chunks, position - 1 - step, segment, add=True)
 
 
 def all_gather(
     ring: Sequence[int], position: int, chunks: Sequence[Piece], segment: int
 ) -> Iterator[Step]:
     """Copy ``chunks[i]`` of position i to all; arguments as in `reduce_scatter`."""
-    for turn in range(len(ring) - 1):
-        yield from _turn(ring, position, chunks, position - turn, segment, add=False)
+    for step in range(len(ring) - 1):
+        yield from _step(ring, position, chunks, position - step, segment, add=False)
 
 
-def _turn(
+def _step(
     ring: Sequence[int],
     position: int,
     chunks: Sequence[Piece],

@@ -25,7 +25,7 @@ from scalebench.worker.workloads.batches import endless
 
 def measure_shard(context: RankContext) -> tuple[Measurement, dict[str, Any]]:
     """Time the share's steps, then count its memory; return the steps and the record's fields."""
-    with context.turn():
+    with context.slot():
         workload = fresh_workload(context)
         num_parameters = sum(p.numel() for p in workload.module.parameters())
         training = build_training(workload, context)
@@ -37,7 +37,7 @@ def measure_shard(context: RankContext) -> tuple[Measurement, dict[str, Any]]:
     loop.measure_clean(context.cell.steps)
     known = {"optimizer": optimizer_kind(training.optimizer), **training.facts}
     seen = loop.seen
-    with context.turn(last=True):
+    with context.slot(last=True):
         del loop, training, workload, batches
         gc.collect()
         memory = train_watched(context, leave_gradients)

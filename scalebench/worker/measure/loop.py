@@ -103,12 +103,12 @@ class Loop:
         self.run_block("warmup", max(settling, min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps)))
         while True:
             if self.training.scaler:
-                settling = max(settling, self.training.scaler.settled)
+                settling = max(settling, self.training.scaler.stable_from)
             steps = seen.pace_s[settling:]
             first_steady = steady_start(steps)
             if first_steady is not None:
                 seen.steady = True
-                if plan.steps is None and self.context.taking_turns is None:
+                if plan.steps is None and self.context.time_slots is None:
                     seen.blocks = clean_from(settling + first_steady, seen.blocks)
                 return
             if len(steps) >= plan.max_warmup_steps or sum(steps) >= plan.max_warmup_s:
@@ -117,12 +117,12 @@ class Loop:
 
     def measure_clean(self, plan: StepPlan) -> None:
         """Run the clean blocks, in turns with other launches where there are any."""
-        if self.context.taking_turns is None:
+        if self.context.time_slots is None:
             self.fill_clean_window(plan)
             return
         step_s = float(np.median(self.seen.pace_s[-WARMUP_BLOCK:]))
-        for count in steps_of_turns(plan, step_s):
-            with self.context.turn():
+        for count in steps_of_slots(plan, step_s):
+            with self.context.slot():
                 self.run_block("clean", count + 1)
 
     def fill_clean_window(self, plan: StepPlan) -> None:
@@ -200,7 +200,7 @@ class Loop:
             part = batch if num_samples is None else first_samples(batch, num_samples)
             losses.append(self.training.step(part))
             if len(losses) == count:
-                self.training.settle()
+                self.training.finish_exchanges()
             self.clock.mark()
         return losses
 
@@ -229,7 +229,7 @@ def _part_of(block: Block, count: int) -> float | None:
     return None if block.cpu_s is None else block.cpu_s * count / block.count
 
 
-def steps_of_turns(plan: StepPlan, step_s: float) -> list[int]:
+def steps_of_slots(plan: StepPlan, step_s: float) -> list[int]:
     """Return how many clean steps each turn of a launch has.
 
     Every launch of a round has the same number of turns, whatever its steps take.

@@ -170,7 +170,7 @@ class RaceRun:
             with local_square(training.module.parameters()) as self._local:
                 return self._step(batch)
         loss = self._step(batch)
-        training.settle()
+        training.finish_exchanges()
         return loss
 
     def _note(self, samples: int, trained_s: float, began: float, batches: list[object]) -> None:
@@ -216,7 +216,7 @@ class RaceRun:
         """Return the mean loss over all held-out batches; infinite where it is not finite."""
         context = self.loop.context
         while True:
-            with self.loop.training.judged_model():
+            with self.loop.training.evaluated_model():
                 there = context.alive
                 mine = own_part(batches, context)
                 total, count = held_out_loss(self.loop.training, mine)

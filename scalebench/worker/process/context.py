@@ -16,14 +16,14 @@ from torch._C._distributed_c10d import FileStore, Store
 from scalebench.spec import Cell, Job
 from scalebench.spec.workload import Shard
 from scalebench.worker.process.agreement import Combine, StarReduce, connect, gather_json
-from scalebench.worker.process.turns import Token
+from scalebench.worker.process.token import Token
 
 J = TypeVar("J", bound=Job)
 J_co = TypeVar("J_co", bound=Job, covariant=True)
 
 
 @dataclass(frozen=True)
-class TakingTurns:
+class TimeSlots:
     """That a launch takes turns with others.
 
     Attributes:
@@ -37,7 +37,7 @@ class TakingTurns:
 
 
 @dataclass
-class Turn:
+class Slot:
     """A turn of a launch, as one of its ranks sees it.
 
     Attributes:
@@ -71,7 +71,7 @@ class JobContext(Generic[J_co]):
     Attributes:
         control: A gloo group of all ranks for what scalebench itself has to say, so that it
             never mixes with the collectives of the training; None for a single process.
-        taking_turns: Other launches live at the same time, and one of them works at a time; None:
+        time_slots: Other launches live at the same time, and one of them works at a time; None:
             there are no others.
         star: Takes the place of ``control`` where the job goes on without a rank that is lost.
     """
@@ -81,7 +81,7 @@ class JobContext(Generic[J_co]):
     local_rank: int
     device: torch.device
     control: "dist.ProcessGroup | None" = None
-    taking_turns: TakingTurns | None = None
+    time_slots: TimeSlots | None = None
     star: StarReduce | None = None
 
     @property
@@ -90,7 +90,7 @@ class JobContext(Generic[J_co]):
         return list(range(self.job.world_size)) if self.star is None else self.star.alive
 
     @contextmanager
-    def turn(self, last: bool = False) -> Iterator[Turn]:
+    def slot(self, last: bool = False) -> Iterator[Slot]:
         """Work inside the block while the other launches wait; without any, work at once.
 
         On an error the turn is not passed on: the launcher ends all of them.
@@ -101,17 +101,17 @@ class JobContext(Generic[J_co]):
         Yields:
             What a rank sets whose ranks do not end the turn together.
         """
-        turn = Turn()
-        if self.taking_turns is None:
-            yield turn
+        slot = Slot()
+        if self.time_slots is None:
+            yield slot
             return
-        token = self.taking_turns.token
+        token = self.time_slots.token
         if token is not None:
             token.wait()
         self.barrier()
-        with ended_after(self.taking_turns.limit_s):
-            yield turn
-            if turn.ends_together:
+        with ended_after(self.time_slots.limit_s):
+            yield slot
+            if slot.ends_together:
                 self.barrier()
         if token is not None:
             token.pass_on(last)
@@ -184,7 +184,7 @@ def connected(
     rank: int,
     store: Path | Store,
     local_rank: int | None = None,
-    taking_turns: TakingTurns | None = None,
+    time_slots: TimeSlots | None = None,
 ) -> Iterator[RankContext]:
     """Join the ranks of a cell; yield this rank's view of it. See `joined` and `alone`."""
     joins = alone(cell) if cell.purpose == "shard" else joined(cell, rank, store, local_rank)
@@ -195,7 +195,7 @@ def connected(
             context.local_rank,
             context.device,
             context.control,
-            taking_turns,
+            time_slots,
             star_for(cell, rank),
         )
 

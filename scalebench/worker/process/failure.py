@@ -173,7 +173,7 @@ def building_nothing() -> Iterator[None]:
         ) from error
 
 
-def _flag(told: str) -> str:
+def _flag(text: str) -> str:
     """Return DeepSpeed's variable that builds the extension of an error's text beforehand."""
-    named = _EXTENSION.search(told)
+    named = _EXTENSION.search(text)
     return f"DS_BUILD_{named[1].removeprefix('deepspeed_').upper()}" if named else "DS_BUILD_OPS"

@@ -154,7 +154,7 @@ def lead_session() -> None:
         os.setsid()
 
 
-def settle(job: Job, local_rank: int) -> dict[str, Any]:
+def prepare_rank(job: Job, local_rank: int) -> dict[str, Any]:
     """Bring this process into the state in which it is measured; return what is in force."""
     pinned = pin(local_rank, job.threads, job.device) if job.pinned else unpinned_place()
     if not job.pinned:

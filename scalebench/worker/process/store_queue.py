@@ -208,7 +208,7 @@ class StoreQueue:
         self.store.wait([name], NO_LIMIT)
         return self._take(name, rank)
 
-    def told(self, number: int) -> dict[str, Any] | None:
+    def sent(self, number: int) -> dict[str, Any] | None:
         """Wait for a message to the session, by its number, and take it; None: it is lost.
 
         Raises:

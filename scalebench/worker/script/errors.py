@@ -27,40 +27,42 @@ OTHER_PORT = (
 )
 
 
-def error_of(told: dict[str, Any] | None, code: int, script: ScriptTarget, log: Path) -> RankError:
+def error_of(
+    stored: dict[str, Any] | None, code: int, script: ScriptTarget, log: Path
+) -> RankError:
     """Return the error of a rank.
 
     Args:
-        told: What the script's process has stored of it; None: it came to nothing of the kind.
+        stored: What the script's process has stored of it; None: it came to nothing of the kind.
         code: Its exit code, negative for a signal.
         script: What it ran.
         log: What it printed.
     """
-    if told is None:
+    if stored is None:
         return _without_a_word(code, script, log)
-    types, message = set(told["types"]), storable(told["message"] or told["types"][0])
+    types, message = set(stored["types"]), storable(stored["message"] or stored["types"][0])
     first_line = message.splitlines()[0]
     kind: ErrorKind = "exception"
-    text = f"{told['types'][0]}: {first_line}"
+    text = f"{stored['types'][0]}: {first_line}"
     if "NoStep" in types:
         what = f"{script.shown}: {NO_STEP}"
-        kind, text = "ended", ended(what, first_line, told["loaded"], log)
+        kind, text = "ended", ended(what, first_line, stored["loaded"], log)
     elif "ScriptProblem" in types:
         kind, text = "usage", f"{script.shown}: {first_line}"
-    elif _found_no_module(told["types"][0], message, script):
+    elif _found_no_module(stored["types"][0], message, script):
         kind = "usage"
         text = (
             f"There is no module {script.program} in this folder or in what {script.python} has "
             f"installed ({first_line})"
         )
-    elif told["types"][0] == "ModuleNotFoundError" and message == NO_TORCH:
+    elif stored["types"][0] == "ModuleNotFoundError" and message == NO_TORCH:
         kind = "usage"
         text = (
             f"{script.python}, which runs {script.shown}, has no torch. Activate the environment "
             "that has it, name its interpreter with --python, or leave out the word python"
         )
     elif "SystemExit" in types:
-        kind, text = _exit(told["code"], script, log)
+        kind, text = _exit(stored["code"], script, log)
     else:
         kind = kind_of(types, message)
         if any(words in message.lower() for words in PORT_IS_TAKEN):
@@ -68,8 +70,8 @@ def error_of(told: dict[str, Any] | None, code: int, script: ScriptTarget, log: 
     return RankError(
         kind=kind,
         message=text,
-        traceback=None if told["traceback"] is None else storable(told["traceback"]),
-        time_ns=told["time_ns"],
+        traceback=None if stored["traceback"] is None else storable(stored["traceback"]),
+        time_ns=stored["time_ns"],
     )
 
 

@@ -48,7 +48,7 @@ def meet(store: SealedStore, rank: int, world_size: int, identity: dict[str, Any
     return [Place.model_validate_json(store.get(f"place{other}")) for other in range(world_size)]
 
 
-def told_by_rank_0(store: SealedStore, own: dict[str, Any] | None) -> dict[str, Any]:
+def sent_by_rank_0(store: SealedStore, own: dict[str, Any] | None) -> dict[str, Any]:
     """Return what rank 0 has to say of the launch.
 
     Args:

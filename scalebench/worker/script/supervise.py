@@ -39,7 +39,7 @@ from scalebench.worker.script.places import (
     group_of,
     meet,
     own_address,
-    told_by_rank_0,
+    sent_by_rank_0,
 )
 from scalebench.worker.script.record import TooShort, exchange, rank_fields, seen_by
 
@@ -70,11 +70,11 @@ def run_script(
         identity: ``rank``, ``local_rank``, ``pid`` and ``host`` of the record.
     """
     rank, record_file = identity["rank"], paths.record(identity["rank"])
-    facts = process.settle(cell, identity["local_rank"])
+    facts = process.prepare_rank(cell, identity["local_rank"])
     store = _store(request, paths, cell)
     places = meet(store, rank, cell.world_size, identity)
     served, own = _serve_master(paths) if rank == 0 else (None, None)
-    addresses = told_by_rank_0(store, own)
+    addresses = sent_by_rank_0(store, own)
     if store.key:  # others can read what was told
         addresses["key"] = store.key
     before = compare_clocks(store, rank, places, "before")

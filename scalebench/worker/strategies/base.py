@@ -136,7 +136,7 @@ class Training:
         """Return this rank's parameters that neither its module nor its optimizer shows."""
         return ()
 
-    def judged_model(self) -> AbstractContextManager[None]:
+    def evaluated_model(self) -> AbstractContextManager[None]:
         """Have the module hold, in the block, the model that the method is judged by.
 
         Where the ranks have models of their own it is their mean, or a central one. Every rank
@@ -156,7 +156,7 @@ class Training:
         """Return the batches to train on, which a method that divides the data has of its own."""
         return batches
 
-    def settle(self) -> None:
+    def finish_exchanges(self) -> None:
         """Wait for what the last step still exchanges, so that a clock sees it."""
 
     def finish(self) -> None:

@@ -85,7 +85,7 @@ class LossScaler:
             _ = self.scale  # too small: no step is done any more
 
     @property
-    def settled(self) -> int:
+    def stable_from(self) -> int:
         """Steps up to the last one that was skipped."""
         scales = [*self._scales, self.scale]
         return max((i + 1 for i, (a, b) in enumerate(pairwise(scales)) if b < a), default=0)

@@ -75,7 +75,7 @@ class LoadedBatches:
         loader: DataLoader[tuple[torch.Tensor, ...]] = DataLoader(
             _Samples(self._resident),
             batch_sampler=order,
-            worker_init_fn=partial(_settle_worker, os.getpid(), process.unpinned()),
+            worker_init_fn=partial(_prepare_worker, os.getpid(), process.unpinned()),
             generator=torch.Generator(),  # else it draws from the model's random numbers
             **self._settings,
         )
@@ -104,7 +104,7 @@ class _EpochOrder(Sampler[list[int]]):
         yield from self._resident.epoch_order(self.epoch).tolist()
 
 
-def _settle_worker(rank: int, processors: set[int] | None, _: int) -> None:
+def _prepare_worker(rank: int, processors: set[int] | None, _: int) -> None:
     """Bring a loader's worker process into the state in which it serves a rank.
 
     It must not outlive the rank: it holds copies of the rank's sockets, and the other ranks would

@@ -8,7 +8,7 @@ import pytest
 from scalebench.gate.gate import compare
 from scalebench.gate.results import Results
 from scalebench.importing.formats import formats
-from scalebench.importing.job import Told, import_log
+from scalebench.importing.job import Stated, import_log
 from scalebench.records.imported import ImportedRun
 from scalebench.session.imported import store_imported
 
@@ -28,7 +28,7 @@ def side(
             head
             + "".join(f"iter {i}: loss 4.0, time {ms:.2f}ms\n" for i, ms in enumerate(steps_ms))
         )
-        logs.append(import_log(path, Told(gpus=8), list(formats())))
+        logs.append(import_log(path, Stated(gpus=8), list(formats())))
     imported = ImportedRun(case="job", logs=logs)
     stored = store_imported(imported, ["scalebench", "import"], folder / f"run-{seed}")
     return Results(f"run-{seed}", (stored.summary,))

@@ -9,7 +9,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.importing.follow import Follower
 from scalebench.importing.formats import formats
-from scalebench.importing.job import Told
+from scalebench.importing.job import Stated
 from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import Log, read_log
 from scalebench.importing.steps import Steps, steps_of
@@ -276,7 +276,7 @@ def test_one_line_that_looks_like_a_step_decides_nothing(tmp_path: Path) -> None
 
 def test_a_log_that_grows_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    follower = Follower(path, Told(gpus=8, batch_per_gpu=4), list(formats()))
+    follower = Follower(path, Stated(gpus=8, batch_per_gpu=4), list(formats()))
     assert follower.look() == "no step yet"
     with path.open("a") as log:
         log.writelines(f"iter {i}: loss 4.0, time 500.00ms\n" for i in range(10))

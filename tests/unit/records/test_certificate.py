@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scalebench.cli.calibrate import certificate_exit_code
 from scalebench.errors import ExitCode
 from scalebench.machine import identity
-from scalebench.records.certificate import Certificate, Line, cannot, judged
+from scalebench.records.certificate import Certificate, Line, cannot, checked
 from scalebench.report import render_page
 from scalebench.report.certificate import render_certificate
 from tests.builders.summaries import HOSTILE, make_summary
@@ -34,17 +34,17 @@ def a_certificate(*lines, **changes):
     return Certificate(**fields | changes)
 
 
-PASSING = judged(
+PASSING = checked(
     a_line(0.01, 0.005, 0.05, unit="s", injected=0.02, recovered=0.0202, detail="rank 1 of 2")
 )
-FAILING = judged(a_line(-0.2, 0.01, 0.02, unit="bit/s", injected=5e7, recovered=4e7))
-NOISY = judged(a_line(0.01, 0.09, 0.05))
+FAILING = checked(a_line(-0.2, 0.01, 0.02, unit="bit/s", injected=5e7, recovered=4e7))
+NOISY = checked(a_line(0.01, 0.09, 0.05))
 LEFT_OUT = cannot("pipeline bubble", "no pipelines")
 
 
 @given(st.floats(min_value=-1, max_value=1), RATIO, RATIO, RATIO)
 def test_what_is_decided_holds_wherever_in_the_noise_the_truth_lies(error, noise, limit, where):
-    line = judged(a_line(error, noise, limit))
+    line = checked(a_line(error, noise, limit))
     truth = error + (2 * where - 1) * noise
     assume(abs(abs(truth) - limit) > 1e-9)
     if line.passed is True:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scalebench.records.certificate import Line
 from scalebench.records.probes import TimedTransfer
 from scalebench.session.selftest import Part, self_test
-from scalebench.session.selftest.links import told_rate
+from scalebench.session.selftest.links import measured_rate
 from scalebench.spec.probes import Transfer
 
 
@@ -27,7 +27,7 @@ def timed(size_bytes, times):
 )
 def test_two_sizes_tell_the_rate_whatever_an_operation_costs(bit_per_s, alpha_s, size):
     smaller, larger = (timed(n, [alpha_s + 8 * n / bit_per_s] * 5) for n in (size, 4 * size))
-    found, noise = told_rate(smaller, larger)
+    found, noise = measured_rate(smaller, larger)
     assert found == pytest.approx(bit_per_s, rel=1e-3)
     assert noise < 1e-3
 

@@ -178,6 +178,6 @@ class FedAvgTraining(Replica):
         """Return all samples of a client as one batch."""
         return self.batches.gather(torch.from_numpy(self.samples[client]).to(self.device))
 
-    def judged_parameters(self) -> torch.Tensor:
+    def evaluated_parameters(self) -> torch.Tensor:
         """Return the common model."""
         return self.common.clone()

@@ -64,7 +64,7 @@ class ElasticAveragingTraining(Replica):
 
         return pulled
 
-    def judged_parameters(self) -> torch.Tensor:
+    def evaluated_parameters(self) -> torch.Tensor:
         """Return the centre."""
         return self.centre.clone()
 

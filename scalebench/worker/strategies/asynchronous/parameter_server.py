@@ -216,11 +216,11 @@ class ParameterServerTraining(Replica):
         if self.fired and not self.together:
             self.needs[:] = need_of_parameters(len(self.needs), self.fired)
         self.fired = None
-        self.settle()
+        self.finish_exchanges()
         loss.backward()
         if self.together:
             self._push_together()
-            self.settle()
+            self.finish_exchanges()
         else:
             for number, parameter in enumerate(self.parameters):
                 if parameter.grad is None:
@@ -228,21 +228,21 @@ class ParameterServerTraining(Replica):
         self.num_batches += 1
         return loss.detach()
 
-    def settle(self) -> None:
+    def finish_exchanges(self) -> None:
         """Wait until the module has the parameters after the last step."""
         self._wait_for(range(len(self.needs)))
 
     @contextmanager
-    def judged_model(self) -> Iterator[None]:
+    def evaluated_model(self) -> Iterator[None]:
         """Have the module hold the servers' parameters."""
         if self.together:
-            with super().judged_model():
+            with super().evaluated_model():
                 yield
             return
-        self.settle()  # it does, once they are all there
+        self.finish_exchanges()  # it does, once they are all there
         yield
 
-    def judged_parameters(self) -> torch.Tensor:
+    def evaluated_parameters(self) -> torch.Tensor:
         """Return the parameters of the servers, once every rank has its last answer."""
         self.context.barrier()
         self._expect(self.chunks)
@@ -255,7 +255,7 @@ class ParameterServerTraining(Replica):
 
     def finish(self) -> None:
         """End the servers and the threads; every rank takes part."""
-        self.settle()
+        self.finish_exchanges()
         self.outbox.close()
         for link in self.links.values():
             link.tell(GOODBYE)

@@ -250,7 +250,7 @@ class PipeDreamTraining(InStages):
                 work.wait()
         self.exchange_s += time.perf_counter() - began
 
-    def settle(self) -> None:
+    def finish_exchanges(self) -> None:
         """Wait for what the last slot sent."""
         self._wait(*(one.sent for one in self.under_way), self.sent_back)
         for one in self.under_way:
@@ -262,7 +262,7 @@ class PipeDreamTraining(InStages):
 
     def finish(self) -> None:
         """Take part in the sums that other stages have started."""
-        self.settle()
+        self.finish_exchanges()
         for parameter, ahead, group in self.shared:
             started = (self.num_slots - min(ahead)) // self.strategy.microbatches
             for _ in range(started - self.num_updates):

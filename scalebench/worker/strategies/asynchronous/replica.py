@@ -20,8 +20,8 @@ class Replica(Training):
     """A rank's own model and optimizer; all ranks start with the same parameters.
 
     A method overrides `before_step` or `after_step`, where its ranks exchange, and
-    `judged_parameters`, if it is not the mean of all models that it is judged by. The optimizer's
-    state stays on its rank.
+    `evaluated_parameters`, if it is not the mean of all models that it is judged by. The
+    optimizer's state stays on its rank.
 
     Attributes:
         num_steps: That this rank has trained.
@@ -86,16 +86,16 @@ class Replica(Training):
         """Exchange what the method exchanges after so many steps."""
 
     @contextmanager
-    def judged_model(self) -> Iterator[None]:
+    def evaluated_model(self) -> Iterator[None]:
         """Have the module hold the model that the method is judged by."""
         own = self.flat_parameters()
-        self.set_parameters(self.judged_parameters())
+        self.set_parameters(self.evaluated_parameters())
         try:
             yield
         finally:
             self.set_parameters(own)
 
-    def judged_parameters(self) -> torch.Tensor:
+    def evaluated_parameters(self) -> torch.Tensor:
         """Return the parameters of the model that the method is judged by, shape [Ψ]."""
         return mean_over_ranks(self.flat_parameters())
 

@@ -214,13 +214,13 @@ class Ring:
         self._next = dist.get_global_rank(group, (self.rank + 1) % self.size)
         self._before = dist.get_global_rank(group, (self.rank - 1) % self.size)
 
-    def source(self, turn: int) -> int:
-        """Return whose keys and values a rank has in a turn."""
-        return (self.rank - turn) % self.size
+    def source(self, step: int) -> int:
+        """Return whose keys and values a rank has in a step."""
+        return (self.rank - step) % self.size
 
     @contextmanager
     def computing(self, name: Literal["forward", "backward"]) -> Iterator[None]:
-        """Note how long a turn computes; messages are on the way meanwhile."""
+        """Note how long a step computes; messages are on the way meanwhile."""
         began = time.perf_counter()
         yield
         self.turns_s[name].append(time.perf_counter() - began)
@@ -274,9 +274,9 @@ class RingAttention(torch.autograd.Function):
         here = torch.stack((k, v))  # [2, B, H, T/N, D]
         kept: list[tuple[Any, ...]] = []
         merging: Merging | None = None
-        for turn in range(ring.size):
-            on_the_way = ring.hand_on(here) if turn + 1 < ring.size else None
-            queries, keys, causal = block(ring.rank, ring.source(turn), q.shape[2])
+        for step in range(ring.size):
+            on_the_way = ring.hand_on(here) if step + 1 < ring.size else None
+            queries, keys, causal = block(ring.rank, ring.source(step), q.shape[2])
             with ring.computing("forward"):
                 seen_k, seen_v = here[:, :, :, keys]
                 part = attend(q[:, :, queries], seen_k, seen_v, causal)
@@ -303,17 +303,17 @@ class RingAttention(torch.autograd.Function):
         of_q = torch.zeros_like(q, dtype=torch.float32)
         own = torch.empty(0)
         returning: OnTheWay | None = None  # gradients of keys and values, summed up so far
-        for turn in range(ring.size):
-            on_the_way = ring.hand_on(here) if turn + 1 < ring.size else None
-            queries, keys, causal = block(ring.rank, ring.source(turn), q.shape[2])
-            merged = Partial(output[:, :, queries], log_sum_exp[:, :, queries], ctx.kept[turn])
+        for step in range(ring.size):
+            on_the_way = ring.hand_on(here) if step + 1 < ring.size else None
+            queries, keys, causal = block(ring.rank, ring.source(step), q.shape[2])
+            merged = Partial(output[:, :, queries], log_sum_exp[:, :, queries], ctx.kept[step])
             with ring.computing("backward"):
                 seen_k, seen_v = here[:, :, :, keys]
                 of_queries, *of_keys = attend_backward(
                     gradient[:, :, queries], q[:, :, queries], seen_k, seen_v, merged, causal
                 )
                 of_q[:, :, queries] += of_queries
-            if turn == 0:
+            if step == 0:
                 own = torch.stack(of_keys)
             else:
                 total = torch.zeros_like(here) if returning is None else returning.arrived()

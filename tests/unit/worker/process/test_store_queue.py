@@ -63,12 +63,12 @@ def test_what_no_rank_has_told_and_what_it_told_before_is_refused(name: str) -> 
     session, (rank,) = world(store)
     rank.tell(0, {"of": 0})
     kept = {key: store.get(key) for key in ("of/0/0", "of/0/0/0")}
-    assert session.told(0) == {"of": 0}
+    assert session.sent(0) == {"of": 0}
     for key, value in kept.items():
         store.set(key, value)  # type: ignore[arg-type]
     store.set("from/1", name)
     with pytest.raises(Forged):
-        session.told(1)
+        session.sent(1)
 
 
 def test_a_rank_without_the_secret_of_the_session_does_not_take_part() -> None:

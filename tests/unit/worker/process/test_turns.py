@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.worker.process.turns import Token, next_turn, order_of_cycle
+from scalebench.worker.process.token import Token, next_slot, order_of_cycle
 
 
 def walk(num_launches: int, seed: int, turns_of: list[int]) -> list[tuple[int, int]]:
@@ -20,7 +20,7 @@ def walk(num_launches: int, seed: int, turns_of: list[int]) -> list[tuple[int, i
         taken[place] += 1
         if taken[place] == turns_of[place]:
             left.append(place)
-        following = next_turn(cycle, place, left, num_launches, seed)
+        following = next_slot(cycle, place, left, num_launches, seed)
         if following is None:
             return walked
         cycle, place = following

@@ -28,7 +28,7 @@ def order_of_cycle(cycle: int, num_launches: int, seed: int) -> list[int]:
     return order
 
 
-def next_turn(
+def next_slot(
     cycle: int, place: int, left: Sequence[int], num_launches: int, seed: int
 ) -> tuple[int, int] | None:
     """Return the cycle and the place of the turn that follows; None: no one is left.
@@ -108,7 +108,7 @@ class Token:
         """
         if last:
             self.left.append(self.place)
-        found = next_turn(self.cycle, self.place, self.left, self.num_launches, self.seed)
+        found = next_slot(self.cycle, self.place, self.left, self.num_launches, self.seed)
         if found is None:
             return
         self.cycle, place = found
