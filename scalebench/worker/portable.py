@@ -175,8 +175,6 @@ def step_profiler(device: str) -> Any:
     CPU every thread is recorded, from torch 2.6 on. On a GPU callbacks run on the thread that waits
     for them, and kernels are seen wherever they begin.
     """
-    # torch 2.11 warns of a second cycle where there is one.
-    warnings.filterwarnings("ignore", "Warning: Profiler clears events")
     activities, config = [ProfilerActivity.CPU], None
     if device == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -188,7 +186,13 @@ def step_profiler(device: str) -> Any:
             config = _ExperimentalConfig(profile_all_threads=True)
         except (ImportError, TypeError):
             config = None
-    return profile(activities=activities, record_shapes=True, experimental_config=config)
+    return quiet_profiler(activities=activities, record_shapes=True, experimental_config=config)
+
+
+def quiet_profiler(**settings: Any) -> Any:
+    """Return torch's profiler; torch 2.11 would warn of a second cycle where there is one."""
+    warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+    return profile(**settings)
 
 
 def allocator_retries(device: str) -> int | None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, record_function
 
 from scalebench.records.rank import Memory
 from scalebench.trace.names import OWN_THREAD_BACKENDS
@@ -35,6 +35,7 @@ from scalebench.worker.inspection.allocations import (
     composition_at_peak,
     frees_of,
 )
+from scalebench.worker.portable import quiet_profiler
 
 LET_GO_S = 2e-3
 STRETCH = "scalebench: a stretch of memory"
@@ -153,7 +154,7 @@ def watch_memory(device: torch.device) -> Iterator[MemoryWatch]:
     watch = MemoryWatch(device)
     with (
         _operations_let_go_first(),
-        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+        quiet_profiler(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
         yield watch
     watch.read(profiler.profiler.kineto_results.experimental_event_tree())
