@@ -77,7 +77,8 @@ class Framework(Record):
 
     Attributes:
         launch: How operators start: ``eager``, ``compiled``, or ``graphs`` that were captured.
-        attention: ``flash``, or ``stored``: its scores are written to memory.
+        attention: ``flash`` (FlashAttention-2), ``triton`` (the first one, in Triton), ``hopper``
+            (FlashAttention-3 or cuDNN), or ``stored``: its scores are written to memory.
         matrices: Format of the blocks' matrix products: ``bfloat16`` or ``fp8``.
         stages: Of a pipeline: ``balanced`` by their work, or ``equal`` numbers of layers.
         overlap: Whether ZeRO-1's gathers, and gradients of meshes, hide behind passes.
@@ -90,7 +91,7 @@ class Framework(Record):
     """
 
     launch: Literal["eager", "compiled", "graphs"] = "eager"
-    attention: Literal["flash", "stored"] = "flash"
+    attention: Literal["flash", "triton", "hopper", "stored"] = "flash"
     matrices: Literal["bfloat16", "fp8"] = "bfloat16"
     stages: Literal["balanced", "equal"] = "balanced"
     overlap: bool = False

@@ -26,9 +26,17 @@ BYTES = np.array([4.0, 2.0])
 
 STATES = {
     "float32": FP32_ADAM, "mixed": BytesPerParameter(2, 4, 12),
-    "accumulated": BytesPerParameter(2, 6, 12),
+    "accumulated": BytesPerParameter(2, 8, 12),
 }  # fmt: skip
-"""Option of a framework → bytes of a parameter, its gradients, and what ZeRO-1 divides."""
+"""Option of a framework → bytes of a parameter, its gradients, and what ZeRO-1 divides.
+
+``accumulated``: those of a pass, and DDP's buckets of them, in 16 bits; their sum in 32 (nanotron,
+`FP32GradientAccumulator`).
+"""
+
+FULL_BUFFERS = 4
+"""Tensors of whole sequences that a group has at once where it divides them: what was gathered for
+two products, what one gave before it is scattered, and its gradient (nanotron, `MemoryBuffer`)."""
 
 MASTER_BYTES = 4
 """Of a parameter, and of its gradient: under autocast they stay float32."""
@@ -97,7 +105,9 @@ def activation_bytes(
     again = np.where(of.checkpointing == CHECKPOINTING.index("none"), 0.0, whole)
     in_flight = activations_in_flight(of)
     tokens = model.context / of.context * samples_of(job, of)
-    logits = 2 * 4.0 * tokens * model.vocabulary / t  # logits and their gradient, float32
+    # Logits and their gradient in float32, and where they were made in 16 bits, these as well.
+    logits = np.where(BYTES[of.precision] == 2, 10.0, 8.0) * tokens * model.vocabulary / t
+    buffers = 2.0 * FULL_BUFFERS * unit * (1 - 1 / tokens_divided)
     # With 1F1B the last stage has them, and one microbatch; the first has all that are in flight.
     in_first = unit * per_layer * layers * in_flight
     last = of.schedule == SCHEDULES.index("1f1b")
@@ -107,7 +117,7 @@ def activation_bytes(
         default=in_first + logits,
     )
     ratio = job.activation_ratio * job.framework.reserved
-    return np.asarray(ratio * (most + unit * again))
+    return np.asarray(ratio * (most + unit * again + buffers))
 
 
 def divided_numbers(job: Job) -> Any:

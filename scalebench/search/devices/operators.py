@@ -13,18 +13,25 @@ from typing import Any
 import numpy as np
 
 from scalebench.search.devices.parameters import Parameters
-from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
+from scalebench.search.job import CHECKPOINTING, SCHEDULES, Framework, Job
 from scalebench.search.memory import divided_numbers, samples_of
 from scalebench.search.space import Candidates, Floats
 
 TILE = 128
 """Rows and columns of a tile that one unit of the device works on (CUTLASS's usual)."""
 
-OPERATORS = {"eager": 30, "compiled": 12, "graphs": 0}
-"""Of a block's forward pass that the host starts one by one; a backward pass has twice as many."""
+OPERATORS = {"eager": (30, 53), "compiled": (12, 12), "graphs": (0, 0)}
+"""Of a block's forward pass that the host starts one by one, without and with a gated MLP; a
+backward pass has twice as many. By their code nanotron's Llama starts about 30 (rotary positions,
+masks, pieces of gathered products) where Megatron-LM's GPT starts 17, which count as 30."""
 
 FLASH_BACKWARD = 2.5
 """FLOPs of flash attention backward over forward (Dao 2023, FlashAttention-2, §4.1)."""
+
+ATTENTION = {"triton": 0.55, "flash": 1.0, "hopper": 1.6, "stored": 1.0}
+"""Kernel → its speed over FlashAttention-2's, which is 1.3 to 2.5 times as fast as the first one in
+Triton (Dao 2023, §4.1); FlashAttention-3 and cuDNN on Hopper are 1.5 to 2.0 times as fast forward,
+1.5 to 1.75 times backward (Shah et al. 2024, §4.1)."""
 
 LOGIT_BYTES = (8.0, 10.0)
 """Moved for each logit, forward and backward: 16 bits, 32 bits, their softmax and gradients."""
@@ -70,14 +77,15 @@ def device_passes(
         sent_s: What groups send in one microbatch: the host starts operators meanwhile.
     """
     device: DeviceModel = job.speed.device  # type: ignore[assignment]
-    rate = _Rate(device, job.framework.matrices)
+    rate = _Rate(device, job.framework)
     forward, inputs, weights, again = _block(job, of, rate)
     top_forward, top_backward = _top(job, of, rate)
     model = job.model
     heads = flops > layers * model.block_flops * (1 + 1e-9)
-    launches = OPERATORS[job.framework.launch] * device.values.launch_s
+    plain, gated = OPERATORS[job.framework.launch]
+    launches = np.where(model.gated, gated, plain) * device.values.launch_s
     full = of.checkpointing == CHECKPOINTING.index("full")
-    host = launches * (3.0 + full) * (1 + device.values.skew * _sending_hosts(job, of))
+    host = launches * (3.0 + full) * (1 + device.values.skew * _sending_hosts(of))
     device_s = forward + inputs + weights + again
     slower = np.maximum(1.0, (host - sent_s / np.maximum(layers, 1)) / device_s)
     forward, inputs, weights, again = (x * slower for x in (forward, inputs, weights, again))
@@ -93,30 +101,26 @@ def device_passes(
     )
 
 
-def _sending_hosts(job: Job, of: Candidates) -> Floats:
+def _sending_hosts(of: Candidates) -> Floats:
     """Return how many other hosts a tensor group's rank waits for that also send between nodes.
 
-    All of the group where stages are on other nodes, or where the group spans nodes and gathers
-    again in backward, behind what every host has started by then. Otherwise a group that spans
-    nodes has a ring that leaves each of them once.
+    All of the group where stages are on other nodes. Otherwise a group that spans nodes has a ring
+    that leaves each of them once.
     """
-    spans = of.near_tensor < of.tensor
-    again = job.framework.gathered == "again"
     stages = (of.pipeline > 1) & (of.near_pipeline < of.pipeline)
-    ring = np.where(spans, of.tensor / of.near_tensor, 0.0)
-    return np.asarray(np.where(stages | (spans & again), of.tensor - 1.0, ring))
+    ring = np.where(of.near_tensor < of.tensor, of.tensor / of.near_tensor, 0.0)
+    return np.asarray(np.where(stages, of.tensor - 1.0, ring))
 
 
 class _Rate:
     """How long a device takes for a product, and to move bytes."""
 
-    def __init__(self, device: DeviceModel, matrices: str) -> None:
+    def __init__(self, device: DeviceModel, framework: Framework) -> None:
         v = device.values
         self.device, self.values = device, v
-        self.flop_s = 1 / (v.matrix_efficiency * device.peaks[matrices])
-        self.attention_s = 1 / (
-            v.attention_efficiency * v.matrix_efficiency * device.peaks["bfloat16"]
-        )
+        self.flop_s = 1 / (v.matrix_efficiency * device.peaks[framework.matrices])
+        usual = v.attention_efficiency * v.matrix_efficiency * device.peaks["bfloat16"]
+        self.attention_s = 1 / (ATTENTION[framework.attention] * usual)
         self.byte_s = 1 / (v.memory_efficiency * device.memory_byte_per_s)
 
     def product(self, m: Any, n: Any, k: Any) -> Any:

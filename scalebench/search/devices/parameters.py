@@ -60,7 +60,7 @@ PARAMETERS: Mapping[str, Parameter] = {
         5e-6, 5e-7, 3e-5, 0.8, "device time that an operator takes besides", "CUDA's launch gaps"
     ),
     "launch_s": Parameter(
-        3e-5, 2e-6, 1.5e-4, 0.6, "host time to start an operator", f"vTrain: {FIELD}"
+        3e-5, 2e-6, 1.5e-4, 0.3, "host time to start an operator", f"vTrain: {FIELD}"
     ),
     "inside": Parameter(
         0.6, 0.1, 1.0, 0.3, "part of the nominal bandwidth in a node", BANDWIDTHS
@@ -81,9 +81,9 @@ PARAMETERS: Mapping[str, Parameter] = {
         2e-4, 1e-5, 0.1, 1.2, "host time to hand a microbatch on between stages", f"vTrain: {FIELD}"
     ),
     "skew": Parameter(
-        0.03, 1e-3, 1.0, 2.0,
+        0.5, 1e-3, 1.0, 0.7,
         "how much later operators start for each further rank of a tensor group that sends to "
-        "other nodes", "none: 0 in Megatron, 0.5 in nanotron",
+        "other nodes", f"nanotron: {FIELD}",
     ),
     "overlap": Parameter(
         0.8, 0.1, 1.0, 0.3, "part of a pass behind which gathers and gradients hide", FIELD
@@ -99,11 +99,12 @@ OF_DEVICE = ("matrix_efficiency", "attention_efficiency")
 
 DEVICES: Mapping[str, Mapping[str, float]] = {
     "a100": {"matrix_efficiency": 0.8, "attention_efficiency": 0.6},
-    "h100": {"matrix_efficiency": 0.65, "attention_efficiency": 0.5},
-    "h200": {"matrix_efficiency": 0.65, "attention_efficiency": 0.5},
+    "h100": {"matrix_efficiency": 0.65, "attention_efficiency": 0.4},
+    "h200": {"matrix_efficiency": 0.65, "attention_efficiency": 0.4},
 }
 """Device → its defaults: cuBLAS reaches 250 of 312 and 640 to 700 of 989.5 TFLOP/s; Dao 2023
-(FlashAttention-2, §4.1) 180 to 225 on A100, 300 to 350 on H100."""
+(FlashAttention-2, §4.1) 180 to 225 on A100; on H100 370 forward without a mask (Shah et al. 2024,
+figure 5), less with one and backward."""
 
 
 def defaults(device: str) -> Parameters:

@@ -177,12 +177,59 @@ def peak_bytes(**options: object) -> float:
 def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
     usual, parameters = peak_bytes(), (24 * 12 * 2048**2 + 51200 * 2048) / 2
     mixed, accumulated = peak_bytes(state="mixed"), peak_bytes(state="accumulated")
-    # float32: 8 + 8/8 bytes, mixed: 6 + 12/8, accumulated: 8 + 12/8 (ZeRO-1 of 8 ranks)
+    # float32: 8 + 8/8 bytes, mixed: 6 + 12/8, accumulated: 10 + 12/8 (ZeRO-1 of 8 ranks)
     assert mixed - usual == pytest.approx((6 + 12 / 8 - 9) * parameters)
-    assert accumulated - mixed == pytest.approx(2 * parameters)
+    assert accumulated - mixed == pytest.approx(4 * parameters)
     stored = peak_bytes(gathered="stored") - usual  # two inputs of 16 bits, the other half of each
     assert stored == pytest.approx((24 + 0) * 2 * 2 * 1024 * 2048 / 2)
     assert peak_bytes(reserved=1.5) > usual
     inner = {"gated": True, "inner": 8192}
     kept = peak_bytes(**inner) - peak_bytes(**inner, launch="compiled")  # one factor of a product
     assert kept == pytest.approx(24 * 2 * 8192 * 1024 / 2)
+
+
+def test_a_group_that_divides_the_sequence_has_whole_tensors_at_once() -> None:
+    """Four of 16 bits on each rank, of which the tokens of the others are counted here."""
+    full, divided = (peak_bytes(tensor=t, gpus=8 * t, checkpointing="full") for t in (1, 4))
+    tokens, table = 1024 * 2048, 51200 * 2048
+    state = (24 * 12 * 2048**2 + table) * (8 + 8 / 8)
+    inputs, block, logits = 24 * 2 * tokens, 32 * tokens, 10 * 1024 * 51200
+    assert full == pytest.approx(state + inputs + block + logits)
+    assert divided - full / 4 == pytest.approx(4 * 2 * tokens * 3 / 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "times"),
+    [({"gated": True, "inner": 512}, 53 / 30), ({"launch": "compiled"}, 12 / 30),
+     ({"gated": True, "inner": 512, "launch": "compiled"}, 12 / 30)],
+)  # fmt: skip
+def test_a_gated_block_starts_more_operators_where_none_are_fused(
+    options: dict[str, object], times: float
+) -> None:
+    given = {"gpus": 1, "layers": 8, "width": 128, "heads": 16, "sequence": 128, "batch": 1,
+             "vocabulary": 256, "step_s": 1.0, "gpu": "a100"}  # fmt: skip
+    values = A100._replace(launch_s=1e-4, step_s=1e-6)  # of small passes the host is all
+    some = [row_of(given), row_of({**given, **options})]
+    plain, other = predicted_s(some, Fit({"a100": values}, 1, 0, 0), job_of)
+    assert other / plain == pytest.approx(times, rel=0.05)
+
+
+@pytest.mark.parametrize(("kernel", "speed"), [("triton", 0.55), ("hopper", 1.6)])
+def test_kernels_of_attention_have_the_speed_that_is_published(kernel: str, speed: float) -> None:
+    given = {"gpus": 1, "layers": 8, "width": 1024, "heads": 16, "sequence": 262144, "batch": 1,
+             "vocabulary": 256, "step_s": 1.0, "gpu": "a100"}  # fmt: skip
+    some = [row_of({**given, "attention": one}) for one in ("flash", kernel)]
+    usual, other = predicted_s(some, Fit({"a100": A100}, 1, 0, 0), job_of)
+    assert usual / other == pytest.approx(speed, rel=0.05)
+
+
+def test_without_rows_the_interval_is_wider_beyond_the_gpus_of_the_defaults() -> None:
+    (_, near), (_, far) = UNFITTED.interval("h100", 8), UNFITTED.interval("h100", 256)
+    assert UNFITTED.interval("h100", 64)[1] == near
+    assert far == pytest.approx(np.sqrt(2) * near)
+
+
+def test_a_first_stage_has_no_logits() -> None:
+    two = {"pipeline": 2, "tensor": 1, "batch": 8, "zero": 0}  # one microbatch: logits are largest
+    first, fullest = (peak_bytes(**two, memory_stage=stage) for stage in ("first", "fullest"))
+    assert fullest - first == pytest.approx((2 + 4 + 4) * 1024 * 51200)
