@@ -30,7 +30,7 @@ from scalebench.gate.gate import compare
 from scalebench.gate.result import WORSE, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.importing.formats import formats
-from scalebench.importing.job import Told, import_log
+from scalebench.importing.job import Stated, import_log
 from scalebench.records.imported import ImportedLog, ImportedRun
 from scalebench.session.imported import store_imported
 
@@ -51,7 +51,7 @@ def read_groups(data: Path) -> Groups:
             path = Path(folder) / f"{number}.log"
             path.write_text("".join(printed(run)))
             key = tuple(str(run[name]) for name in ("group", "code", "driver", "torch"))
-            read = import_log(path, Told(gpus=run["num_gpus"]), list(formats()))
+            read = import_log(path, Stated(gpus=run["num_gpus"]), list(formats()))
             found.setdefault(key, []).append(read)
     return {key: logs for key, logs in found.items() if len(logs) >= FEWEST}
 

@@ -12,7 +12,7 @@ from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptP
 from scalebench.worker.attach.script import describe
 from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.errors import ended, error_of
-from scalebench.worker.script.places import Place, told_by_rank_0
+from scalebench.worker.script.places import Place, sent_by_rank_0
 from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_cell
 
@@ -140,8 +140,8 @@ def test_where_a_stranger_says_that_ranks_are_is_not_believed():
     store = dist.HashStore()
     store.set("addresses", '{"run_dir": "/home"}')
     with pytest.raises(Forged, match="addresses"):
-        told_by_rank_0(SealedStore(store, "key"), None)
+        sent_by_rank_0(SealedStore(store, "key"), None)
     SealedStore(store, "key").set("place0", "{}")
     store.set("addresses", store.get("place0"))  # signed, under another name
     with pytest.raises(Forged, match="addresses"):
-        told_by_rank_0(SealedStore(store, "key"), None)
+        sent_by_rank_0(SealedStore(store, "key"), None)
