@@ -5,7 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scalebench import Case, Ddp, Plain, Race, Suite
+from scalebench import Case, Ddp, Plain, Race, Recipe, Suite
+
+
+def test_the_rate_rises_over_the_warm_up_and_stays():
+    recipe = Recipe(learning_rate=0.8, warmup_samples=400)
+    assert [recipe.rate_after(n) for n in (100, 200, 400, 401, 10**6)] == [
+        pytest.approx(0.2),
+        pytest.approx(0.4),
+        *[0.8] * 3,
+    ]
+    assert Recipe(learning_rate=0.8).rate_after(1) == 0.8
+
+
+@pytest.mark.parametrize(("rule", "rate"), [("kept", 0.1), ("sqrt", 0.2), ("linear", 0.4)])
+def test_the_rate_is_scaled_with_the_batch(rule, rate):
+    assert Recipe(learning_rate=0.1).for_batch(4, rule).learning_rate == pytest.approx(rate)
 
 
 @given(

@@ -58,6 +58,7 @@ def test_what_is_missing_is_told_with_what_installs_it(machine, there, device, p
     assert told == (None if problem is None else {"problem": problem, "remedy": remedy})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_one_kernel_compiles_here():
     assert why_not_compiled("cpu") is None
