@@ -12,9 +12,8 @@ from scalebench.costmodel.tensor_layers import (
     DividedModel,
     NoLaw,
     model_of_preset,
-    operations_of_step,
 )
-from scalebench.spec import Mesh, Tensor
+from scalebench.spec import Mesh
 from scalebench.spec.presets import GptShape
 
 GPT = GptShape(name="g", layers=3, heads=4, width=8, context=4, batch_size=2)
@@ -32,12 +31,6 @@ def sent(mesh, world_size, model=None, batch=SAMPLES):
 
 def along(found, axis):
     return [(one.op, one.num_bytes, one.num_ranks) for one in found if one.axis == axis]
-
-
-def test_replicas_of_tensor_groups_send_what_several_tensor_groups_do():
-    model = model_of_preset(GPT, SAMPLES)
-    mesh = sent(Mesh(data=2, tensor=2, sequence=True), 4, MeshModel(model))
-    assert mesh == operations_of_step(Tensor(size=2, sequence=True), model, 4, SAMPLES)
 
 
 def test_a_pipeline_has_no_law_where_no_stage_was_seen():

@@ -39,11 +39,6 @@ def test_usl_finds_contention_and_coherency(sigma, kappa):
     assert law.speedup(64) == pytest.approx(64 / (1 + 63 * sigma + 64 * 63 * kappa), rel=1e-3)
 
 
-def test_speedups_beyond_ideal_give_no_negative_share():
-    for law in fit_all([1, 2, 4], [1.0, 2.2, 4.6]):
-        assert all(value >= 0 for value in law.parameters.values())
-
-
 @pytest.mark.parametrize(("sizes", "speedups"), [([], []), ([1], [1.0]), ([2], [0.0])])
 def test_too_little_to_fit_is_said(sizes, speedups):
     with pytest.raises(UsageError, match="2 ranks or more"):
