@@ -66,6 +66,7 @@ class _Feed:
         learns: Whether the last one was read with gradients on.
         prints: Of the last one and of its samples; None: used, or not wanted.
         begins: What chooses the samples of an epoch that nothing was trained on so far.
+        time_first: Whether its tensors begin with time: their rows are no samples.
         guessed: Samples of the last one, of which its loader is not sure: it asked for none, or for
             one, which may be a whole batch.
     """
@@ -81,7 +82,7 @@ class _Feed:
         self.prints: Prints | None = None
         self.begins: Any = None
         self.guessed = 0
-        self._time_first = False
+        self.time_first = False
         self.clear()
 
     def clear(self) -> None:
@@ -107,8 +108,8 @@ class _Feed:
         if leading is None or leading == asked:
             return asked
         is_list = isinstance(batch, (list, tuple))
-        self._time_first |= any(row[0] == asked for row in rows_of(batch))
-        if self._time_first or (is_list and len(batch) == asked):
+        self.time_first |= any(row[0] == asked for row in rows_of(batch))
+        if self.time_first or (is_list and len(batch) == asked):
             return asked
         if leading < asked:
             nested = is_list and any(isinstance(part, (list, tuple, Mapping)) for part in batch)
@@ -200,7 +201,8 @@ class Batches:
                 self.seen.begins(last.begins)
                 last.begins = None
             if last.prints is not None:
-                self.seen.trained_on(last.prints)
+                rows = Counter() if last.time_first else last.prints.rows
+                self.seen.trained_on(last.prints._replace(rows=rows))
                 last.prints = None
             self._guessed += last.guessed
             last.guessed = 0

@@ -148,6 +148,12 @@ def test_what_the_model_is_given_tells_whether_samples_can_be_right(
     assert {name for name in ("samples_doubted", "trains_on_part") if found[name]} == told
 
 
+def test_a_model_that_is_given_all_but_the_last_word_is_given_the_whole_batch(counted):
+    next(iter(DataLoader(sentences(4), 4, collate_fn=pad_sequence)))  # 6 × 4
+    counted.backward()
+    assert not counted.trained_as({(4,): 5})["trains_on_part"]
+
+
 def test_batches_that_are_joined_are_known_by_their_rows(counted):
     batches = iter(DataLoader(TensorDataset(torch.zeros(8, 9)), 2))
     next(batches), next(batches)
