@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -58,9 +59,10 @@ class _Feed:
     """One iterator since the last step.
 
     Args:
-        dataset: Which one it reads.
+        iterator: Weakly, so that one that its loop has left is gone.
 
     Attributes:
+        dataset: Which one it reads.
         asked: Samples of each batch that its sampler has asked for and that has not come yet.
         drawn: Batches since the last backward pass.
         learns: Whether the last one was read with gradients on.
@@ -71,8 +73,9 @@ class _Feed:
             one, which may be a whole batch.
     """
 
-    def __init__(self, dataset: int) -> None:
-        self.dataset = dataset
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = weakref.ref(iterator)
+        self.dataset = id(getattr(iterator, "_dataset", iterator))
         self.settings: dict[str, Any] | None = None
         self.trains = False
         self.asked: deque[int | None] = deque()
@@ -208,7 +211,9 @@ class Batches:
             last.guessed = 0
             self.loader = last.settings
             for feed in learning:
-                feed.trains = feed.trains or feed.drawn <= last.drawn
+                was_left = feed.iterator() is None and feed.dataset == last.dataset
+                is_next_to_it = feed.trains or feed.drawn <= last.drawn
+                feed.trains = feed is last or (is_next_to_it and not was_left)
         for feed in self._drawn:
             feed.drawn = 0
         self._drawn.clear()
@@ -264,7 +269,7 @@ def settings_of(iterator: Any) -> dict[str, Any]:
 def _feed_of(iterator: Any) -> _Feed:
     found: _Feed | None = iterator.__dict__.get("_scalebench")
     if found is None:
-        found = _Feed(id(getattr(iterator, "_dataset", iterator)))
+        found = _Feed(iterator)
         iterator.__dict__["_scalebench"] = found
     return found
 

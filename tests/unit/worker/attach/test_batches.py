@@ -148,6 +148,17 @@ def test_what_the_model_is_given_tells_whether_samples_can_be_right(
     assert {name for name in ("samples_doubted", "trains_on_part") if found[name]} == told
 
 
+def test_a_batch_of_an_epoch_that_was_left_is_none_of_the_next_one(counted):
+    batches, found = loader(40, 4), []
+    for _ in range(2):
+        for k, _batch in enumerate(batches):
+            if k == 2:
+                break
+            counted.backward()
+            found.append(counted.take())
+    assert [(fed.samples, fed.others) for fed in found] == [(4, 0), (4, 0), (4, 1), (4, 0)]
+
+
 def test_a_model_that_is_given_all_but_the_last_word_is_given_the_whole_batch(counted):
     next(iter(DataLoader(sentences(4), 4, collate_fn=pad_sequence)))  # 6 × 4
     counted.backward()
