@@ -85,7 +85,7 @@ class _Feed:
         self.prints: Prints | None = None
         self.begins: Any = None
         self.guessed = 0
-        self.time_first = False
+        self.time_first = self._fits = False
         self.clear()
 
     def clear(self) -> None:
@@ -109,10 +109,12 @@ class _Feed:
         if asked is None:
             return leading
         if leading is None or leading == asked:
+            self._fits |= leading is not None
             return asked
         is_list = isinstance(batch, (list, tuple))
         self.time_first |= any(row[0] == asked for row in rows_of(batch))
-        if self.time_first or (is_list and len(batch) == asked):
+        is_one_row = leading == 1 and not self._fits  # samples one after the other, not padded
+        if self.time_first or is_one_row or (is_list and len(batch) == asked):
             return asked
         if leading < asked:
             nested = is_list and any(isinstance(part, (list, tuple, Mapping)) for part in batch)

@@ -111,6 +111,8 @@ def test_samples_that_what_collates_has_dropped_are_not_counted(counted):
     records = [{"image": torch.zeros(3, 8, 8)} for _ in range(8)]
     assert samples_of(counted, DataLoader(records, 4, collate_fn=list)) == [4, 4]
     assert samples_of(counted, DataLoader(records, 4, collate_fn=lambda b: b[1:])) == [None, None]
+    flat = DataLoader(sentences(8), 4, collate_fn=lambda batch: torch.cat(batch)[None])
+    assert samples_of(counted, flat) == [4, 4]
     short = DataLoader(sentences(8), 8, collate_fn=pad_sequence)  # fewer words than sentences
     assert samples_of(counted, short) == [8]
 
