@@ -62,31 +62,17 @@ class SearchModel:
     @classmethod
     def of_preset(cls, shape: GptShape | MoeShape) -> "SearchModel":
         """Return a built-in workload."""
-        return cls(
-            name=shape.name,
-            layers=shape.layers,
-            heads=shape.heads,
-            width=shape.width,
-            context=shape.context,
-            vocabulary=shape.vocabulary,
-            kv_heads=shape.heads,
-            inner=4 * shape.width,
-            experts=shape.experts if isinstance(shape, MoeShape) else 1,
-            top_k=shape.top_k if isinstance(shape, MoeShape) else 1,
-        )
+        same = ("name", "layers", "heads", "width", "context", "vocabulary")
+        routed = ("experts", "top_k") if isinstance(shape, MoeShape) else ()
+        given: dict[str, Any] = {name: getattr(shape, name) for name in (*same, *routed)}
+        return cls(**given, kv_heads=shape.heads, inner=4 * shape.width)
 
     @property
     def as_gpt(self) -> GptShape:
         """The preset whose layers send the same between the ranks of a group."""
-        return GptShape(
-            name=self.name,
-            layers=self.layers,
-            heads=self.heads,
-            width=self.width,
-            context=self.context,
-            vocabulary=max(self.vocabulary, 256),
-            batch_size=1,
-        )
+        same = ("name", "layers", "heads", "width", "context")
+        given: dict[str, Any] = {name: getattr(self, name) for name in same}
+        return GptShape(**given, vocabulary=max(self.vocabulary, 256), batch_size=1)
 
     @property
     def as_mixture(self) -> MoeShape:
@@ -262,18 +248,13 @@ class WholeModel(SearchModel):
         cls, name: str, parameters: int = 0, groups: int = 1, flops: float | None = None
     ) -> "WholeModel":
         """Return a model by its numbers; without parameters it is one that is not measured yet."""
-        return cls(
-            name=name,
-            layers=groups,
-            heads=1,
-            width=1,
-            context=1,
-            vocabulary=1,
-            kv_heads=1,
-            inner=4,
-            parameters=parameters,
-            sample_flops=flops or 1.0,
+        ones: dict[str, Any] = dict.fromkeys(
+            ("heads", "width", "context", "vocabulary", "kv_heads"), 1
         )
+        return cls(
+            name=name, layers=groups, **ones, inner=4, parameters=parameters,
+            sample_flops=flops or 1.0,
+        )  # fmt: skip
 
     @property
     def is_counted(self) -> bool:

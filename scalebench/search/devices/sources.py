@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -150,7 +151,7 @@ def _rows_of_logs(path: Path, run: ImportedRun, gpu: str, told: LogColumns) -> l
     return rows
 
 
-def _shape_of(model: SearchModel) -> dict[str, object]:
+def _shape_of(model: SearchModel) -> dict[str, Any]:
     names = ("layers", "width", "heads", "vocabulary", "kv_heads", "inner", "gated", "tied",
              "experts", "top_k")  # fmt: skip
     return {name: getattr(model, name) for name in names}
@@ -200,17 +201,12 @@ def rows_of_summary(summary: Summary, gpu: str) -> list[MeasuredRow]:
         replicas = choice.data * choice.shard * choice.expert
         found.append(
             MeasuredRow(
+                **_shape_of(model),
                 **given,
                 gpu=gpu,
                 launch="compiled" if row.strategy_settings.get("compile") else "eager",
                 gpus=row.world_size,
-                layers=model.layers,
-                width=model.width,
-                heads=model.heads,
                 sequence=model.context,
-                vocabulary=model.vocabulary,
-                experts=model.experts,
-                top_k=model.top_k,
                 batch=row.global_batch,
                 microbatch=row.global_batch // replicas // choice.microbatches,
                 shard=choice.shard,
