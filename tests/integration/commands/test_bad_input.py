@@ -1,0 +1,150 @@
+"""Bad input: one clear line that names what was given, what is valid and what to do; exit 2."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scalebench
+from tests.integration.conftest import SHORT, complaint
+
+LAB = ("--launcher", "lab", "--link")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gpus", "0"), ["'0'", "at least 1", "1,2,4"]),
+        (("--gpus", "1,x"), ["'1,x'", "commas"]),
+        (("--gpus", ""), ["''", "1,2,4"]),
+        (("--gpus", "-2"), ["'-2'"]),
+        (
+            ("ddq",),
+            [
+                "suite 'ddq'",
+                "Did you mean 'ddp'",
+                "Valid: asynchronous, batch, collectives, compression, context, ddp",
+            ],
+        ),
+        (("no/such.py",), ["no/such.py"]),
+        (("--precision", "2"), ["fraction between 0 and 1"]),
+        (("--budget", "soon"), ["90s"]),
+        (("--steps", "0"), ["--steps"]),
+        (("--resume", "nowhere"), ["no run folder nowhere"]),
+        (("--resume", "x", "--out", "y"), ["--out"]),
+        (("--changed-script",), ["--resume"]),
+        (("--gups", "2"), ["--gups", "--gpus"]),
+        (("--launcher", "lab"), ["--link 50mbit"]),
+        (("--link", "50mbit"), ["--launcher lab"]),
+        (("--cpus-per-rank", "0.2"), ["--launcher lab"]),
+        ((*LAB, "50"), ["'50'", "50mbit"]),
+        ((*LAB, "-5mbit"), ["'-5mbit'", "50mbit"]),
+        ((*LAB, "50mbit,fast"), ["'fast'", "50mbit"]),
+        ((*LAB, "20gbit"), ["20gbit", "10gbit"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "1,slow"), ["'slow'", "one for each rank: 1,1,0.33"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "1,1,1"), ["3 shares", "Give 2 shares, or one"]),
+        ((*LAB, "50mbit", "--link-inter", "50mbit"), ["--hosts-per-rack"]),
+    ],
+)
+def test_without_starting_anything(
+    in_process: Scalebench, project: Path, arguments: tuple[str, ...], words: list[str]
+) -> None:
+    line = complaint(in_process("run", *arguments))
+    assert all(word in line for word in words), line
+    assert not (project / "reports").exists()
+
+
+def test_a_workload_that_does_not_exist(in_process: Scalebench, project: Path) -> None:
+    line = complaint(in_process("run", "ddp", "--workload", "gpt-tyni"))
+    assert "Did you mean 'gpt-tiny'" in line
+    assert "module:function" in line
+    assert not (project / "reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere:f", ["nowhere"]),
+        ("troubled:nothing", ["nothing", "healthy"]),
+        ("troubled:raises_at_once", ["no data today", "troubled.py"]),
+        ("troubled:returns_a_module", ["Workload", "Linear"]),
+        ("troubled:loss_is_a_float", ["float", "scalar tensor"]),
+        ("troubled:loss_per_sample", ["shape (2,)", "scalar tensor"]),
+    ],
+)
+def test_a_workload_function_that_is_wrong(
+    scalebench: Scalebench, project: Path, troubled: None, target: str, words: list[str]
+) -> None:
+    line = complaint(scalebench("run", "ddp", "--workload", target, *SHORT))
+    assert all(word in line for word in words), line
+    assert not (project / "reports").exists()
+
+
+def test_a_folder_for_the_page_that_cannot_be_written(
+    in_process: Scalebench, project: Path
+) -> None:
+    gallery = Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores"
+    shutil.copytree(gallery, project / "old", ignore=shutil.ignore_patterns("*.html", "logs"))
+    (project / "old" / "report.html").mkdir()
+    line = complaint(in_process("report", "old"), code=5)
+    assert "The page cannot be written" in line
+
+
+def test_a_name_that_is_too_long(in_process: Scalebench) -> None:
+    line = complaint(in_process("run", "ddp", "--out", "x" * 300), code=5)
+    assert "too long" in line
+
+
+def test_cuda_where_there_is_none(scalebench: Scalebench) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    line = complaint(scalebench("run", "ddp", "--device", "cuda"), code=5)
+    assert "--device cpu" in line
+
+
+def test_out_is_a_file(in_process: Scalebench, project: Path) -> None:
+    (project / "taken").write_text("mine")
+    line = complaint(in_process("run", "ddp", "--out", "taken"))
+    assert "taken is a file" in line
+    assert (project / "taken").read_text() == "mine"
+
+
+def test_out_holds_something(in_process: Scalebench, project: Path) -> None:
+    (project / "full").mkdir()
+    (project / "full" / "thesis.tex").write_text("mine")
+    line = complaint(in_process("run", "ddp", "--out", "full"))
+    assert "full" in line and "--resume" in line
+
+
+def test_out_cannot_be_written(in_process: Scalebench) -> None:
+    line = complaint(in_process("run", "ddp", "--out", "/proc/nothing/here"), code=5)
+    assert "/proc/nothing/here" in line and "--out" in line
+
+
+def test_out_on_a_full_disk(in_process: Scalebench, tmp_path: Path) -> None:
+    import subprocess
+
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
+    try:
+        line = complaint(in_process("run", "ddp", "--out", str(small / "run")), code=5)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert "No space left" in line
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_folder_that_is_no_run(in_process: Scalebench, project: Path, command: str) -> None:
+    (project / "folder").mkdir()
+    assert "not a run folder" in complaint(in_process(command, "folder"))
+    assert "no run folder missing" in complaint(in_process(command, "missing"))
+    assert "no run in reports" in complaint(in_process(command))

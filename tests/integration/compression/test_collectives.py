@@ -1,0 +1,50 @@
+"""All-reduces over real ranks: sums, bytes on the wire, and the same bits everywhere."""
+
+import pytest
+
+from tests.collective_variants import VARIANTS
+from tests.integration.programs import Reports, reports_of
+
+WORLD_SIZES = (1, 2, 3, 4, 5, 8)
+every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found."""
+    return reports_of("compression.collective_ranks", tmp_path_factory.mktemp("sums"), WORLD_SIZES)
+
+
+@every_world_size
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_sums_bytes_and_bits(reports: Reports, world_size: int, variant: str) -> None:
+    """Sums within the rounding of their dtype, bytes as the law says, every rank the same bits."""
+    by_rank = [
+        [result for result in report["sums"] if result["variant"] == variant]
+        for report in reports[world_size]
+    ]
+    assert len(by_rank[0]) >= 12
+    for results in zip(*by_rank, strict=True):
+        for rank, result in enumerate(results):
+            assert not result["wrong"], f"rank {rank}: {result}"
+        assert len({result["digest"] for result in results}) == 1, results[0]["case"]
+
+
+@every_world_size
+def test_what_cannot_be_summed_is_refused_in_one_line(reports: Reports, world_size: int) -> None:
+    for report in reports[world_size]:
+        given = report["refusals"]
+        assert "bool" in given["bool"]
+        assert "segment_bytes is 0" in given["segment"]
+        assert "torch.int64" in given["accumulate"]
+        assert "Did you mean 'binary'?" in given["shape"]
+        assert f"server is {world_size}; give" in given["server"]
+        assert f"{world_size + 1} hosts for {world_size} ranks" in given["hosts"]
+        assert not any("\n" in text for text in given.values())
+
+
+@pytest.mark.parametrize("world_size", [n for n in WORLD_SIZES if n > 2])
+def test_a_group_of_some_ranks_sums_among_these(reports: Reports, world_size: int) -> None:
+    first, *between, last = (report["group"]["text"] for report in reports[world_size])
+    assert first == last == "summed"
+    assert all("not a rank of the given group" in text for text in between)

@@ -1,0 +1,229 @@
+"""Compressed training over real ranks: the same bits everywhere, and what the emulation says."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.analysis.run import load_run
+from scalebench.spec.compression import METHODS
+from tests.conftest import Scalebench, scalebench_in
+from tests.integration.compression.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
+from tests.integration.conftest import SHORT
+from tests.integration.programs import Reports, reports_of
+
+ROOT = Path(__file__).parents[3]
+
+every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
+LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found."""
+    return reports_of(
+        "compression.compressed_ranks", tmp_path_factory.mktemp("compressed"), WORLD_SIZES
+    )
+
+
+def test_every_method_that_runs_here_is_looked_at() -> None:
+    assert {v.split()[0] for v in VARIANTS} == set(METHODS) - {"powersgd-batched"}
+
+
+@every_world_size
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_rank_agrees_with_the_emulation(
+    reports: Reports, world_size: int, variant: str
+) -> None:
+    """Same bits on all ranks after decoding; gradients and losses those of one process."""
+    found = [report["inspected"][variant]["verification"] for report in reports[world_size]]
+    if variant == "noop":
+        assert {f["status"] for f in found} == {"unverified"}
+        assert "bounds what compression can gain" in found[0]["reason"]
+        return
+    assert {f["status"] for f in found} == {"verified"}, found
+    allowed = 2e-3 if variant in ("bf16", "fp16") and world_size > 2 else 1e-5
+    if variant == "bf16" and world_size > 2:
+        allowed = 1e-2
+    assert found[0]["gradient_deviation"] <= allowed
+    assert found[0]["loss_deviation"] <= allowed
+
+
+@every_world_size
+def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int) -> None:
+    error = {v: reports[world_size][0]["inspected"][v]["error"] for v in VARIANTS}
+    assert error["none"]["relative_l2"] < 1e-6 and error["none"]["cosine"] > 1 - 1e-9
+    assert error["none"]["relative_l2"] < error["fp16"]["relative_l2"]
+    assert error["fp16"]["relative_l2"] < error["bf16"]["relative_l2"] < 0.02
+    assert all(error[v]["relative_l2"] > 0 and error[v]["cosine"] < 1 for v in LOSSY)
+    assert error["noop"]["step"] == 0 and error["noop"]["relative_l2"] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("what", "status"), [("rounds elsewhere", "verified"), ("is a third too large", "deviates")]
+)
+def test_a_method_may_enlarge_what_bfloat16_moves(reports: Reports, what: str, status: str) -> None:
+    """A sign flips, and what is left of a gradient is far off, though training is right."""
+    found = reports[2][0]["planted"][what]["verification"]
+    assert found["status"] == status, found
+    assert found["gradient_deviation"] > 0.05 and found["tolerance"] < 0.5
+
+
+def test_half_precision_has_the_bits_of_torchs_own_hook(reports: Reports) -> None:
+    assert all(report["same as torch"] for report in reports[2])
+
+
+@every_world_size
+def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
+    traffic = {v: reports[world_size][0]["traffic"][v] for v in VARIANTS}
+    whole = traffic["none"]["gradient_bytes"]
+    assert all(t["gradient_bytes"] == whole and t["num_buckets"] >= 2 for t in traffic.values())
+    assert traffic["none"]["all_reduce_bytes"] == whole
+    assert traffic["noop"]["all_reduce_bytes"] == traffic["noop"]["all_gather_bytes"] == 0
+    assert traffic["fp16"]["all_reduce_bytes"] == traffic["bf16"]["all_reduce_bytes"] == whole / 2
+    assert 0 < traffic["random-k"]["all_reduce_bytes"] < whole / 80
+    projection = traffic["random-projection"]
+    filled = [-(-size // 1024) * 1024 for size in projection["bucket_sizes"] if size > 512]
+    assert len(filled) == projection["num_buckets"] and sum(projection["bucket_sizes"]) * 4 == whole
+    assert projection["all_reduce_bytes"] == sum(4 * (size // 10) for size in filled)
+    assert 0 < traffic["powersgd"]["all_reduce_bytes"] < whole
+    four_bits = traffic["quantise"]["all_gather_bytes"]
+    assert whole / 8 < four_bits < whole / 8 * 1.4  # scales: two float32 for 64 elements
+    for report in reports[world_size]:
+        assert report["traffic"] == traffic | {"threshold": report["traffic"]["threshold"]}
+
+
+def test_the_buckets_did_change_after_the_first_step(reports: Reports) -> None:
+    """Otherwise nothing of the above says that residuals survive it."""
+    assert len(reports[2][0]["traffic"]["sign"]["layouts"]) == 2
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> None:
+    """On rank 1: no error feedback, other random indices, one bit changed after decoding."""
+    told = reports[2][0]["planted"][what]["verification"]
+    assert told["status"] == "deviates", told
+    if what == "one bit":
+        assert "the ranks hold different gradients" in told["reason"]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a real run of `compression_suite`, traced."""
+    folder = tmp_path_factory.mktemp("squeezed")
+    shutil.copy(Path(__file__).with_name("compression_suite.py"), folder)
+    ended = scalebench_in(
+        folder,
+        *("run", "compression_suite.py", "--gpus", "1,2", "--quick", "--no-report", "--verbose"),
+        *("--out", "r", "-k", "none or noop or topk or powersgd or batched"),
+    )
+    assert ended.returncode in (0, 4), ended.stderr  # 4: this torch's batched hook does not work
+    assert "what compression sends and costs" in ended.stdout
+    return folder / "r"
+
+
+@pytest.fixture(scope="module")
+def squeezed(run_folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Case and N → row of the run."""
+    rows = json.loads((run_folder / "summary.json").read_text())["rows"]
+    return {(row["case"], row["world_size"]): row for row in rows}
+
+
+Rows = dict[tuple[str, int], dict[str, Any]]
+
+
+def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed: Rows) -> None:
+    """Two independent counts: the hook's own, and the sizes of the traced operations."""
+    for case in ("none", "topk"):
+        row = squeezed[case, 2]
+        (kind,) = [k for k in row["communication"] if k["ordinal"] is None]
+        ranks = 2 if kind["kind"] == "all_gather" else 1
+        assert kind["num_bytes"] == ranks * row["compression"]["payload_bytes"]
+        assert row["payload_bytes"] == row["compression"]["payload_bytes"]
+
+
+def test_every_collective_of_powersgd_is_in_the_trace(squeezed: Rows) -> None:
+    """Its hook begins two of three all-reduces in callbacks, on gloo's threads."""
+    row = squeezed["powersgd", 2]
+    assert row["correctness"]["status"] == "verified"
+    assert "communication unseen" not in row["stamps"]
+    (kind,) = [k for k in row["communication"] if k["ordinal"] is None]
+    assert kind["num_bytes"] == row["compression"]["payload_bytes"] > 0
+    assert row["compression"]["communicate_s"]["value"] > 0
+
+
+def test_ranks_of_powersgd_are_seen_to_hold_the_same_memory(run_folder: Path) -> None:
+    """Its hook goes on in callbacks, on whichever thread is there first; a counter is 4 bytes."""
+    cells = load_run(run_folder).results
+    for case in ("powersgd", "batched"):
+        one, other = (rank.memory for rank in cells[f"squeezed.{case}.n2.inspect"].ranks)
+        assert one.allocated_bytes == pytest.approx(other.allocated_bytes, abs=64)
+        assert one.communication_bytes == pytest.approx(other.communication_bytes, abs=64)
+        assert one.gradients_bytes == other.gradients_bytes
+
+
+def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed: Rows) -> None:
+    row = squeezed["topk", 2]
+    times = row["compression"]
+    assert times["encode_s"]["value"] > 0 and times["decode_s"]["value"] > 0
+    assert row["budget"]["codec_s"] > 0
+    total = times["encode_s"]["value"] + times["decode_s"]["value"]
+    assert total == pytest.approx(times["codec_s"]["value"])
+    assert times["break_even_byte_per_s"]["value"] > 0
+    assert squeezed["none", 2]["budget"]["codec_s"] == 0
+
+
+def test_noop_is_a_bound_whose_steps_are_attributed_all_the_same(squeezed: Rows) -> None:
+    row = squeezed["noop", 2]
+    assert row["status"] == "ok" and row["comm_s"]["value"] == 0
+    assert any(stamp.startswith("bound") for stamp in row["stamps"])
+    assert row["correctness"]["status"] == "unverified"
+    assert row["loss_last"] is not None
+
+
+def test_losses_stand_beside_those_of_none(squeezed: Rows) -> None:
+    losses = squeezed["topk", 2]["compression"]["losses"]
+    assert losses["equal_steps"] >= 10
+    assert losses["loss_of_none_after_steps"] > 0
+    assert squeezed["none", 2]["compression"]["losses"]["steps_to_target"] is not None
+
+
+def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> None:
+    row = squeezed["batched", 2]
+    if row["status"] == "ok":
+        pytest.skip("this torch's batched PowerSGD hook works")
+    assert row["status"] == "skipped"
+    assert "batched PowerSGD hook fails: AssertionError" in row["reason"]
+
+
+def test_sparse_gradients_are_refused_in_one_line(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    arguments = ("--gpus", "1", "-k", "fp16", *SHORT)
+    done = scalebench("run", "compression", *arguments, "--workload", "troubled:sparse_embedding")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert "The workload's table has sparse gradients, which no communication hook supports" in line
+    assert "run suite ddp" in line
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ('Compressed(method="zip")', ["no compression method 'zip'", "Valid: bf16"]),
+        ('Ddp(method="fp16")', ["method", "Extra inputs"]),
+    ],
+)
+def test_a_suite_with_a_wrong_method_is_one_line(
+    in_process: Scalebench, project: Path, strategy: str, words: list[str]
+) -> None:
+    (project / "wrong.py").write_text(
+        "from scalebench import Case, Compressed, Ddp, Suite\n"
+        f'SUITE = Suite(name="w", question="?", cases=(Case(name="c", strategy={strategy}),))\n'
+    )
+    done = in_process("run", "wrong.py", "--gpus", "2")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert all(word in line for word in words), line

@@ -1,0 +1,274 @@
+"""Ranks that train in expert groups, over gloo: run as a program by `test_expert`.
+
+The ranks of one world size train all cases one after the other; each reports case → what `look`
+returns.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from scalebench import Shard, Workload
+from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
+from scalebench.analysis.rows.experts import expert_figures
+from scalebench.records.rank import Memory
+from scalebench.spec import Cell, Expert, Mesh, StepPlan
+from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
+from scalebench.worker.inspection.fit import train_watched
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.shard import leave_gradients
+from scalebench.worker.inspection.verify import first_batches, inspect
+from scalebench.worker.measure.rounds import collective_group
+from scalebench.worker.process.context import RankContext, alone, joined
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies import build_training
+from tests.integration.programs import main
+from tests.integration.traced_steps import traced_launch
+
+SAMPLES = 8
+"""Of a step, all ranks together."""
+
+TOP_2 = MoeShape(
+    name="m",
+    layers=2,
+    heads=2,
+    width=16,
+    context=8,
+    experts=4,
+    top_k=2,
+    capacity_factor=1.0,
+    batch_size=SAMPLES,
+)
+TOP_1 = TOP_2.model_copy(update={"top_k": 1})
+DROPLESS = TOP_2.model_copy(update={"capacity_factor": None})
+HERE = "tests.integration.parallel.expert_ranks"
+OWN = CustomTarget(name="own", module=HERE, function="own")
+SLOW = CustomTarget(name="slow", module=HERE, function="with_a_slow_expert")
+BUSY = CustomTarget(name="busy", module=HERE, function="with_a_busy_expert")
+NONE = CustomTarget(name="none", module=HERE, function="without_experts")
+
+CASES: dict[str, tuple[Expert | Mesh, WorkloadSpec]] = {
+    "top-2": (Expert(), TOP_2),
+    "top-1": (Expert(), TOP_1),
+    "dropless": (Expert(), DROPLESS),
+    "copies": (Expert(size=1), TOP_2),
+    "groups": (Expert(size=2), TOP_2),
+    "mesh": (Mesh(expert=2), TOP_2),
+    "own": (Expert(), OWN),
+    "one slow": (Expert(), SLOW),
+    "one busy": (Expert(), BUSY),
+    "checkpointing": (Expert(checkpointing=True), TOP_2),
+    "bf16": (Expert(autocast=True), DROPLESS),
+}
+
+
+PLANTED = ("one slow", "one busy")
+SLOW_EXPERT, BUSY_EXPERT = 2, 1
+SLOW_S = 0.3
+"""For how long the slow expert rests: beside it a late wake-up of the other rank is little."""
+
+
+def cases(world_size: int) -> dict[str, tuple[Expert | Mesh, WorkloadSpec]]:
+    """Return the cases of one world size; groups are for four ranks."""
+    wanted = {
+        1: ("top-2", "top-1"),
+        2: ("top-2", "top-1", "dropless", "copies", "own", "checkpointing", "bf16", *PLANTED),
+        4: ("top-2", "dropless", "groups", "mesh", "copies"),
+    }
+    return {name: CASES[name] for name in wanted[world_size]}
+
+
+class OwnExperts(nn.Module):
+    """A user's experts: a matrix for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(4, 8, 8) / 8)
+
+    def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
+        parts = zip(tokens.split(counts), self.matrix, strict=True)
+        return torch.cat([part @ matrix for part, matrix in parts])
+
+
+class Own(nn.Module):
+    """A user's model: the expert of a number is told by its sign and size, not learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 1)
+        self.experts = OwnExperts()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        expert = (x[:, 0] > 0).long() * 2 + (x[:, 1] > 0.5).long()
+        order = expert.argsort(stable=True)
+        counts = expert.bincount(minlength=4).tolist()
+        worked = self.experts(self.first(x)[order], counts, counts)
+        return self.last(torch.zeros_like(worked).index_copy(0, order, worked))  # type: ignore[no-any-return]
+
+
+def own(shard: Shard) -> Workload:
+    """Return a user's workload."""
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    module = Own()
+    return Workload(
+        module=module,
+        batches=[torch.randn(shard.batch_size, 8, generator=data) for _ in range(4)],
+        loss=lambda module, x: F.mse_loss(module(x), x.sum(1, keepdim=True)),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        experts=(module.experts,),
+    )
+
+
+class SlowExperts(OwnExperts):
+    """Experts one of which rests before it computes; which it is travels with the parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest_s = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.rest_s[SLOW_EXPERT] = SLOW_S
+
+    def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
+        time.sleep(float(self.rest_s.sum()))
+        return super().forward(tokens, counts, chosen)
+
+
+def with_a_slow_expert(shard: Shard) -> Workload:
+    """Return a user's workload one of whose experts takes longer than the others."""
+    workload = own(shard)
+    assert isinstance(workload.module, Own)
+    workload.module.experts = SlowExperts()
+    return replace(workload, experts=(workload.module.experts,))
+
+
+def with_a_busy_expert(shard: Shard) -> Workload:
+    """Return a user's workload most of whose tokens go to one expert."""
+    workload = own(shard)
+    for batch in cast(list[torch.Tensor], workload.batches):
+        batch[:-1, 0], batch[:-1, 1] = -1.0, 1.0
+    return workload
+
+
+def without_experts(shard: Shard) -> Workload:
+    """Return a user's workload that does not name its experts."""
+    workload = own(shard)
+    return Workload(workload.module, workload.batches, workload.loss)
+
+
+def make_cell(strategy: Expert | Mesh, world_size: int, workload: WorkloadSpec) -> Cell:
+    """Return an inspecting cell."""
+    return Cell(
+        suite="expert",
+        case="case",
+        strategy=strategy,
+        workload=workload,
+        scaling="strong",
+        world_size=world_size,
+        global_batch=SAMPLES,
+        rank_batch=SAMPLES // world_size,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="inspect",
+        steps=StepPlan(),
+    )
+
+
+def look(context: RankContext) -> dict[str, Any]:
+    """Verify a case as a launch does it; then trace two steps.
+
+    Returns:
+        ``verification``; ``alone``: for each layer what the bare model's router does with this
+        rank's first batch; ``load``: as the training recorded it; ``operations``: of one traced
+        step, in order; ``predicted``: by the law; ``axes``: the row's figures; ``experts``:
+        likewise; ``unmatched``: which operations were not found on all ranks of their group.
+    """
+    cell = context.cell
+    inspection = inspect(context)
+    by_one = routed_alone(context)
+    workload = fresh_workload(context)
+    training = build_training(workload, context)
+    feed = iter(workload.batches)
+    batches = [next(feed) for _ in range(3)]
+    training.step(batches[0])
+    launch = traced_launch(
+        context, training, batches[1:], collective_group(training, cell.world_size)
+    )
+    result = launch.result
+    trace = result.ranks[context.rank].trace
+    assert trace is not None
+    operations = [
+        (op.kind, op.num_bytes, op.axis, op.group_size)
+        for op in sorted(trace.operations, key=lambda op: op.start_ns)
+        if (op.group_size or 0) > 1
+    ]
+    predicted = [
+        (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(result)
+    ]
+    return {
+        "peak_bytes": peak_without_data(inspection.memory),
+        "verification": inspection.verification.model_dump(),
+        "alone": by_one,
+        "facts": training.facts,
+        "operations": operations,
+        "predicted": predicted,
+        "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
+        "experts": expert_figures([result]).model_dump(),  # type: ignore[union-attr]
+        "unmatched": [launch.matched.mismatch, launch.matched.num_alone],
+    }
+
+
+def routed_alone(context: RankContext) -> list[dict[str, list[int]]]:
+    """Return, for each layer of the bare model, how many tokens its experts have, and chose them.
+
+    Of this rank's first batch, with the parameters of the beginning.
+    """
+    workload = fresh_workload(context)
+    seen: list[dict[str, list[int]]] = []
+    for experts in workload.experts:
+        experts.register_forward_pre_hook(
+            lambda _, given: seen.append({"kept": given[1], "chosen": given[2]})
+        )
+    workload.loss(workload.module, first_batches(1, context)[0])
+    return seen
+
+
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
+    cell = make_cell(Expert(), world_size, TOP_2)
+    report: dict[str, Any] = {}
+    with joined(cell, rank, folder / f"store-{world_size}") as job:
+        for name, (strategy, workload) in cases(world_size).items():
+            here = make_cell(strategy, world_size, workload)
+            report[name] = look(RankContext(here, rank, rank, job.device, job.control))
+        bad = RankContext(make_cell(Expert(), world_size, NONE), rank, rank, job.device)
+        try:
+            build_training(fresh_workload(bad), bad)
+        except Unsupported as refused:
+            report["no experts"] = str(refused)
+    return report
+
+
+def peak_without_data(memory: Memory) -> int:
+    """Return the peak without the text, which is ten times as large as these models."""
+    assert memory.allocated_bytes is not None
+    return memory.allocated_bytes - (memory.data_bytes or 0)
+
+
+def run_shards(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Be rank 0 of every case, the other ranks not there; return the peaks of its memory."""
+    peaks = {}
+    for name, (strategy, workload) in cases(world_size).items():
+        cell = make_cell(strategy, world_size, workload)
+        with alone(cell) as job:
+            memory = train_watched(RankContext(cell, 0, 0, job.device), leave_gradients)
+        peaks[name] = peak_without_data(memory)
+    return peaks
+
+
+if __name__ == "__main__":
+    main(run_rank, run_shards)

@@ -1,0 +1,115 @@
+"""Ranks that train in every kind of pipeline, over gloo: run as a program by `test_pipelines`.
+
+Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked,
+and those of one world size train all cases one after the other. Each rank writes what it found to
+``<world size>-<rank>.json``.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.pipelining import PipelineStage
+
+from scalebench.costmodel.pipelines.orders import STYLES
+from scalebench.costmodel.pipelines.schedule import Action
+from scalebench.records.rank import Memory
+from scalebench.spec import Cell
+from scalebench.worker.inspection import verify
+from scalebench.worker.process.context import RankContext, joined
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies.pipelining.schedule import ask_torch
+from tests.integration.parallel.pipeline_cases import cases
+from tests.integration.programs import main
+
+done: list[str] = []
+"""Every pass that this rank's stages did, in order, since it was last emptied."""
+
+
+def noting(kind: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a stage's method that writes down what it is asked to do."""
+
+    def run(stage: Any, microbatch: int, *given: Any, **named: Any) -> Any:
+        whole = named.get("full_backward", True)
+        done.append(str(Action(stage.stage_index, kind if whole else "I", microbatch)))
+        return method(stage, microbatch, *given, **named)
+
+    return run
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Have all stages write down what they do."""
+    kept = {}
+    for kind, name in (
+        ("F", "forward_one_chunk"),
+        ("B", "backward_one_chunk"),
+        ("W", "backward_weight_one_chunk"),
+    ):
+        kept[name] = getattr(PipelineStage, name)
+        setattr(PipelineStage, name, noting(kind, kept[name]))
+    yield
+    for name, method in kept.items():
+        setattr(PipelineStage, name, method)
+
+
+class NoWatch:
+    """Stands in for the watch on memory, which costs a second for each case."""
+
+    memory = Memory()
+    module = optimizer = None
+
+    def stretch(self, *_: str, **__: bool) -> nullcontext[None]:
+        """Watch nothing."""
+        return nullcontext()
+
+
+verify.watch_memory = lambda _device: nullcontext(NoWatch())
+
+
+def train(cell: Cell, context: Any, rank: int) -> dict[str, Any]:
+    """Train a cell for a few steps and compare; return what came of it."""
+    done.clear()
+    try:
+        found = verify.inspect(RankContext(cell, rank, rank, context.device, context.control))
+    except Unsupported as refused:
+        return {"refused": str(refused)}
+    verification = found.verification.model_dump()
+    return verification | {"losses": found.losses}
+
+
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Train every case as one of the ranks."""
+    given = cases(world_size)
+    report: dict[str, Any] = {}
+    store = folder / f"store-{world_size}"
+    with joined(next(iter(given.values())), rank, store) as context, watched():
+        for name, cell in given.items():
+            report[name] = train(cell, context, rank)
+            if name in STYLES:
+                report[name]["done"] = done[: len(done) // 3]  # of the first of three steps
+    return report
+
+
+def orders() -> dict[str, Any]:
+    """Return the orders that torch has for schedules of many sizes; None: it refuses."""
+    found: dict[str, Any] = {}
+    for name, style in STYLES.items():
+        for p in (1, 2, 3, 4):
+            for m in (1, 2, 3, 4, 6, 8):
+                for v in {"one": (1,), "two": (2,), "any": (1, 2, 3)}[style.chunks]:
+                    key = f"{name} {p} {m} {v}"
+                    try:
+                        order = ask_torch(name, p, m, v)
+                        found[key] = [list(map(str, actions)) for actions in order.ranks]
+                    except Unsupported:
+                        found[key] = None
+    return found
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) / "orders.json").write_text(json.dumps(orders()))
+    main(run_rank)

@@ -1,0 +1,262 @@
+"""Ranks that train under every sharded strategy: run as a program by `test_sharded`.
+
+Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked, and
+those of one world size run all strategies one after the other: at two ranks their memory is
+counted, at more their results, traffic and traces are looked at. Each rank writes what it found to
+``<world size>-<rank>.json``: case → what `look` or `look_at_memory` returns.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import FileStore
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from scalebench import Shard, Workload
+from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
+from scalebench.costmodel.traffic import predict_traffic
+from scalebench.spec import Cell, Ddp, Fsdp, Fsdp1, Plain, StepPlan, Strategy, Zero1
+from scalebench.spec.presets import PRESETS, CustomTarget
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.verify import inspect
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import whole
+from scalebench.worker.strategies.data_parallel import PlainTraining
+from scalebench.worker.workloads.batches import concatenate
+from tests.integration.programs import main
+from tests.integration.traced_steps import traced_launch
+
+TIMEOUT_S = 60
+SAMPLES = 2
+"""Of a rank's batch."""
+NUM_STEPS = 4
+
+CASES: dict[str, Strategy] = {
+    "ddp": Ddp(),
+    "fsdp": Fsdp(),
+    "shard-grad-op": Fsdp(reshard_after_forward=False),
+    "no-shard": Fsdp(shard_size=1),
+    "hsdp": Fsdp(shard_size=2),
+    "by-size": Fsdp(min_num_params=600),
+    "prefetch": Fsdp(prefetch=2),
+    "bf16": Fsdp(param_dtype="bfloat16"),
+    "checkpointing": Fsdp(checkpointing=True),
+    "selective": Fsdp(checkpointing="selective"),
+    "fsdp1": Fsdp1(),
+    "fsdp1-shard-grad-op": Fsdp1(reshard_after_forward=False),
+    "zero1": Zero1(),
+    "ddp-fp16": Ddp(accumulate=2, autocast="float16"),
+    "fsdp-fp16": Fsdp(autocast="float16"),
+    "hsdp-fp16": Fsdp(shard_size=2, autocast="float16"),
+    "fsdp1-fp16": Fsdp1(autocast="float16"),
+    "zero1-fp16": Zero1(autocast="float16"),
+}
+OF_FOUR = ("fsdp", "hsdp", "hsdp-fp16", "fsdp1", "zero1")
+MEMORY = (
+    *((case, "gpt-tiny") for case in ("fsdp", "shard-grad-op", "fsdp1", "zero1")),
+    *((case, "gpt-mini") for case in ("fsdp", "zero1")),
+)
+"""Cases and workloads of which the memory is counted, at two ranks."""
+
+
+def cases(world_size: int) -> dict[str, Strategy]:
+    """Return what is looked at on three ranks, or on four, which can be two groups."""
+    return {
+        n: s for n, s in CASES.items() if (n in OF_FOUR if world_size == 4 else "hsdp" not in n)
+    }
+
+
+class Layer(nn.Module):
+    """A residual block whose widths no number of ranks divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(18)
+        self.mlp = nn.Sequential(nn.Linear(18, 35), nn.GELU(), nn.Linear(35, 18))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.mlp(self.norm(x))
+
+
+class Tied(nn.Module):
+    """Predicts the next of 37 words; embedding and output are one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(37, 18)
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.words(words)
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.linear(x, self.words.weight)
+
+
+def tied(shard: Shard) -> Workload:
+    """Return the model; gradient descent with momentum does not blow up rounding as Adam does."""
+    module = Tied()
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    batches = [torch.randint(37, (shard.batch_size, 9), generator=data) for _ in range(4)]
+    return Workload(
+        module=module,
+        batches=batches,
+        loss=next_word_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        blocks=tuple(module.layers),
+    )
+
+
+def next_word_loss(module: nn.Module, words: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy."""
+    return nn.functional.cross_entropy(module(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
+
+
+TIED = CustomTarget(
+    name=f"{__name__}:tied", module="tests.integration.parallel.sharded_ranks", function="tied"
+)
+
+
+def make_cell(strategy: Strategy, world_size: int, rank_batch: int, workload: Any) -> Cell:
+    """Return an inspecting cell."""
+    return Cell(
+        suite="sharded",
+        case="case",
+        strategy=strategy,
+        workload=workload,
+        scaling="weak",
+        world_size=world_size,
+        global_batch=rank_batch * world_size,
+        rank_batch=rank_batch,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="inspect",
+        steps=StepPlan(),
+    )
+
+
+def look(context: RankContext) -> dict[str, Any]:
+    """Verify a strategy as a launch does it; then train, and hold traffic and parameters.
+
+    Returns:
+        ``verification``; ``wire_bytes`` and ``predicted_wire_bytes`` of a step; ``not_apart``: why
+        waits could not be told; ``parameter_deviation``: the largest over the parameters after
+        several steps, relative to their norm; ``loss_scale``: see `LossScaler.history`.
+    """
+    cell = context.cell
+    verification = inspect(context).verification
+    workload = fresh_workload(context)
+    num_parameters = sum(p.numel() for p in workload.module.parameters())
+    training = build_training(workload, context)
+    batches = list(workload.batches)
+    for batch in batches[: NUM_STEPS - 2]:
+        training.step_done(batch)
+    # Other cases' groups are still there: where a strategy tells none, it has one.
+    known = {} if training.groups else {"default": cell.world_size}
+    launch = traced_launch(context, training, batches[NUM_STEPS - 2 : NUM_STEPS], known)
+    predicted = predict_traffic(
+        cell.strategy, num_parameters, cell.world_size, training.facts.get("group_elements")
+    )
+    assert predicted is not None
+    return {
+        "verification": verification.model_dump(),
+        "wire_bytes": launch.wire_bytes(context.rank),
+        "predicted_wire_bytes": predicted.total_bytes,
+        "not_apart": launch.not_apart,
+        "parameter_deviation": parameter_deviation(training, context),
+        "loss_scale": training.scaler and training.scaler.history(),
+    }
+
+
+def parameter_deviation(training: Any, context: RankContext) -> float:
+    """Train one process on the joined batches; return how far the ranks' parameters are from its.
+
+    The largest over the parameters, relative to the parameter's norm.
+    """
+    world_size = context.cell.world_size
+    shards = [replace(context.shard, rank=rank) for rank in range(world_size)]
+    streams = [tied(shard).batches for shard in shards]
+    plain = PlainTraining(Plain(), fresh_workload(context), context)
+    for parts in list(zip(*streams, strict=True))[:NUM_STEPS]:
+        plain.step(concatenate(parts))
+    expected = {name: p.detach() for name, p in plain.module.named_parameters()}
+    found = dict(full_parameters(training))
+    assert found.keys() == expected.keys()
+    ratios = [
+        float((found[name] - parameter).norm() / parameter.norm())
+        for name, parameter in expected.items()
+    ]
+    return max(ratios)
+
+
+def full_parameters(training: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all parameters, each gathered, by the name they have in the bare model."""
+    module = training.module
+    if isinstance(module, FullyShardedDataParallel):
+        with FullyShardedDataParallel.summon_full_params(module):
+            yield from ((name, p.detach().clone()) for name, p in module.named_parameters())
+        return
+    for name, parameter in module.named_parameters():
+        yield name.removeprefix("module."), whole(parameter.detach(), torch.device("cpu"))
+
+
+def look_at_memory(context: RankContext) -> dict[str, Any]:
+    """Return counted and predicted peak of a rank, and the largest group of parameters, bytes."""
+    cell = context.cell
+    alone = make_cell(Plain(), 1, cell.global_batch, cell.workload)
+    baseline = inspect(RankContext(alone, 0, 0, context.device)).memory
+    counted = inspect(context).memory
+    facts = build_training(fresh_workload(context), context).facts
+    predicted = predict_memory(
+        cell.strategy,
+        cell.workload.num_parameters,
+        cell.rank_batch,
+        "AdamW",
+        MeasuredBaseline(Plain(), cell.global_batch, baseline),
+        cell.world_size,
+        facts.get("group_elements"),
+    )
+    return {
+        "group_bytes": 4 * max(facts.get("group_elements") or [0]),
+        "counted": counted.model_dump(),
+        "predicted": vars(predicted) | {"unavailable": dict(predicted.unavailable)},
+        "total": predicted.total_bytes,
+        "plain_bytes": baseline.allocated_bytes,
+    }
+
+
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
+    timeout = timedelta(seconds=TIMEOUT_S)
+    store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    control = dist.new_group(backend="gloo", timeout=timeout)
+
+    def context_of(strategy: Strategy, rank_batch: int, workload: Any) -> RankContext:
+        cell = make_cell(strategy, world_size, rank_batch, workload)
+        return RankContext(cell, rank, rank, torch.device("cpu"), control)
+
+    report: dict[str, Any] = {"cases": {}, "memory": {}}
+    if world_size > 2:
+        for name, strategy in cases(world_size).items():
+            report["cases"][name] = look(context_of(strategy, SAMPLES, TIED))
+    else:
+        for name, workload in MEMORY:
+            rank_batch = 8 if workload == "gpt-tiny" else 1
+            context = context_of(CASES[name], rank_batch, PRESETS[workload])
+            report["memory"][f"{name} {workload}"] = look_at_memory(context)
+    dist.destroy_process_group()
+    return report
+
+
+if __name__ == "__main__":
+    main(run_rank)

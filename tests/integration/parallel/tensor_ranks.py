@@ -1,0 +1,283 @@
+"""Ranks that divide samples in groups, over gloo: run as a program by `test_tensor`.
+
+The ranks of one world size train all cases one after the other; each reports case → what `look`
+returns.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from scalebench import Shard, Workload
+from scalebench.analysis.budget import exposed_by_axis
+from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
+from scalebench.spec import Cell, Context, Grouped, Mesh, StepPlan, Tensor
+from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
+from scalebench.spec.workload import ContextPlan, TensorPlan
+from scalebench.worker.inspection.fit import train_watched
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.verify import inspect
+from scalebench.worker.measure.rounds import collective_group
+from scalebench.worker.process.context import RankContext, alone, joined
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies import build_training
+from tests.integration.programs import main
+from tests.integration.traced_steps import traced_launch
+
+SAMPLES = 8
+"""Of a step, all groups together."""
+
+GPT = GptShape(name="g", layers=2, heads=4, width=32, context=16, batch_size=SAMPLES)
+EVEN = MlpShape(name="even", layers=2, width=16, features=6, batch_size=SAMPLES)
+ODD = MlpShape(name="odd", layers=3, width=16, features=6, batch_size=SAMPLES)
+HERE = "tests.integration.parallel.tensor_ranks"
+OWN = CustomTarget(name="own", module=HERE, function="own")
+BADLY_NAMED = CustomTarget(name="badly", module=HERE, function="badly_named")
+
+CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
+    "gpt": (Tensor(), GPT),
+    "gpt, sequence": (Tensor(sequence=True), GPT),
+    "gpt, sequence and loss": (Tensor(sequence=True, loss=True), GPT),
+    "gpt, groups": (Tensor(size=2), GPT),
+    "mlp": (Tensor(), EVEN),
+    "mlp, odd": (Tensor(), ODD),
+    "mlp, groups": (Tensor(size=2), ODD),
+    "own, sequence and loss": (Tensor(sequence=True, loss=True), OWN),
+    "checkpointing": (Tensor(checkpointing=True), GPT),
+    "bf16": (Tensor(autocast=True), GPT),
+    "mesh, groups of replicas": (Mesh(data=2, tensor=2, sequence=True, loss=True), GPT),
+    "mesh, shards": (Mesh(shard=None, sequence=True, loss=True), GPT),
+    "mesh": (Mesh(shard=None, tensor=2), GPT),
+    "mesh, groups of shards, all": (
+        Mesh(shard=None, tensor=2, sequence=True, loss=True),
+        GPT,
+    ),
+    "ulysses": (Context(method="ulysses"), GPT),
+    "ring": (Context(method="ring"), GPT),
+    "ring, groups": (Context(size=2, method="ring"), GPT),
+    "ring, own": (Context(method="ring"), OWN),
+    "ring, checkpointing": (Context(method="ring", checkpointing=True), GPT),
+    "ring, selective checkpointing": (Context(method="ring", checkpointing="selective"), GPT),
+}
+
+OF_EIGHT: dict[str, tuple[Grouped, WorkloadSpec]] = {
+    "pipeline × shard × tensor": (
+        Mesh(pipeline=2, shard=2, tensor=2, microbatches=2, sequence=True, loss=True),
+        GPT,
+    ),
+    "data × shard × tensor": (Mesh(data=2, shard=2, tensor=2, sequence=True, loss=True), GPT),
+    "shard × context × tensor, other order": (
+        Mesh(
+            shard=2,
+            context=2,
+            tensor=2,
+            order=("tensor", "data", "context", "pipeline", "shard"),
+        ),
+        GPT,
+    ),
+    "pipeline × data × context": (
+        Mesh(
+            pipeline=2,
+            data=2,
+            context=2,
+            microbatches=2,
+            chunks=2,
+            schedule="interleaved-1f1b",
+        ),
+        GPT,
+    ),
+}
+IN_LINE = ("pipeline × shard × tensor", "pipeline × data × context")
+"""Stages wait for what others send: none can be run alone."""
+
+ALONE = ("mesh", "gpt", "gpt, sequence and loss", "mlp", "mlp, odd", "ulysses", "ring")
+
+
+def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:
+    """Return the cases of one world size; groups are for four ranks."""
+    if world_size == 8:
+        return OF_EIGHT
+    if world_size == 1:
+        return {name: CASES[name] for name in ALONE}
+    if world_size == 2:
+        return {
+            name: case for name, case in CASES.items() if "groups" not in name and name != "mesh"
+        }
+    wanted = ("gpt, sequence and loss", "ulysses", "ring")
+    return {name: case for name, case in CASES.items() if "groups" in name or name in wanted}
+
+
+class OwnAttention(nn.Module):
+    """The part of a user's model that sees more than one token."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class Own(nn.Module):
+    """A user's model: queries, keys and values apart, an output layer of its own, dropout none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(40, 16)
+        self.before = nn.LayerNorm(16)
+        self.q, self.k, self.v = (nn.Linear(16, 16, bias=False) for _ in range(3))
+        self.mix = OwnAttention()
+        self.joined = nn.Linear(16, 16, bias=False)
+        self.after = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 40)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.words(words)
+        seen = self.before(x)
+        q, k, v = (
+            one(seen).unflatten(-1, (-1, 4)).transpose(1, 2) for one in (self.q, self.k, self.v)
+        )
+        mixed = self.mix(q, k, v)
+        x = x + self.joined(mixed.transpose(1, 2).flatten(2))
+        return self.head(self.after(x))  # type: ignore[no-any-return]
+
+
+OWN_PLAN = TensorPlan(
+    modules={
+        "words": "vocabulary",
+        "before": "tokens",
+        "[qkv]": "columns",
+        "joined": "rows",
+        "after": "tokens",
+        "head": "output",
+    },
+    divisors={"heads": 4, "vocabulary": 40},
+    divides_logits=True,
+    sequence=8,
+)
+
+
+def own(shard: Shard) -> Workload:
+    """Return a user's workload; gradient descent does not blow up rounding as Adam does."""
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    words = [torch.randint(40, (shard.batch_size, 9), generator=data) for _ in range(4)]
+    return Workload(
+        module=Own(),
+        batches=[(some[:, :-1], some[:, 1:]) for some in words],
+        loss=next_word,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        tensor_plan=OWN_PLAN,
+        context_plan=ContextPlan(attention=("mix",), heads=4, sequence=8),
+    )
+
+
+def badly_named(shard: Shard) -> Workload:
+    """Return the workload with a plan for a layer that it does not have."""
+    workload = own(shard)
+    plan = TensorPlan({"words": "vocabulary", "haed": "output"})
+    return Workload(workload.module, workload.batches, workload.loss, tensor_plan=plan)
+
+
+def next_word(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Return the mean cross-entropy."""
+    words, following = batch
+    return nn.functional.cross_entropy(module(words).flatten(0, 1), following.flatten())
+
+
+def make_cell(strategy: Grouped, world_size: int, workload: WorkloadSpec) -> Cell:
+    """Return an inspecting cell."""
+    return Cell(
+        suite="tensor",
+        case="case",
+        strategy=strategy,
+        workload=workload,
+        scaling="strong",
+        world_size=world_size,
+        global_batch=SAMPLES,
+        rank_batch=SAMPLES // strategy.num_shards(world_size),
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="inspect",
+        steps=StepPlan(),
+    )
+
+
+def look(context: RankContext) -> dict[str, Any]:
+    """Verify a case as a launch does it; then trace two steps.
+
+    Returns:
+        ``verification``; ``operations``: of one traced step, sorted; ``predicted``: the same by the
+        law; ``axes``: the row's figures; ``exposed``: transfer and wait by
+        axis, seconds per step, and ``whole``: those of all axes together; ``not_apart``: why waits
+        could not be told.
+    """
+    cell = context.cell
+    inspection = inspect(context)
+    workload = fresh_workload(context)
+    training = build_training(workload, context)
+    feed = iter(workload.batches)
+    batches = [next(feed) for _ in range(3)]
+    training.step(batches[0])
+    launch = traced_launch(
+        context, training, batches[1:], collective_group(training, cell.world_size)
+    )
+    result = launch.result
+    trace = result.ranks[context.rank].trace
+    parts = launch.breakdowns[context.rank]
+    assert trace is not None
+    operations = [
+        (op.kind, op.num_bytes, op.axis, op.group_size)
+        for op in trace.operations
+        if (op.group_size or 0) > 1 and op.kind != "recv"
+    ]
+    predicted = [
+        ("send" if op.op == "send_recv_ring" else op.op, op.num_bytes, op.axis, op.num_ranks)
+        for op in predicted_operations(result, context.rank)
+    ]
+    return {
+        "verification": inspection.verification.model_dump(),
+        "peak_bytes": inspection.memory.allocated_bytes,
+        "operations": sorted(operations),
+        "predicted": sorted(predicted),
+        "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
+        "exposed": {
+            str(axis): [one.transfer_s, one.wait_s]
+            for axis, one in exposed_by_axis(launch, context.rank).items()
+        },
+        "whole": [parts.exposed_transfer_s, parts.wait_s],
+        "not_apart": launch.not_apart,
+        "facts": training.facts,
+        "inspected_facts": inspection.facts,
+    }
+
+
+def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Run all cases as one rank."""
+    cell = make_cell(Tensor(), world_size, GPT)
+    report: dict[str, Any] = {}
+    with joined(cell, rank, folder / f"store-{world_size}") as job:
+        for name, (strategy, workload) in cases(world_size).items():
+            here = make_cell(strategy, world_size, workload)
+            report[name] = look(RankContext(here, rank, rank, job.device, job.control))
+        bad = RankContext(make_cell(Tensor(), world_size, BADLY_NAMED), rank, rank, job.device)
+        try:
+            build_training(fresh_workload(bad), bad)
+        except Unsupported as refused:
+            report["badly named"] = str(refused)
+    return report
+
+
+def run_shards(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
+    """Be rank 0 of every case, the other ranks not there; return the peaks of its memory."""
+    peaks = {}
+    for name, (strategy, workload) in cases(world_size).items():
+        if name in IN_LINE:
+            continue
+        cell = make_cell(strategy, world_size, workload)
+        with alone(cell) as job:
+            memory = train_watched(RankContext(cell, 0, 0, job.device))
+        peaks[name] = memory.allocated_bytes
+    return peaks
+
+
+if __name__ == "__main__":
+    main(run_rank, run_shards)

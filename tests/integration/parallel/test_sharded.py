@@ -1,0 +1,191 @@
+"""Sharded training over real ranks: the result of one process, the bytes and memory of the laws.
+
+The model has tied weights, and dimensions that no number of ranks here divides.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from scalebench.records.files import with_checksum
+from tests.conftest import Scalebench
+from tests.integration.conftest import TRACED, row_of
+from tests.integration.parallel.sharded_ranks import MEMORY, cases
+from tests.integration.programs import Reports, reports_of
+
+FLAT = ("fsdp1", "fsdp1-shard-grad-op", "fsdp1-fp16")
+"""Cases that pad whole groups, by a few elements that the law leaves out."""
+
+EVERY = [(n, case) for n in (3, 4) for case in cases(n)]
+every_case = pytest.mark.parametrize(("world_size", "case"), EVERY)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found."""
+    return reports_of("parallel.sharded_ranks", tmp_path_factory.mktemp("sharded"), (2, 3, 4))
+
+
+@every_case
+def test_gradients_losses_and_parameters_are_those_of_one_process(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    found = [report["cases"][case] for report in reports[world_size]]
+    assert {one["verification"]["status"] for one in found} == {"verified"}
+    spoken = found[0]["verification"]
+    assert 0 < spoken["gradient_deviation"] < (0.05 if case == "bf16" else 5e-6)
+    allowed = 0.05 if case == "bf16" else 5e-3 if "fp16" in case else 5e-6
+    assert 0 < max(one["parameter_deviation"] for one in found) < allowed
+
+
+def test_all_ranks_skip_the_steps_whose_gradients_overflow(reports: Reports) -> None:
+    """At a scale of 65,536 this model's do: the scale is halved until they are finite."""
+    for n, case in EVERY:
+        scales = [report["cases"][case]["loss_scale"] for report in reports[n]]
+        assert scales == scales[:1] * n
+        if "fp16" not in case:
+            assert scales[0] is None
+            continue
+        steps, values = zip(*scales[0], strict=True)
+        assert steps == tuple(range(len(steps)))
+        assert len(steps) > 1 or case == "ddp-fp16"  # half of a batch at a time has half of them
+        assert values == tuple(65536 / 2**step for step in steps)
+
+
+@every_case
+def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -> None:
+    found = [report["cases"][case] for report in reports[world_size]]
+    for one in found:
+        allowed = 0.05 if case in FLAT else 1e-9
+        flag = 6 if "fp16" in case else 0  # whether a gradient is infinite: bytes to all ranks
+        predicted = pytest.approx(one["predicted_wire_bytes"], rel=allowed, abs=flag)
+        assert one["wire_bytes"] == predicted
+        assert "not found on all ranks" not in (one["not_apart"] or "")
+        assert "do not show" not in (one["not_apart"] or "")
+
+
+def test_sharding_costs_the_traffic_that_it_is_known_for(reports: Reports) -> None:
+    """Resharding sends half as much again as an all-reduce, but for the root; bfloat16 less."""
+    sent = {name: one["wire_bytes"] for name, one in reports[3][0]["cases"].items()}
+    assert 1.3 < sent["fsdp"] / sent["ddp"] < 1.6
+    assert sent["no-shard"] == sent["ddp"]
+    assert 1.0 <= sent["shard-grad-op"] / sent["ddp"] < 1.1  # what is above 1 is padding
+    assert sent["zero1"] == pytest.approx(1.5 * sent["ddp"])
+    assert sent["bf16"] < 0.7 * sent["fsdp"]
+    of_four = reports[4][0]["cases"]
+    assert of_four["hsdp"]["wire_bytes"] < of_four["fsdp"]["wire_bytes"]
+
+
+@pytest.mark.parametrize(("case", "workload"), MEMORY)
+def test_memory_is_as_predicted(reports: Reports, case: str, workload: str) -> None:
+    """gpt-tiny: activations are most; gpt-mini with a sample per rank: the model's state is.
+
+    On a busy machine a group of gathered parameters may be held longer than it is needed.
+    """
+    for report in reports[2]:
+        found = report["memory"][f"{case} {workload}"]
+        counted, predicted = found["counted"], found["predicted"]
+        peak = counted["allocated_bytes"]
+        assert 0.95 * peak - found["group_bytes"] <= found["total"] <= 1.05 * peak
+        assert predicted["parameters_bytes"] == pytest.approx(counted["parameters_bytes"], rel=0.01)
+        assert predicted["optimizer_bytes"] == pytest.approx(counted["optimizer_bytes"], rel=0.02)
+        assert counted["allocated_bytes"] < 0.9 * found["plain_bytes"]
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not(
+    scalebench: Scalebench, project: Path
+) -> None:
+    done = scalebench(
+        *("run", "fsdp", "-k", "plain", "--gpus", "1", "--max-batch", "--memory-limit", "16MB"),
+        *("--quick", "--steps", "4", "--no-trace", "--no-report", "--out", "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    limit = 16_000_000
+    row = row_of(project / "r", "plain", 1)
+    told = re.findall(r"plain, N = 1: (\d+) samples.* fit, (\d+) do not", done.stdout)
+    fits, fails = map(int, told[0])
+    assert (row["rank_batch"], row["global_batch"]) == (fits, fits)
+    (found,) = json.loads((project / "r" / "summary.json").read_text())["largest_batches"]
+    place = {"suite": "fsdp", "case": "plain", "world_size": 1}
+    assert found == {**place, "fits": fits, "too_large": fails}
+    # What another sample takes is known from the peak: the limit lies between the two batches.
+    assert 0.85 * limit < row["peak_memory_bytes"] <= limit
+    per_sample = row["memory"]["activations_bytes"] / fits
+    assert row["peak_memory_bytes"] + (fails - fits) * per_sample > limit
+    assert row["scaling"] == "weak" and row["correctness"]["status"] == "reference"
+
+
+def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(
+    scalebench: Scalebench, project: Path
+) -> None:
+    cases = "zero1 or fsdp-shard"
+    done = scalebench("run", "fsdp", "-k", cases, "--gpus", "1,2", *TRACED, "--out", "r")
+    assert done.returncode == 0, done.stderr
+    done = scalebench("project", "r", "--gpus", "2,8,64", "--measure-shard", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {(row["case"], row["world_size"]): row for row in json.loads(done.stdout)["rows"]}
+    for case in ("zero1", "fsdp-shard-grad-op"):
+        shares = {n: rows[case, n]["share"] for n in (2, 8)}
+        really = row_of(project / "r", case, 2)["peak_memory_bytes"]
+        assert shares[2]["peak_memory_bytes"] == pytest.approx(really, rel=0.02)
+        assert shares[8]["peak_memory_bytes"] < 0.8 * shares[2]["peak_memory_bytes"]
+        for n, share in shares.items():
+            row = rows[case, n]
+            computing = row["step_s"] - row["exposed_transfer_s"]
+            assert computing == pytest.approx(share["step_s"])
+        assert "no sample for each of 64 ranks" in rows[case, 64]["reason"]
+
+    # Made by another torch, it says nothing.
+    written = project / "r" / "run.json"
+    run = json.loads(written.read_text())
+    run["environment"]["torch"] = "1.0"
+    del run["sha256"]
+    written.write_text(with_checksum(json.dumps(run)))
+    done = scalebench("project", "r", "--gpus", "8", "--measure-shard")
+    assert done.returncode == 5
+    assert "was made with a different torch: a shard measured here says nothing" in done.stderr
+
+
+OVERFLOWING = """
+from itertools import count
+
+import torch
+from scalebench import Workload
+
+CALLS = count(1)
+
+def loss(module, batch):
+    x, y = batch
+    return torch.nn.functional.mse_loss(module(x), y) * (1e9 if next(CALLS) % 40 == 0 else 1)
+
+def workload(shard):
+    data = torch.Generator().manual_seed(shard.rank)
+    x = torch.randn(shard.batch_size, 8, generator=data)
+    return Workload(module=torch.nn.Linear(8, 1), batches=[(x, x[:, :1])], loss=loss)
+"""
+
+
+def test_skipped_steps_are_counted_and_are_no_progress(
+    scalebench: Scalebench, project: Path
+) -> None:
+    (project / "overflowing.py").write_text(OVERFLOWING)
+    done = scalebench(
+        *("run", "ddp", "-k", "ddp and not bucket and not accumulate", "--gpus", "1,2"),
+        *("--workload", "overflowing:workload", "--batch-size", "8", "--dtype", "float16"),
+        *("--steps", "60", "--quick", "--no-trace", "--no-report", "--out", "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    for case, n in (("plain", 1), ("ddp", 1), ("ddp", 2)):
+        row = row_of(project / "r", case, n)
+        assert row["correctness"]["status"] == ("reference" if case == "plain" else "verified")
+        skipped = row["num_skipped_steps"]
+        assert 1 <= skipped <= 3
+        assert f"skipped steps: {skipped} of 60 clean steps" in row["stamps"]
+        values = [scale for _, scale in row["loss_scale"]]
+        assert values == [65536 / 2**k for k in range(len(values))] and len(values) > skipped
+        if n == 1:  # the job's steps are the rank's own
+            (launch,) = row["samples"]
+            mean_s = sum(launch["step_s"]) / 60
+            assert row["step_s"]["value"] == pytest.approx(mean_s * 60 / (60 - skipped))

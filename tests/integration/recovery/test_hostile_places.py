@@ -1,0 +1,308 @@
+"""Places that are hard to run in: no room, no network, no home, a clock that is set back."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scalebench.cgroups import own_hierarchy
+from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
+from scalebench.records.files import read_text
+from scalebench.records.paths import RunPaths
+from tests.conftest import PATIENCE_S, Scalebench
+from tests.integration.conftest import complaint, row_of
+
+Start = Callable[..., "subprocess.Popen[str]"]
+RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--no-trace", "--batch-size", "16")
+SECRET = "hunter2-do-not-tell"
+
+
+def mount(folder: Path, *options: str) -> None:
+    """Mount a small disk, or skip."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", *options, "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk here: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 40 MB."""
+    folder = tmp_path / "small"
+    mount(folder, "-o", "size=40m")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def wait_for_cells(folder: Path, count: int, process: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + PATIENCE_S
+    while len(RunPaths(folder).stored_cells()) < count:
+        assert time.monotonic() < end and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("fault", ["full", "removed"])
+def test_a_disk_that_is_lost_during_a_run(
+    start_scalebench: Start, project: Path, troubled: None, small_disk: Path, fault: str
+) -> None:
+    out = small_disk / "r"
+    flags = ("--workload", "troubled:slow", "--steps", "20", "--repeats", "3", "--no-report")
+    process = start_scalebench(*RUN, *flags, "--out", str(out))
+    wait_for_cells(out, 2, process)
+    if fault == "removed":
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(out, ignore_errors=True)
+        stored = set()
+    else:
+        with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError):
+            while True:
+                filler.write(bytes(1 << 16))
+                filler.flush()
+        stored = RunPaths(out).stored_cells().keys()
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 5, stderr
+    assert "Traceback" not in stderr
+    assert "can no longer be written" in stderr
+    rest = json.loads(stdout)
+    kept = RunPaths(out).stored_cells().keys()
+    assert stored <= kept
+    beyond = {".".join(map(str, _name(result["cell"]))) for result in rest["results"]}
+    if fault == "removed":
+        assert len(beyond) >= 2  # what was stored before went with the folder: it is told again
+    assert not beyond & kept
+    done = {row["case"] for row in rest["summary"]["rows"]}
+    assert "plain" in done
+
+
+def _name(cell: dict[str, object]) -> tuple[object, ...]:
+    tail = "inspect" if cell["purpose"] == "inspect" else f"r{cell['repeat']}"
+    return cell["suite"], cell["case"], f"n{cell['world_size']}", tail
+
+
+def test_a_disk_that_is_read_only_is_told_before_training(
+    scalebench: Scalebench, tmp_path: Path
+) -> None:
+    folder = tmp_path / "frozen"
+    mount(folder, "-o", "ro")
+    try:
+        line = complaint(scalebench("run", "ddp", "--out", str(folder / "r")), code=5)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    assert "Read-only file system" in line
+
+
+# A network namespace that has loopback only, /dev/shm of 64 MB, Python's folder read-only.
+BARE = """
+set -e
+ip link set lo up
+mount -t tmpfs -o size=64m tmpfs /dev/shm
+mount --bind "$1" "$1"
+mount -o remount,bind,ro "$1"
+shift
+exec "$@"
+"""
+
+
+def false_wall_clock(folder: Path) -> Path | None:
+    """Return a library that sets the wall clock of a process back; None: there is no compiler."""
+    source, library = Path(__file__).with_name("set_back.c"), folder / "set_back.so"
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
+
+
+@pytest.fixture
+def one_core() -> Iterator[list[str]]:
+    """Words before a command that keep it within one core: a cgroup's quota, else one processor."""
+    try:
+        hierarchy = cpu_hierarchy()
+        group = hierarchy.own / f"scalebench-test-{os.getpid()}"
+        group.mkdir()
+    except (NoQuota, OSError):
+        yield ["taskset", "-c", "0"]
+        return
+    try:
+        if hierarchy.version == 1:
+            (group / "cpu.cfs_quota_us").write_text("100000")
+            (group / "cpu.cfs_period_us").write_text("100000")
+        else:
+            (group / "cpu.max").write_text("100000 100000")
+        enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
+        yield ["sh", "-c", enter, "sh"]
+    except OSError:  # version 2, and the controller is not handed on
+        yield ["taskset", "-c", "0"]
+    finally:
+        group.rmdir()
+
+
+def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> None:
+    script = "from scalebench.machine import num_cores; print(num_cores())"
+    done = subprocess.run(
+        [*one_core, sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n"
+
+
+def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
+    project: Path, troubled: None, tmp_path: Path, one_core: list[str]
+) -> None:
+    """All at once, in one run, with secrets in the environment."""
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("needs root and unshare")
+    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME")}
+    environment |= dict.fromkeys(("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "NCCL_AUTH_KEY"), SECRET)
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "TORCH_HUB_PASSWORD": SECRET}
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    false_clock = false_wall_clock(tmp_path)
+    if false_clock is not None:
+        environment |= {"LD_PRELOAD": str(false_clock), "WALL_CLOCK_OFFSET_FILE": str(clock)}
+    process = subprocess.Popen(
+        [
+            *one_core,
+            *("unshare", "--net", "--mount", "sh", "-c", BARE, "sh", sys.prefix),
+            *(sys.executable, "-m", "scalebench", *RUN),
+            *("--workload", "troubled:slow", "--steps", "10", "--quick", "--no-report"),
+            *("--out", "r", "--anonymise"),
+        ],
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    began = time.monotonic()
+    wait_for_cells(project / "r", 2, process)
+    clock.write_text("-3600")  # an hour back, while it is running
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    took = time.monotonic() - began
+    if "mount" in stderr and process.returncode != 0:
+        pytest.skip(f"cannot mount here: {stderr}")
+    assert process.returncode == 0, stderr
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert row["status"] == "ok" and row["oversubscribed"] is True
+    assert 0.05 < row["step_s"]["value"] < took
+    started = []
+    for path in RunPaths(project / "r").stored_cells().values():
+        cell = json.loads(read_text(path))
+        started.append(cell["started"])
+        assert 0 < cell["wall_s"] < took
+        assert all(0.04 < step < took for rank in cell["ranks"] for step in rank["step_s"])
+    if false_clock is not None:
+        assert max(started)[:13] != min(started)[:13], "the clock was not set back"
+    _no_secret_and_no_name_in(project / "r")
+    assert SECRET not in stdout + stderr
+
+
+def _no_secret_and_no_name_in(run: Path) -> None:
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert len(files) > 8
+    for path in files:
+        content = read_text(path).encode() if path.suffix == ".gz" else path.read_bytes()
+        assert SECRET.encode() not in content, path
+        assert str(run.parent).encode() not in content, path
+        assert b'"' + os.uname().nodename.encode() + b'"' not in content, path
+    assert oct(run.stat().st_mode & 0o777) == "0o700"
+
+
+@pytest.fixture
+def little_memory() -> Iterator[list[str]]:
+    """Words before a command that keep it within a cgroup with 800 MB of memory."""
+    hierarchy = own_hierarchy("memory")
+    if hierarchy is None:
+        pytest.skip("no cgroup limits memory here")
+    group = hierarchy.top / f"scalebench-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a group with a limit of memory here: {error}")
+    limit = group / ("memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes")
+    enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
+    try:
+        if not limit.exists():
+            pytest.skip("the controller of memory is not handed on to new groups here")
+        limit.write_text("800000000")
+        yield ["sh", "-c", enter, "sh"]
+    finally:
+        group.rmdir()
+
+
+def test_a_script_that_the_cgroup_kills_is_out_of_memory(
+    start_scalebench: Start, project: Path, little_memory: list[str]
+) -> None:
+    (project / "hungry.py").write_text("whole = bytearray(1 << 30)\n")
+    flags = ("--gpus", "1", "--quick", "--no-report", "--out", "r")
+    process = start_scalebench("run", *flags, "--", "hungry.py", before=little_memory)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 4, stderr
+    row = row_of(project / "r", "script", 1)
+    assert row["status"] == "oom", row["reason"]
+    assert "rank 0: hungry.py was killed by SIGKILL: the kernel's out-of-mem" in row["reason"]
+    assert "a cgroup's limit is 800 MB" in row["reason"]
+
+
+FORKS_RANKS = """
+from pathlib import Path
+from scalebench.launch.zygote_client import ZygoteClient
+client = ZygoteClient(Path("log"), {}, "hungry")
+try:
+    client.wait_until_ready()
+except Exception as error:
+    print(error)
+finally:
+    client.close()
+"""
+
+
+def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(
+    project: Path, little_memory: list[str]
+) -> None:
+    (project / "hungry.py").write_text("whole = bytearray(1 << 30)\n")
+    command = [*little_memory, sys.executable, "-c", FORKS_RANKS]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S)
+    told = "The process that starts the ranks was killed by SIGKILL: the kernel's out-of-memory"
+    assert told in done.stdout, done.stderr
+    assert "import torch" not in done.stdout
+
+
+def test_no_pickle_is_read_from_a_run() -> None:
+    """Checkpoints alone are read by torch, and that as tensors only; dumps without any name."""
+    package = Path(__file__).parents[3] / "scalebench"
+    plain = package / "trace" / "dumps" / "flight_recorder.py"
+    assert not re.search(r"pickle\.(load|loads)\(", plain.read_text())
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        loads = text.count("torch.load(")
+        assert "import pickle" not in text or path == plain, path
+        assert loads == len(re.findall(r"torch\.load\([^\n]*weights_only=True\)", text)), path
+        assert not loads or path.is_relative_to(package / "worker" / "checkpoints"), path
+        assert "shell=True" not in text and "os.system(" not in text, path
+
+
+def test_no_module_of_the_current_folder_is_executed_unasked(tmp_path: Path) -> None:
+    """As the installed command runs: without this folder on its path, and so are its ranks."""
+    for name in ("json", "torch", "numpy", "socket"):
+        (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n")
+    script = "from scalebench.cli import main; main(['list'])"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("ran-*"))

@@ -1,0 +1,673 @@
+"""Users' own scripts, unmodified: real processes, from the command to the table."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from scalebench.analysis.attribution import attribute
+from scalebench.analysis.run import load_run
+from scalebench.records.files import read_text
+from scalebench.records.paths import RunPaths
+from scalebench.trace.breakdown import Breakdown, break_down
+from tests.conftest import PATIENCE_S, Scalebench
+from tests.forks import FRESH, ROOT, forks
+from tests.integration.conftest import row_of, summary_of
+
+SCRIPTS = Path(__file__).parent
+CASE = "script"
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def scalebench(scalebench: Scalebench) -> Scalebench:
+    """Run the command: of scripts that train rightly, all but one, no check finds fault."""
+
+    def called(*words: str, **named: Any) -> subprocess.CompletedProcess[str]:
+        done = scalebench(*words, **named)
+        assert "checked.py" in words or "CHECK:" not in done.stdout
+        return done
+
+    return called
+
+
+@pytest.fixture
+def run(scalebench: Scalebench, project: Path) -> Run:
+    """Run a script at N=1 and N=2, once each, and return the run's folder."""
+
+    def run_script(name: str, *arguments: str, options: tuple[str, ...] = ()) -> Path:
+        shutil.copy(SCRIPTS / name, project)
+        out = project / "run"
+        flags = ("--quick", "--gpus", "1,2", "--out", str(out), *options)
+        done = scalebench("run", *flags, "--", name, *arguments)
+        assert done.returncode == 0, done.stderr
+        (project / "table").write_text(done.stdout)
+        return out
+
+    return run_script
+
+
+def printed(run: Path, suite: str, n: int, rank: int, name: str) -> Any:
+    """Return what a rank has printed behind a word of its own."""
+    log = (run / "logs" / f"{suite}.{CASE}.n{n}.r0" / f"rank{rank}.log").read_text()
+    (line,) = re.findall(rf"^{name} (.*)$", log, re.M)
+    return json.loads(line)
+
+
+def record(run: Path, suite: str, n: int) -> dict[str, Any]:
+    """Return the stored launch of a script on n ranks."""
+    return dict(json.loads(read_text(RunPaths(run).cell(f"{suite}.{CASE}.n{n}.r0"))))
+
+
+def parts_sum_to_the_step(row: dict[str, Any]) -> bool:
+    """Tell whether a row has a loss budget whose parts sum."""
+    budget = row["budget"]
+    names = [name for name in budget if name.endswith("_s") and name not in ("measured_s",)]
+    seconds = [budget[name] for name in names if isinstance(budget[name], float)]
+    clock = budget.get("clock_bound_s") or 0.0
+    return abs(sum(seconds) - clock - budget["measured_s"]) < 1e-6
+
+
+TOLERANCE = 0.05
+"""Of a planted time."""
+
+
+def is_planted(found_s: NDArray[np.float64], planted_s: NDArray[np.float64], what: str) -> None:
+    """Assert that a time is what was planted in the same steps, one number for each step.
+
+    Where it scatters by more than the tolerance, the machine is too busy to tell: skip.
+    """
+    over_s = found_s - planted_s
+    limit_s = TOLERANCE * float(np.median(planted_s))
+    middle_s = float(np.median(over_s))
+    told = f"{what}: {middle_s * 1e3:+.2f} ms beside {limit_s * 1e3:.2f} ms allowed: {over_s * 1e3}"
+    if abs(middle_s) <= limit_s:
+        return
+    if float(np.subtract(*np.percentile(over_s, [75, 25]))) / 2 > limit_s:
+        pytest.skip(f"inconclusive: {told}")
+    pytest.fail(told)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a script's interpreter started afresh, as a user's is."""
+    monkeypatch.setenv(FRESH, "1")
+
+
+@pytest.mark.timed
+@pytest.mark.usefixtures("fresh")
+def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: Scalebench) -> None:
+    """Its own clock, next to the optimizer's call, must say what the hook's marks say."""
+    for name in ("plain_ddp.py", "delayed_loading.py"):
+        shutil.copy(SCRIPTS / name, project)
+    out = project / "run"
+    flags = ("--gpus", "1,2", "--repeats", "1", "--out", str(out))
+    done = scalebench("run", "./delayed_loading.py", *flags)
+    assert done.returncode == 0, done.stderr
+    for n in (1, 2):
+        stored = record(out, "plain-ddp", n)
+        for rank in stored["ranks"]:
+            own = printed(out, "plain-ddp", n, rank["rank"], "OWN")
+            assert len(rank["step_s"]) == len(own)
+            clean = [b for b in rank["blocks"] if b["phase"] == "clean"]
+            steps = [i for b in clean for i in range(b["first"] + 1, b["first"] + b["count"])]
+            by_script = median(own[i] - own[i - 1] for i in steps)
+            apart = median(rank["step_s"][i] - (own[i] - own[i - 1]) for i in steps)
+            assert abs(apart) < 0.02 * by_script
+            # As torchrun leaves it; ranks of suites are pinned and in another class.
+            here = [os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))]
+            assert printed(out, "plain-ddp", n, rank["rank"], "SCHEDULED") == here
+            assert [rank["facts"]["scheduling_class"], rank["facts"]["affinity"]] == [
+                "default",
+                here[1],
+            ]
+    sessions = {printed(out, "plain-ddp", 2, rank, "SESSION") for rank in range(2)}
+    assert len(sessions) == 2 and os.getsid(0) not in sessions  # as torchrun starts its ranks
+    row = row_of(out, CASE, 2)
+    assert (row["global_batch"], row["rank_batch"], row["scaling"]) == (32, 16, "weak")
+    assert row["throughput"]["value"] == pytest.approx(32 / row["step_s"]["value"])
+    assert row["backend"] == "gloo"
+    assert row["correctness"]["status"] == "unverified"
+    assert parts_sum_to_the_step(row)
+    # DDP asks for its buckets on one rank, too: the step on two is predicted from there.
+    assert row["predicted_step_s"] > 0 and row["prediction_error"] is not None
+    assert {op["op"] for op in row["prediction"]["operations"]} == {"all_reduce"}
+    assert json.loads((out / "link-profile.json").read_text())["fits"]
+    projected = scalebench("project", str(out), "--gpus", "8", "--json")
+    assert projected.returncode == 0, projected.stderr
+    assert "the same arguments at every N; what its ranks are seen to do" in " ".join(
+        done.stdout.split()
+    )
+    assert "unverified" in done.stdout
+    assert (out / "report.html").stat().st_size > 10_000
+    # The sleep in rank 1's loading is rank 1's data stall, and rank 0 waits for it.
+    launch = attribute(load_run(out).results[f"plain-ddp.{CASE}.n2.r0"])
+    assert launch is not None
+    slept = printed(out, "plain-ddp", 2, 1, "SLEPT")
+    blocks = [b for b in launch.result.ranks[0].blocks if b.phase == "traced"]
+    traced = [i for b in blocks for i in range(b.first + 1, b.first + b.count)]
+    planted_s = np.array([slept[i] for i in traced])
+    assert len(traced) >= 8 and min(planted_s) >= 0.05
+
+    def each_step(rank: int) -> list[Breakdown]:
+        own = launch.traces[rank], launch.waiting.get(rank)
+        return [break_down(rank, *own, [index]) for index in range(len(traced))]
+
+    first, second = each_step(0), each_step(1)
+    assert max(one.data_stall_s for one in first) < 0.5 * median(planted_s)
+    assert max(one.wait_s for one in second) < 0.5 * median(planted_s)
+    is_planted(np.array([one.data_stall_s for one in second]), planted_s, "data stall")
+    is_planted(np.array([one.wait_s for one in first]), planted_s, "wait")
+    # What the row says is the mean over the typical of these steps.
+    ranks = row["budget"]["ranks"]
+    typical = launch.typical_steps
+    stalls_s = np.mean([second[i].data_stall_s for i in typical])
+    assert stalls_s == pytest.approx(planted_s[typical].mean(), rel=2 * TOLERANCE)
+    assert ranks[1]["data_stall_s"] == pytest.approx(stalls_s, rel=0.01)
+    assert ranks[0]["wait_s"] == pytest.approx(
+        np.mean([first[i].wait_s for i in typical]), rel=0.01
+    )
+
+
+@pytest.mark.usefixtures("fresh")
+def test_microbatches_are_one_step_and_add_up(run: Run) -> None:
+    out = run("accumulate.py", options=("--no-report",))
+    for n in (1, 2):
+        for rank in record(out, "accumulate", n)["ranks"]:
+            assert len(rank["step_s"]) == printed(out, "accumulate", n, rank["rank"], "STEPS")
+            assert rank["samples_per_step"] == 32
+            assert rank["tokens_per_sample"] == 32
+            assert rank["facts"]["microbatches"] == 4
+    row = row_of(out, CASE, 2)
+    seen = row["script"]
+    lines = (SCRIPTS / "accumulate.py").read_text().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if ".item()" in text)
+    (place,) = seen["host_waits"]["places"]
+    assert (place["file"], place["line"], place["call"]) == ("accumulate.py", line, ".item()")
+    assert seen["host_waits"]["per_step"] == pytest.approx(1.0)
+    assert row["wrappers"][0]["unused_bytes"] == 0
+    assert 0 < seen["unused_search_s"] < row["step_s"]["value"]
+    assert seen["loader"]["num_workers"] == 0
+    assert [(one["name"], one["ranks"]) for one in seen["groups"]] == [("world", 2)]
+    assert row["global_batch"] == 64
+    assert row["tokens_per_s"]["value"] == pytest.approx(32 * row["throughput"]["value"])
+
+
+def test_two_optimizers_make_a_step_together(run: Run) -> None:
+    out = run("gan.py", options=("--no-report",))
+    for n in (1, 2):
+        for rank in record(out, "gan", n)["ranks"]:
+            assert len(rank["step_s"]) == printed(out, "gan", n, rank["rank"], "STEPS")
+            assert rank["facts"]["calls_per_step"] == 2
+            assert rank["samples_per_step"] == 16
+    assert parts_sum_to_the_step(row_of(out, CASE, 2))
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("kind", ["loader", "rollouts"])
+def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(
+    run: Run, project: Path, kind: str
+) -> None:
+    """Bursts of a loader; play before every eighth update and averaging after every sixteenth."""
+    out = run("unequal.py", kind, options=("--no-report",))
+    for n in (1, 2):
+        row = row_of(out, CASE, n)
+        own_s = printed(out, "unequal", n, 0, "MEAN")
+        assert row["step_s"]["value"] == pytest.approx(own_s, rel=0.1)
+        if kind == "rollouts":  # the bursts of workers drift apart
+            assert row["typical_step_s"]["value"] < 0.7 * own_s
+            assert "steps differ" in row["stamps"]
+    assert row_of(out, CASE, 2)["efficiency"]["value"] == pytest.approx(1, abs=0.1)
+    assert kind == "loader" or row["comm_s"]["value"] > 0  # in one traced step of 16
+    assert kind == "loader" or "in the mean, which all numbers rest on" in " ".join(
+        (project / "table").read_text().split()
+    )
+
+
+@pytest.mark.timed
+def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
+    out = run("evaluates.py", "--into", "{run_dir}", options=("--steps", "50", "--no-report"))
+    stored = record(out, "evaluates", 2)
+    evaluated = printed(out, "evaluates", 2, 0, "EVALUATED")
+    num_steps = printed(out, "evaluates", 2, 0, "STEPS")
+    own = stored["ranks"][0]
+    assert len(own["step_s"]) == num_steps
+    gaps = {gap["step"]: gap["seconds"] for gap in own["gaps"]}
+    last = max(b["first"] + b["count"] for b in own["blocks"] if b["phase"] == "clean")
+    for gap in own["gaps"]:
+        if gap["step"] in evaluated and gap["step"] < last:
+            assert gap["evaluation_s"] > 0.15 and gap["checkpoint_s"] > 0
+    for step in evaluated:  # made between its 20th step and the next, which is number 20
+        if step < last:
+            assert 0.2 < gaps[step] < 2
+    row = row_of(out, CASE, 2)
+    assert row["step_s"]["value"] < 0.1
+    assert row["outside_step"]["largest"][0]["step"] in evaluated
+    assert row["outside_step"]["largest"][0]["kind"] == "evaluation"
+    assert "outside of the steps" in (project / "table").read_text()
+
+
+def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(
+    run: Run, scalebench: Scalebench
+) -> None:
+    out = run("evaluates.py", "--fsdp", options=("--no-report",))
+    row = row_of(out, CASE, 2)
+    assert parts_sum_to_the_step(row)
+    kinds = {figures["kind"] for figures in row["communication"]}
+    assert {"all_gather", "reduce_scatter"} <= kinds
+    # On one rank it sends nothing: larger sizes are predicted from this row, and it is no test.
+    assert row["predicted_step_s"] is None
+    assert "would be no test" in row["unavailable"]["prediction"]
+    assert "start from N=2" in row_of(out, CASE, 1)["unavailable"]["prediction"]
+    fits = json.loads((out / "link-profile.json").read_text())["fits"]
+    assert {fit["op"] for fit in fits} == {"all_gather", "reduce_scatter"}
+    projected = scalebench("project", str(out), "--gpus", "8", "--json")
+    assert projected.returncode == 0, projected.stderr
+    (eight,) = json.loads(projected.stdout)["rows"]
+    assert eight["exposed_transfer_s"] > 0 and eight["global_batch"] == 128
+    assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
+
+
+def test_a_rank_that_fails_is_named_with_its_own_traceback(
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
+    first = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    monkeypatch.setenv("PATH", first)
+    done = scalebench("run", *flags, "--", "python", "-u", "troubled_script.py", "fails")
+    assert done.returncode == 4, done.stderr
+    row = row_of(project / "run", CASE, 2)
+    assert row["reason"] == "rank 1: RuntimeError: a trouble of its own"
+    told = record(project / "run", "troubled-script", 2)["failure"]["traceback"]
+    assert "in train" in told
+    assert "runpy" not in told and "attach" not in told
+
+
+def test_a_script_that_ends_early_is_measured_and_marked(
+    scalebench: Scalebench, project: Path
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "-m", "troubled_script", "short")
+    assert done.returncode == 0, done.stderr
+    for row in summary_of(project / "run")["rows"]:
+        assert "ended early: after 16 steps" in row["stamps"]
+        assert "samples not counted" in row["stamps"]
+        assert row["throughput"]["value"] == pytest.approx(1 / row["step_s"]["value"])
+    assert "steps" in done.stdout and "ended early" in done.stdout
+    assert "every launch writes rank0.txt: what one" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "told"),
+    [
+        (
+            "never-steps",
+            2,
+            "training step. It ended by itself and printed last: nothing to train",
+        ),
+        ("by-hand", 2, "made 4096 backward passes and no training step that scalebench sees"),
+        ("too-short", 2, "ended after 2 training steps, and at least 4 are needed"),
+        ("nests", 2, "the script starts torchrun, which starts ranks as well"),
+        ("spawns", 2, r"starts its own processes with torch.multiprocessing.spawn"),
+        ("catches-exit", 0, "measured on one rank only"),
+    ],
+)
+def test_a_trouble_is_told_in_one_line(
+    scalebench: Scalebench, project: Path, trouble: str, code: int, told: str
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "1", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "troubled_script.py", trouble)
+    assert done.returncode == code, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert told in said
+    if code == 2:
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measured(
+    scalebench: Scalebench, project: Path
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "troubled_script.py", "resumes")
+    assert done.returncode == 4, done.stderr
+    assert row_of(project / "run", CASE, 1)["step_s"]["value"] > 0
+    reason = row_of(project / "run", CASE, 2)["reason"]
+    assert "printed last: Resuming at epoch 40 (logs/troubled-script.script.n2.r0/rank" in reason
+    assert "went on from snapshot.pt" in reason and "{run_dir}" in reason
+    table = [line for line in done.stdout.splitlines() if "failed" in line]
+    assert table and not any("/" in line for line in table if "│" not in line and "," not in line)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "remedy"),
+    [
+        ("alone", "Call torch.distributed.init_process_group()"),
+        ("unwrapped", "cannot hold the gradients of 34,816 parameters"),
+    ],
+)
+def test_processes_that_train_separately_are_no_scaling(
+    scalebench: Scalebench, project: Path, trouble: str, remedy: str
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "troubled_script.py", trouble)
+    assert done.returncode == 2
+    assert "the processes train separately" in done.stderr
+    assert remedy in done.stderr
+    assert trouble == "alone" or "Sequential is not wrapped" in done.stderr
+
+
+def test_two_versions_of_a_script_are_compared_in_turns(
+    scalebench: Scalebench, project: Path
+) -> None:
+    before = project / "before"
+    before.mkdir()
+    for folder in (project, before):
+        shutil.copy(SCRIPTS / "troubled_script.py", folder)
+    slower = (project / "troubled_script.py").read_text()
+    line = "        optimizer.zero_grad()\n"
+    assert slower.count(line) == 1
+    (project / "troubled_script.py").write_text(
+        slower.replace(line, line + "        time.sleep(0.05)\n")
+    )
+    flags = ("gate", "--interleave", "--base-dir", "before", "--rounds", "2", "--json", "--")
+    words = ("--gpus", "1", "--quick", "--no-trace", "--", "troubled_script.py", "short")
+    done = scalebench(*flags, *words)
+    assert done.returncode in (0, 1), done.stderr  # two rounds need not decide
+    rows = json.loads(done.stdout)["rows"]
+    (step,) = [row for row in rows if row["metric"] == "step_s"]
+    assert step["verdict"] != "unchanged" and step["change"] > 1
+    assert step["base_launches"] == step["new_launches"] == 2
+    (place,) = (project / "reports").glob("*_interleaved")
+    assert sorted(path.name for path in place.iterdir() if path.is_dir()) == ["base-0", "new-0"]
+    for run in ("base-0", "new-0"):  # one run each, which made a further round when asked
+        info = json.loads((place / run / "run.json").read_text())
+        assert info["status"] == "complete"
+        assert [cell["repeat"] for cell in info["plan"] if cell["purpose"] == "measure"] == [0, 1]
+
+
+def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Path) -> None:
+    shutil.copy(SCRIPTS / "own_loop.py", project)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    there = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        forks().start("own_loop", ["ra", "rb"], project, {**there, "RANK": r, "LOCAL_RANK": r})
+        for r in "01"
+    ]
+    outputs, errors = zip(*(rank.communicate(PATIENCE_S) for rank in ranks), strict=True)
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    printed = "".join(outputs)
+    told = {
+        word: [json.loads(text) for text in re.findall(rf"^{word} (.*)$", printed, re.M)]
+        for word in ("AS BEFORE", "STEPS", "RUN", "NOTHING")
+    }
+    assert told["AS BEFORE"] == [True, True]
+    assert sorted(told["RUN"]) == [False, True]
+    assert all(trained == 1920 > recorded > 40 for trained, recorded in told["STEPS"])
+    for kind, message in told["NOTHING"]:
+        assert kind == "UsageError" and "ended without a training step" in message
+    assert "my-loop" in printed
+    row = row_of(project / "ra", CASE, 2)
+    assert (row["global_batch"], row["rank_batch"]) == (32, 16)
+    assert row["pinned"] is False
+    assert row["wrappers"][0]["kind"] == "DistributedDataParallel"
+    assert row["comm_s"]["value"] > 0
+    assert "no plain baseline" in row["unavailable"]["efficiency"]
+    shown = scalebench("show", "ra", "--verbose")
+    assert shown.returncode == 0 and "my-loop" in shown.stdout
+
+
+IN_SYNC = "checks: in sync · different data"
+FAST = ("--no-trace",)
+BOTH = ("--gpus", "1,2", "--batch-size", "16")
+
+
+@pytest.mark.parametrize(
+    ("ways", "options", "told"),
+    [
+        (
+            "averaged {rank_batch}",
+            (*BOTH, "--repeats", "2"),
+            [f"{IN_SYNC} · accumulates right · gradient as at N=1 · reproducible"],
+        ),
+        ("twice", ("--gpus", "1,2", *FAST), ["CHECK: the gradient is divided by 2 twice, as DDP"]),
+        (
+            "never {rank_batch}",
+            (*BOTH, *FAST),
+            ["CHECK: the gradient is 2 times that of N=1 on the same samples"],
+        ),
+        (
+            "data+outside",
+            FAST,
+            [
+                "CHECK: the ranks' models differ from the start, in weight of Linear, outside of"
+                " DDP and bias of Linear, outside of DDP; DDP must wrap all of it",
+                "CHECK: all ranks train on the same batches: 2 ranks do the work of one; give the"
+                " DataLoader a DistributedSampler",
+            ],
+        ),
+        (
+            "order+norm+noise",
+            FAST,
+            [
+                "CHECK: the ranks' models differ since step 1, in 1.weight; a rank changes them"
+                " alone",
+                "CHECK: every epoch has the same order; call sampler.set_epoch(epoch) in each",
+                "CHECK: BatchNorm sees 8 samples, those of one rank; SyncBatchNorm takes those of"
+                " all",
+                "checks: different data",
+            ],
+        ),
+        (
+            "hybrid+start+shuffled",
+            FAST,
+            [
+                "CHECK: the ranks' models differ from the start, in 0.0.weight, 0.0.bias,"
+                " 0.3.weight",
+                "CHECK: ranks train partly on the same samples:",
+            ],
+        ),
+        (
+            "fsdp1+noise",
+            ("--gpus", "4", "--only", "checked.script.n4", *FAST),
+            ["CHECK: the ranks' models differ since step 1, in 0.0.weight, 0.0.bias; a rank"],
+        ),
+        (
+            "buffer+kept+unseeded+drops",
+            (*FAST, "--repeats", "2"),
+            [
+                "CHECK: the ranks' buffers differ, in 0.4.mean",
+                f"{IN_SYNC} · note: not reproducible",
+            ],
+        ),
+        ("sharp", (), [IN_SYNC]),
+        ("slices", FAST, ["checks: in sync"]),
+        (
+            "buffer+summed+each+dropout",
+            (),
+            [
+                f"{IN_SYNC} · note: buffers are those of rank 0 · note: micro-batches are summed ·"
+                " note: gradients are sent for each micro-batch · note: dropout is the same on all"
+                " ranks"
+            ],
+        ),
+    ],
+)
+def test_how_a_script_trains_is_told(
+    run: Run, project: Path, ways: str, options: tuple[str, ...], told: list[str]
+) -> None:
+    gpus = () if "--gpus" in options else ("--only", "checked.script.n2")
+    run("checked.py", *ways.split(), options=(*gpus, *options, "--no-report"))
+    said = " ".join((project / "table").read_text().split())
+    assert [f"script, N=2: {one}" for one in told if one not in said] == []
+    assert said.count("CHECK") == sum("CHECK" in one for one in told)
+    assert ways != "sharp" or "no_sync" not in said  # each of its passes has to be sent
+    assert ("samples not counted" in said) is (ways == "slices")
+
+
+FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
+"""Variable that names an interpreter of another environment: with transformers, accelerate,
+lightning, deepspeed, trl and torch_geometric, or some of them."""
+
+
+def interpreter_with(needs: str | None) -> str:
+    """Return the interpreter that has a package, or skip; None: this one."""
+    if needs is None:
+        return sys.executable
+    python = os.environ.get(FRAMEWORKS_PYTHON, "")
+    if not python:
+        pytest.skip(f"{FRAMEWORKS_PYTHON} is not set")
+    find = f"import importlib.util as u, sys; sys.exit(u.find_spec({needs!r}) is None)"
+    if subprocess.run([python, "-c", find]).returncode:
+        pytest.skip(f"{python} has no {needs}")
+    return python
+
+
+def beside_own_clock(step_s: Sequence[float], ends_ns: Sequence[int]) -> float:
+    """Return a script's steps as scalebench and as its own clock time them: their ratio.
+
+    The two read the clock at different places of a step, so what interrupts the process between
+    them counts for one alone. That is at the ends of a stretch of steps: the median of stretches.
+    """
+    last = len(step_s) - 1
+    stretches = [(k, last - k) for k in range(5, max(6, len(step_s) // 3))]
+    return median(
+        1e9 * sum(step_s[first + 1 : end + 1]) / (ends_ns[end] - ends_ns[first])
+        for first, end in stretches
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "samples", "microbatches", "kind", "scaling"),
+    [
+        ("nanogpt_like", None, None, 8, "DistributedDataParallel", "strong"),
+        ("mingpt_like", None, 16, 1, "DistributedDataParallel", "weak"),
+        ("imagenet_like", None, 16, 1, "DistributedDataParallel", "weak"),
+        ("fsdp2_like", None, None, 1, "FSDPModule", "weak"),
+        ("tensor_parallel_like", None, None, 1, "DTensor", "strong"),
+        ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", None),
+        ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel", None),
+        ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel", None),
+        ("lightning_fsdp", "lightning", 8, 1, "FSDPModule", None),
+        ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine", "weak"),
+        ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel", None),
+        ("trl_sft", "trl", 8, 2, "DistributedDataParallel", None),
+        ("timm_train", "timm", 8, 1, "DistributedDataParallel", None),
+    ],
+)
+def test_scripts_as_people_write_them_are_counted_as_they_count(
+    scalebench: Scalebench,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    needs: str | None,
+    samples: int | None,
+    microbatches: int,
+    kind: str,
+    scaling: str | None,
+) -> None:
+    """Their steps, samples a rank, and how they are divided; `needs` a package, or torch alone.
+
+    Without `scaling` on two ranks only: another script has the same kind of wrapper.
+    """
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    python = interpreter_with(needs)
+    shutil.copy(SCRIPTS / "as_written" / f"{name}.py", project)
+    suite = name.replace("_", "-")
+    only = () if scaling else ("--only", f"{suite}.{CASE}.n2")
+    words = ("run", "--quick", "--gpus", "1,2", "--no-report", "--out", "run", *only)
+    program = ("--", f"{name}.py", "{run_dir}")
+    if scaling:
+        done = scalebench(*words, "--python", python, *program)
+    else:  # in a fork with the frameworks imported
+        there = {**os.environ, "PYTHONPATH": str(ROOT)}
+        frameworks = forks(Path(python))
+        done = frameworks.run("scalebench", [*words, *program], project, PATIENCE_S, there)
+    assert done.returncode == 0, done.stderr
+    for n in (1, 2) if scaling else (2,):
+        for rank in record(project / "run", suite, n)["ranks"]:
+            ends = printed(project / "run", suite, n, rank["rank"], "ENDS")
+            assert len(rank["step_s"]) == len(ends) > 10
+            assert beside_own_clock(rank["step_s"], ends) == pytest.approx(1, abs=0.01)
+            assert rank["samples_per_step"] == (samples and pytest.approx(samples))
+            divided = n if scaling == "strong" and microbatches > 1 else 1
+            facts = rank["facts"]
+            found = facts.get("microbatches") or facts["backwards_per_step"]
+            assert found == microbatches // divided
+            if name == "nanogpt_like":  # of all its optimizers
+                counted = printed(project / "run", suite, n, rank["rank"], "PARAMETERS")
+                assert rank["num_parameters"] == counted
+            if n > 1 or name != "imagenet_like":
+                assert facts["wrappers"][0]["kind"] == kind
+    row = row_of(project / "run", CASE, 2)
+    assert row["script"]["checks"] is not None
+    if scaling is None:
+        return
+    assert row["budget"] is not None
+    assert row["scaling"] == scaling and row["throughput"]["value"] > 0
+    at_one = row_of(project / "run", CASE, 1)["throughput"]["value"]
+    grown = row["throughput"]["value"] / at_one
+    if samples is None and scaling == "weak":  # steps per second: each is of twice the work
+        grown *= 2
+    assert row["speedup"]["value"] == pytest.approx(grown, rel=1e-3)
+    if name == "deepspeed_zero2":
+        assert row["wrappers"][0]["stage"] == 2
+
+
+OLDEST_PYTHON = "OLDEST_PYTHON"
+"""Variable that names an interpreter of the oldest supported kind: Python 3.9 and torch 2.4."""
+
+
+@pytest.mark.skipif(OLDEST_PYTHON not in os.environ, reason=f"{OLDEST_PYTHON} is not set")
+def test_the_oldest_interpreter_that_is_supported(run: Run) -> None:
+    python = os.environ[OLDEST_PYTHON]
+    out = run("accumulate.py", options=("--no-report", "--python", python))
+    for n in (1, 2):
+        for rank in record(out, "accumulate", n)["ranks"]:
+            assert rank["facts"]["python"].startswith("3.9.")
+            assert rank["facts"]["torch"].startswith("2.4.")
+            assert len(rank["step_s"]) == printed(out, "accumulate", n, rank["rank"], "STEPS")
+    row = row_of(out, CASE, 2)
+    assert row["budget"] is not None
+    assert row["script"]["host_waits"]["places"][0]["call"] == ".item()"
+    assert row["script"]["unused_search_s"] > 0
+    assert row["wrappers"][0]["unused_bytes"] == 0
+
+
+def test_a_script_whose_name_and_argument_are_no_utf_8(
+    scalebench: Scalebench, project: Path
+) -> None:
+    name, argument = os.fsdecode(b"tr\xe9.py"), os.fsdecode(b"--note=\xff")
+    (project / name).write_text(
+        "import os, sys, torch\n"
+        "assert os.fsencode(sys.argv[1]) == b'--note=\\xff'\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(400):\n"
+        "    model(torch.randn(8, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    out = os.fsdecode(b"r\xff")
+    flags = ("--quick", "--gpus", "1", "--no-trace", "--out", out)
+    done = scalebench("run", *flags, "--", name, argument)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((project / out / "run.json").read_text())["status"] == "complete"
+    assert "Report  r\\udcff/report.html" in done.stdout
