@@ -82,6 +82,14 @@ def test_a_baseline_that_computes_otherwise_has_other_activations(setting, word)
 ONE = MemoryPrediction(400, 200, 600, 0, 1000, 50)
 
 
+def test_each_dimension_acts_on_what_those_before_it_leave():
+    shard, tensor = savings_of(
+        ONE, [Division("shard", 2, 0.5, 0.5), Division("tensor", 4, 0.25, 1.0)]
+    )
+    assert (shard.state_bytes, shard.activations_bytes) == (600, 500)
+    assert (tensor.state_bytes, tensor.activations_bytes) == (450, 0)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 8), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=5)
 )
