@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.worker.optimizers import Lamb
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.asynchronous.chunks import (
-    ELEMENTWISE,
-    one_each,
-)
+from scalebench.worker.strategies.asynchronous.chunks import ELEMENTWISE, cut, one_each
 from scalebench.worker.strategies.asynchronous.fedavg import (
     divide_by_class,
     divide_evenly,
@@ -65,6 +62,23 @@ def test_backup_workers_may_be_gone_and_no_more():
     assert found.push(2, ones()) == [0, 2]
     with pytest.raises(TooFewWorkers, match=r"lost worker 2.*gradients of 2 workers"):
         found.leave(2)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    largest=st.none() | st.integers(1, 50),
+    servers=st.integers(1, 3),
+)
+def test_chunks_cover_every_parameter_once_and_are_never_too_large(sizes, largest, servers):
+    chunks = cut(sizes, largest, servers)
+    assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
+    assert [i for c in chunks for i in range(c.start, c.stop)] == list(range(sum(sizes)))
+    ends = [sum(sizes[: p + 1]) for p in range(len(sizes))]
+    for chunk in chunks:
+        (parameter,) = chunk.parameters
+        assert ends[parameter] - sizes[parameter] <= chunk.start < chunk.stop <= ends[parameter]
+        assert chunk.stop - chunk.start <= (largest or max(sizes))
+    assert {chunk.server for chunk in chunks} <= set(range(servers))
 
 
 OPTIMIZER = Lamb([torch.nn.Parameter(torch.ones(1))], 0.1)
