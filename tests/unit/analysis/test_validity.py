@@ -2,13 +2,14 @@
 
 import os
 
+import pynvml
 import pytest
 
 from scalebench.analysis.validity import unmeasured_cases, validity_stamps
 from scalebench.records.rank import Memory
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Tensor
 from tests.builders.runs import make_cell
-from tests.builders.watched import make_host, make_twin, sample, watched
+from tests.builders.watched import A, B, make_host, make_twin, sample, watched
 
 OURS = {"pid": os.getpid(), "usedGpuMemory": 1 << 30}
 OTHER = {"pid": 1, "usedGpuMemory": 1 << 30}
@@ -85,6 +86,29 @@ def test_the_power_cap_disturbs_only_where_the_baseline_was_not_at_its_own(
     assert ("power cap" in str(found)) is (row == 0x004 and baseline == 0)
 
 
+@pytest.mark.parametrize(("readings", "stamped"), [(2, False), (3, True)])
+def test_a_moment_of_throttling_is_forgiven(readings, stamped):
+    """The window of 4 s has 41 readings from 1 s on; 5 % of them are 2.05."""
+    twin = make_twin()
+    held = [0x008 if 10 <= i < 10 + readings else 0 for i in range(71)]
+    for device in twin.devices:
+        device["calls"][BITS] = {"time_s": [i / 10 for i in range(71)], "answer": held}
+    assert bool(stamps(watched(sample(twin)[0]))) is stamped
+
+
+def test_one_device_that_is_slow_or_shared_is_seen_where_it_is_used():
+    twin = make_twin()
+    twin.devices[1]["calls"][CLOCK]["answer"] = [1410]
+    twin.devices[1]["calls"][PROCESSES]["answer"] = [[OURS, OTHER]]
+    node = sample(twin)[0]
+    baseline = watched(sample(make_twin())[0], uuids=[A])
+    assert stamps(watched(node, uuids=[A]), [baseline]) == []
+    assert stamps(watched(node, uuids=[B]), [baseline]) == [
+        "clocks differ: 1410 MHz, the baseline's 1980 MHz",
+        "foreign load: 1 other program(s) on a GPU",
+    ]
+
+
 class RetriedMemory(Memory):
     """The memory of a rank as a version that counts retries writes it."""
 
@@ -100,7 +124,22 @@ def test_allocator_retries_are_stamped(retries, found):
     assert stamps(row.model_copy(update={"ranks": [row.ranks[0], worst]})) == found
 
 
+def test_what_was_not_watched_is_not_stamped():
+    unread = make_host(
+        num_processors=None, busy_cpu_s=None, steal_cpu_s=None, job_cpu_s=None,
+        swap_in_bytes=None, swap_out_bytes=None,
+    )  # fmt: skip
+    assert stamps(watched(None)) == []
+    assert stamps(launch(unread)) == []
+    twin = make_twin()
+    for name in ("ClockInfo", "CurrentClocksEventReasons"):
+        twin.fail(f"nvmlDeviceGet{name}", pynvml.NVML_ERROR_NO_PERMISSION)
+    assert stamps(watched(sample(twin)[0]), [launch()]) == []
+    assert validity_stamps([], []) == []
+
+
 STRATEGIES = {"ddp": Ddp(), "tensor": Tensor(), "acc": Accelerate(), "deep": DeepSpeed()}
+NOT_REACHED = "not run: the run is over budget"
 
 
 class Row:
@@ -131,3 +170,10 @@ def test_of_a_plan_and_of_a_run(rows, unmeasured):
         make_cell(case, suite="s", strategy=STRATEGIES[case], skip_reason=w) for case, w in told
     ]
     assert unmeasured_cases(planned) == unmeasured
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [("failed", "why"), ("oom", "why"), ("skipped", NOT_REACHED)]
+)
+def test_what_failed_or_was_not_reached_was_not_skipped(status, reason):
+    assert unmeasured_cases([Row("ddp", status, reason)]) == []

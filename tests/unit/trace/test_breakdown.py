@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
-from scalebench.trace.breakdown import break_down
+from scalebench.trace.analysis import analyse, together
+from scalebench.trace.breakdown import break_down, is_between_two
+from scalebench.trace.classify import timeline_of
 from scalebench.trace.intervals import intervals, union
 from scalebench.trace.job import analyse_job
 from scalebench.trace.split import whole_steps
 from tests.builders.traced import flat, make_operation, make_trace
-from tests.builders.traces import annotation, events, kernel
+from tests.builders.traces import Event, annotation, events, kernel, op
 
 PARTS = (
     *("codec_s", "busy_s", "wait_s", "exposed_transfer_s"),
@@ -42,6 +44,80 @@ def test_the_parts_add_up_to_the_step_whatever_happened(compute, comm, data, cod
     assert found.comm_beside_copies_s <= found.exposed_comm_s + 1e-12
     shown = found.copies_alone_s + found.comm_beside_copies_s
     assert shown <= found.copies_s + 1e-12
+
+
+def test_where_blocking_was_noted_it_stands_for_sends_and_receives():
+    """A send of 80 ms blocks for 5; a receive for 10; an all-reduce lasts from 50 to 60."""
+    operations = [
+        make_operation(10, 90, kind="send"),
+        make_operation(20, 95, kind="recv"),
+        make_operation(50, 60),
+    ]
+    trace = make_trace(operations, compute=[(0, 5)])
+    noted = make_trace(operations, compute=[(0, 5)], blocked=flat([(30, 35), (40, 52)]))
+    assert break_down(0, trace).comm_s == pytest.approx(0.085)
+    assert break_down(0, noted).comm_s == pytest.approx(0.005 + 0.020)
+    assert [is_between_two(op) for op in operations] == [True, True, False]
+
+
+GEMM = "ampere_sgemm_128x64_tn"
+
+
+def collective(name, nelems, start, end, stream, **more):
+    details = {"Collective name": name, "In msg nelems": nelems, "dtype": "Byte", **more}
+    return kernel("ncclDevKernel_Generic", start, end, stream=stream, **details)
+
+
+@pytest.fixture
+def timeline():
+    """Microseconds: comm 100-200 and 150-260 (160), compute 0-120 and 250-300 (170)."""
+    return timeline_of(
+        events(
+            annotation("ProfilerStep#1", 50, 150),
+            annotation("ProfilerStep#2", 150, 220),
+            kernel(GEMM, 0, 120),
+            kernel(GEMM, 250, 300),
+            collective("allreduce", 100, 100, 200, 20),
+            collective("broadcast", 7, 150, 260, 21),
+            Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 320, 330),
+            op("aten::item", 0, 400),
+        )
+    )
+
+
+def us(value):
+    return pytest.approx(value * 1e-6)
+
+
+def test_copies_hide_no_communication():
+    """Microseconds: compute 0-50, comm 40-100, copies 30-60, 55-70 and 95-120."""
+    timeline = timeline_of(
+        events(
+            kernel(GEMM, 0, 50),
+            collective("allreduce", 100, 40, 100, 20),
+            Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 30, 60),
+            Event("gpu_memset", "Memset (Device)", 55, 70),
+            Event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 95, 120),
+        )
+    )
+    found = analyse(timeline)
+    assert (found.overlap_s, found.exposed_comm_s) == (us(10), us(50))
+    assert found.copies_s == us(40 + 25)
+    assert found.comm_beside_copies_s == us(20 + 5)
+    assert found.copies_alone_s == us(20)
+    both = together([found, found])
+    assert (both.comm_beside_copies_s, both.copies_alone_s) == (us(50), us(40))
+
+
+def test_a_size_that_is_not_known_makes_the_sum_unknown():
+    timeline = timeline_of(
+        events(
+            collective("allreduce", 5, 0, 10, 20),
+            collective("allreduce", None, 20, 30, 20),
+        )
+    )
+    (share,) = analyse(timeline).kinds
+    assert (share.count, share.payload_bytes) == (2, None)
 
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"

@@ -34,6 +34,27 @@ def write(tmp_path):
     return written
 
 
+def ranks_of(*files):
+    return {
+        Path(r.trace.file).name: (r.trace.rank, r.trace.rank_from) for r in analyse_job(files).ranks
+    }
+
+
+@pytest.mark.parametrize("names", [("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json")])
+def test_names_that_do_not_tell_every_rank_tell_none(write, names):
+    first, second = (write(name, trace()) for name in names)
+    assert ranks_of(first, second) == {names[0]: (0, "order"), names[1]: (1, "order")}
+
+
+def test_the_same_file_twice_counts_once(write):
+    file = write("a.json", trace(rank=0))
+    job = analyse_job([file, file])
+    assert len(job.ranks) == 1
+    assert f"{file} was given 2 times and is counted once." in job.notices
+    (other,) = analyse_job([write("b.json", trace(rank=0))]).ranks
+    assert not any("given" in notice for notice in analyse_job([other.trace.file]).notices)
+
+
 def apart(rank, world_size):
     """A rank whose one stream computes and whose other does what nobody knows."""
     rows = [("gemm", 0, 10, 7), ("mine::exchange<8>(int)", 5, 25, 20)]
@@ -65,6 +86,43 @@ def test_a_job_without_communication_names_what_may_be_it(write, world_size, man
     assert "--communication yours is found in the name of no GPU kernel." in nothing.notices
 
 
+@pytest.mark.parametrize("library", ["mine::exchange<8>(int)", "hx_swap", "p2p(half*)"])
+def test_an_unknown_library_beside_nccl_is_suspected_with_the_remedy(write, library):
+    known = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"}
+    job = apart(0, 8)
+    job["traceEvents"][1]["name"] = library
+    job["traceEvents"].append({**known, "ts": 12, "dur": 5, "tid": 27})
+    found = analyse_job([write("a.json", job)])
+    assert list(found.ranks[0].trace.timeline.unknown) == [library]
+    assert any(notice.endswith("name them: --communication REGEX.") for notice in found.notices)
+    named = analyse_job([write("a.json", job)], communication=re.compile(re.escape(library)))
+    assert not named.ranks[0].trace.timeline.unknown
+    assert named.ranks[0].figures.comm_s == pytest.approx(20e-6)
+
+
+@pytest.mark.parametrize(("starts", "said"), [((1,), "1 kernel begins"), ((1, 2), "2 kernels beg")])
+def test_kernels_before_their_launch_are_counted_and_said(write, starts, said):
+    both = (("cuda_runtime", "cudaLaunchKernel", 1), ("kernel", "gemm", 7))
+    events = [
+        {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "ts": ts,
+            "dur": 4,
+            "tid": tid,
+            "args": {"correlation": n},
+        }
+        for n in (1, 2, 3)
+        for cat, name, tid in both
+        for ts in [10 * n + (cat == "kernel") * (-3 if n in starts else 3)]
+    ]
+    job = analyse_job([write("a.json", {"traceEvents": events})])
+    (notice,) = [one for one in job.notices if said in one]
+    assert notice.endswith("cannot be true; they count as the trace has them.") is True
+    assert job.total.compute_s == pytest.approx(12e-6)
+
+
 NAMES = {
     "file", "rank", "rank_from", "device", "num_steps", "window_s", "comm_s", "compute_s",
     "overlap_s", "exposed_comm_s", "overlap_ratio", "comm_compute_ratio", "copies_s", "idle_s",
@@ -92,6 +150,37 @@ def test_json():
     beside = [file["comm_beside_copies_s"] for file in answer["files"]]
     assert beside == pytest.approx([0.950e-3, 4.028e-3], rel=1e-3)  # counted by tenths of a µs
     assert answer["total"]["comm_s"] == pytest.approx(0.396199 + 0.379053, rel=1e-3)
+
+
+BESIDE = "communication during copies"
+
+
+def with_copies():
+    """Compute 0-10, communication 5-25, a copy 20-40: 5 µs of communication beside it alone."""
+    copying = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH", "ts": 20, "dur": 20, "tid": 9}
+    written = trace(0, 1)
+    return {**written, "traceEvents": [*written["traceEvents"], copying]}
+
+
+def test_communication_beside_copies_is_shown_as_that(write):
+    job = analyse_job([write("a.json", with_copies())])
+    (file,) = as_json(job)["files"]
+    assert file["comm_beside_copies_s"] == pytest.approx(5e-6)
+    assert file["copies_alone_s"] == pytest.approx(15e-6)
+    assert (file["overlap_s"], file["exposed_comm_s"]) == (
+        pytest.approx(5e-6),
+        pytest.approx(15e-6),
+    )
+    told = "rank 0: 5.00 µs of the exposed communication ran during copies, without computation"
+    assert told in render_traces(job)
+    page = render_trace_page(job)
+    assert told in page
+    spec = json.loads(re.search(r'id="trace-parts-spec">(.*?)</script>', page, re.DOTALL)[1])
+    bars = {bar["name"]: bar["x"][0] for bar in spec["data"]}
+    assert bars[BESIDE] == pytest.approx(0.005)
+    assert bars["communication alone"] == pytest.approx(0.010)
+    assert bars["copies only"] == pytest.approx(0.015)
+    assert sum(bars.values()) == pytest.approx(0.040)
 
 
 def test_names_of_a_trace_are_harmless_in_table_and_page(write):

@@ -1,10 +1,13 @@
 import pytest
+import torch
 
 from scalebench.errors import EnvironmentUnfit
+from scalebench.machine import relevant_variables
 from scalebench.session.machine.diagnosis import diagnose, read_conditions
 from scalebench.session.machine.survey import refusal
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Suite
+from scalebench.worker import survey
 from tests.builders.machines import CONDITIONS, FACTS
 
 
@@ -56,10 +59,31 @@ def test_a_warning_appears_for_the_facts_that_deserve_it_and_alone(facts, condit
     assert found[0].startswith(text)
 
 
+def test_what_changes_times_on_gpus_is_recorded():
+    names = (
+        *("NVIDIA_TF32_OVERRIDE", "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"),
+        *("HIP_VISIBLE_DEVICES", "RCCL_MSCCL_ENABLE", "FI_PROVIDER", "UCX_TLS", "NCCL_ALGO"),
+    )
+    given = dict.fromkeys((*names, "WIFI_KEY", "CUDA_HOME", "NVIDIA_TF32_OVERRIDE_OLD"), "1")
+    assert set(relevant_variables(given)) == set(names)
+
+
 def test_the_conditions_of_this_machine_can_be_read_and_judged():
     conditions = read_conditions()
     assert set(conditions) == set(CONDITIONS)
     diagnose(FACTS, conditions)
+
+
+def test_no_secret_is_recorded():
+    given = {
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "4",
+        "NCCL_AUTH_TOKEN": "x",
+        "TORCH_API_KEY": "x",
+        "HOME": "/root",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+    assert relevant_variables(given) == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
 
 
 POSSIBLE = {"network": None, "quota": None, "rootless": False}
@@ -139,3 +163,57 @@ def test_run_refuses_in_torchs_words_with_the_remedy_and_doctor_says_the_same(wo
     assert (finding.level, f"{finding.text}. {finding.remedy}") in {
         ("warning", text.partition(". --device cpu")[0])
     }
+
+
+@pytest.fixture
+def torch_says(monkeypatch, tmp_path):
+    """Have torch, the kernel and the variables be those of another machine."""
+
+    def become(words=TOO_OLD, kernel=0, hip=None, amd=(), accelerator=None, **variables):
+        def init():
+            raise RuntimeError(words)
+
+        for name in survey.HIDING:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(torch.cuda, "init", init)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        device = None if accelerator is None else torch.device(accelerator)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: device)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+        for number in range(kernel):
+            (tmp_path / "gpus" / f"0000:{number:02x}:00.0").mkdir(parents=True)
+        for number, gpu_id in enumerate(amd):
+            (tmp_path / "nodes" / str(number)).mkdir(parents=True)
+            (tmp_path / "nodes" / str(number) / "gpu_id").write_text(f"{gpu_id}\n")
+        monkeypatch.setattr(survey, "NVIDIA_DEVICES", tmp_path / "gpus")
+        monkeypatch.setattr(survey, "AMD_NODES", tmp_path / "nodes")
+        return survey.survey()["unusable"]
+
+    return become
+
+
+MACHINES = [
+    ({}, None),
+    ({"kernel": 8}, "gpus shows 8 GPUs, and torch sees none"),
+    ({"kernel": 8, "CUDA_VISIBLE_DEVICES": ""}, None),
+    ({"kernel": 8, "CUDA_VISIBLE_DEVICES": "-1"}, None),
+    ({"kernel": 8, "CUDA_VISIBLE_DEVICES": "9"}, "gpus shows 8 GPUs, and torch sees none"),
+    ({"amd": (0, 51, 52)}, None),  # a graphics part that nobody trains on: torch is not for ROCm
+    ({"amd": (0, 51, 52), "hip": "6.4"}, "AMD's driver shows 2 GPU(s), and torch sees none"),
+    ({"amd": (0, 51), "hip": "6.4", "HIP_VISIBLE_DEVICES": "-1"}, None),
+    ({"accelerator": "xpu"}, "torch has 2 device(s) of type xpu"),
+]
+
+
+@pytest.mark.parametrize(("machine", "devices"), MACHINES, ids=str)
+def test_the_survey_finds_devices_that_torch_cannot_use(torch_says, machine, devices):
+    told = torch_says(**machine)
+    if devices is None:
+        assert told is None
+        return
+    assert told["devices"].endswith(devices)
+    assert told["reason"] == (
+        "scalebench cannot train on it" if "accelerator" in machine else TOO_OLD
+    )

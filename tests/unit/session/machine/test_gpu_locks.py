@@ -10,7 +10,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.session.machine.gpu_locks import GpuClaims
+from scalebench.launch.local import LocalLauncher
+from scalebench.session.machine.gpu_locks import Devices, GpuClaims
+from tests.builders.runs import make_info
 
 HOLDER = """
 import sys, pathlib
@@ -39,6 +41,22 @@ def test_another_process_is_named_until_it_ends(tmp_path: Path) -> None:
     again = GpuClaims([tmp_path])
     assert again.claim(["GPU-1"], allow_busy=False) == [] and len(again.held) == 1
     again.close()
+
+
+def test_jobs_that_share_one_place_see_each_other(tmp_path: Path) -> None:
+    """Slurm gives each job a /tmp of its own; in a container there may be no /run/lock."""
+    first, second, both = tmp_path / "first", tmp_path / "second", tmp_path / "both"
+    for place in (first, second, both):
+        place.mkdir()
+    gone, same = tmp_path / "gone", tmp_path / "same"
+    same.symlink_to(both)
+    one, other = GpuClaims([first, both, same]), GpuClaims([gone, second, both])
+    assert one.claim(["GPU-0"], allow_busy=False) == []
+    with pytest.raises(EnvironmentUnfit, match="in use"):
+        other.claim(["GPU-0"], allow_busy=False)
+    one.close()
+    assert other.claim(["GPU-0"], allow_busy=False) == []
+    other.close()
 
 
 def test_without_a_place_the_run_says_so(tmp_path: Path) -> None:
@@ -87,3 +105,29 @@ def test_what_cannot_be_locked_counts_as_taken(shared_folder: Path, kind: str) -
     assert str(path) in said and "emove it" in said and "--allow-busy" in said
     (notice,) = mine.claim(["GPU-0"], allow_busy=True)
     assert "may be in use" in notice and keep.read_text() == "keep"
+
+
+def test_what_others_wrote_into_a_lock_does_not_reach_the_terminal(tmp_path: Path) -> None:
+    one, other = GpuClaims([tmp_path]), GpuClaims([tmp_path])
+    one.claim(["GPU-0"], allow_busy=False)
+    (tmp_path / "scalebench-gpu-GPU-0").write_text("\x1b]0;hello")
+    with pytest.raises(EnvironmentUnfit, match="process unknown"):
+        other.claim(["GPU-0"], allow_busy=False)
+    one.close()
+
+
+def test_a_run_that_waits_leaves_its_gpus_to_others(tmp_path: Path) -> None:
+    mine, others = GpuClaims([tmp_path]), GpuClaims([tmp_path])
+    info = make_info([], environment={"devices": [{"uuid": "GPU-1"}]})
+    info = info.model_copy(update={"spec": info.spec.model_copy(update={"device": "cuda"})})
+    devices = Devices(LocalLauncher.__new__(LocalLauncher), mine, allow_busy=False)
+    assert devices.claim(info) == []
+    with pytest.raises(EnvironmentUnfit, match="in use"):
+        others.claim(["GPU-1"], allow_busy=False)
+    devices.let_go()
+    assert others.claim(["GPU-1"], allow_busy=False) == []
+    with pytest.raises(EnvironmentUnfit, match="in use"):
+        devices.claim(info)
+    others.close()
+    assert devices.claim(info) == []
+    mine.close()

@@ -1,12 +1,14 @@
 """Reading the profiler from memory, held against the same trace read from its file."""
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from scalebench.trace.breakdown import break_down
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.intervals import length
 from scalebench.trace.kineto import read_kineto
@@ -100,6 +102,20 @@ def test_a_real_profile_is_put_on_the_clock_of_the_steps(from_memory, monkeypatc
     assert "aten::sum" in events.names
 
 
+def test_on_the_cpu_threads_that_training_did_not_start_are_seen():
+    """PowerSGD's second all-reduce begins on a thread of gloo's."""
+
+    def elsewhere():
+        torch.ones(1000).cumsum(0)
+
+    with traced(torch.device("cpu")) as capture, capture.step():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        torch.ones(1000).sum()
+    assert {"aten::cumsum", "aten::sum"} <= set(capture.events.names)
+
+
 def events_of(raw, *marks_ms):
     """Return the events of a rank whose clock is the profiler's."""
     marks = [ms * MS for ms in marks_ms]
@@ -128,6 +144,21 @@ def asynchronous_steps():
 def test_on_a_gpu_a_step_ends_when_the_device_has_done_what_was_asked_in_it():
     events = events_of(asynchronous_steps(), 0, 10)
     assert (step_spans(events) / MS).tolist() == [[0, 18], [18, 40]]
+
+
+def test_waiting_for_a_steps_first_kernel_belongs_to_that_step():
+    """The host takes 6 ms to launch anything; the device has long done the step before."""
+    raw = [
+        twin("user_annotation", STEP, 0, 20),
+        twin("user_annotation", STEP, 20, 40),
+        twin("user_annotation", STEP, 40, 60),
+        *(twin("cuda_runtime", "cudaLaunchKernel", t, t + 1, correlation=t) for t in (1, 26, 46)),
+        *(twin("kernel", "gemm", t + 1, t + 9, correlation=t) for t in (1, 26, 46)),
+    ]
+    events = events_of(raw, 0, 20, 40)
+    assert (step_spans(events) / MS).tolist() == [[0, 20], [20, 40], [40, 60]]
+    trace = trace_record([Capture(step_ns=[0, 20 * MS, 40 * MS], events=events)])
+    assert break_down(0, trace).other_idle_s == pytest.approx(0.012)  # 20 - 8 of each step
 
 
 def test_the_record_holds_every_step_but_the_first_of_its_block():
@@ -165,3 +196,20 @@ def test_a_trace_that_cannot_be_true_is_refused_with_what_to_do(raw, on_gpu, tol
     assert (
         "--no-trace" in str(refused.value) and "record it again" not in str(refused.value).lower()
     )
+
+
+def test_copies_of_a_gpu_are_stored_step_by_step():
+    """Copies at 6 ms, before the step that counts, and at 18.5 ms; a fill during the all-reduce."""
+    copies = [
+        twin("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 6, 8),
+        twin("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 18.5, 19.5),
+        twin("gpu_memset", "Memset (Device)", 30, 32),
+    ]
+    events = events_of([*asynchronous_steps(), *copies], 0, 10)
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
+    assert [t / MS for t in trace.copies] == [18.5, 19.5, 30, 32]
+    found = break_down(0, trace)
+    assert found.copies_s == pytest.approx(0.003)
+    assert found.copies_alone_s == pytest.approx(0.001)
+    assert found.comm_beside_copies_s == pytest.approx(0.002)
+    assert found.other_idle_s == pytest.approx(0.001)  # of the 2 ms before the first kernel
