@@ -213,11 +213,21 @@ def become(request: Mapping[str, Any]) -> None:
     begin(request["environment"])
     fork_zygotes()
     fork_runs()
-    if FRESH not in os.environ:
+    if FRESH not in os.environ and not any(map(has_workers, arguments)):
         fork_scripts()
     if "." in module:
         sys.modules.pop(module, None)  # else runpy warns that it is there
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def has_workers(argument: str) -> bool:
+    """Tell whether a script reads its data in other processes.
+
+    libuv, which torch's store runs on, closes two numbers in each fork of a process that had it.
+    In a loader's worker these are the queues that it is given: it would wait for ever.
+    """
+    path = Path(argument)
+    return path.suffix == ".py" and path.is_file() and "num_workers" in path.read_text()
 
 
 def begin(environment: Mapping[str, str]) -> None:
