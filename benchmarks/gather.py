@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from scalebench.launch.external.environment import port_of
-from scalebench.records.rank import Block, RankRecord
+from scalebench.records.measured.rank import Block, RankRecord
 from scalebench.spec.world import Rendezvous
 from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import join_session, open_session, open_store

@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.verdict import against_limit
 from scalebench.costmodel.links.fitting import fit_link
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
-from scalebench.records.files import read_model
+from scalebench.records.storage.files import read_model
 from scalebench.spec.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE
 
 RATES, SEED = 3, 20261121

@@ -13,8 +13,8 @@ import numpy as np
 
 from scalebench.analysis.prediction_intervals import half_width, variance_at_one_rank
 from scalebench.analysis.prediction_scores import compared_rows, interval_of_row
-from scalebench.analysis.rows.against_uncompressed import ratio_at_one_rank
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.strategies.against_uncompressed import ratio_at_one_rank
 from scalebench.records.summary import Row
 from tests.builders.summaries import make_prediction, make_row
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result

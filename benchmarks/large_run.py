@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.records.files import write_model
+from scalebench.records.measured.rank import Block, Memory, RankRecord
 from scalebench.records.paths import RunPaths
-from scalebench.records.rank import Block, Memory, RankRecord
 from scalebench.records.run import CellResult, RunInfo, RunSpec
+from scalebench.records.storage.files import write_model
 from scalebench.spec import Case, Cell, Ddp, Plain, StepPlan, Strategy, Suite
 from scalebench.spec.presets import PRESETS
 

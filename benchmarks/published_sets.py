@@ -20,10 +20,10 @@ from scalebench.search.devices.fit import (
 from scalebench.search.devices.measured import MeasuredRow, measured_s, row_of
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.job import Job
-from scalebench.search.links import LinkValues, NominalLinks
 from scalebench.search.model import SearchModel
+from scalebench.search.prediction.links import LinkValues, NominalLinks
+from scalebench.search.prediction.speed import device_type, modelled_speed
 from scalebench.search.space import Floats
-from scalebench.search.speed import device_type, modelled_speed
 
 Line = Mapping[str, str]
 Rows = list[MeasuredRow]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.verdict import against_limit
 from scalebench.analysis.run import load_run
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.paths import RunPaths
-from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult
 
 TARGET_S = 15.0

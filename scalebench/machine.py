@@ -12,8 +12,8 @@ import psutil
 
 from scalebench import cgroups
 from scalebench.processors import allowed_processors, count_cores, read_processors
-from scalebench.records.secrets import names_a_secret, without_secrets
-from scalebench.records.wires import NodeLinks
+from scalebench.records.measured.wires import NodeLinks
+from scalebench.records.storage.secrets import names_a_secret, without_secrets
 from scalebench.spec.world import World
 
 _VARIABLES = re.compile(

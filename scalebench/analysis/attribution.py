@@ -24,14 +24,14 @@ from scalebench.analysis.timing.steps import (
     steps_of,
     steps_of_block,
 )
-from scalebench.records.rank import Phase, RankRecord
+from scalebench.records.measured.rank import Phase, RankRecord
+from scalebench.records.measured.trace import ClockAlignment, Trace
 from scalebench.records.run import CellResult
-from scalebench.records.trace import ClockAlignment, Trace
 from scalebench.spec import Pipeline
 from scalebench.trace.breakdown import Breakdown, Partition, break_down, partition, within
 from scalebench.trace.causality import ends_apart
 from scalebench.trace.intervals import Intervals, intervals, length_s, none, union
-from scalebench.trace.matching import SYNCHRONISING, Matched, Root, match
+from scalebench.trace.operations.matching import SYNCHRONISING, Matched, Root, match
 
 Factors = Mapping[str, Callable[[int], float]]
 

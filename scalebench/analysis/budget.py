@@ -36,8 +36,8 @@ import numpy as np
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.timing.step_parts import StepParts, clean_parts
 from scalebench.analysis.timing.steps import launch_step_s
+from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
-from scalebench.records.trace import Trace, TracedOperation
 from scalebench.stats import Estimate, estimate_signed
 from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, within
 from scalebench.trace.intervals import (

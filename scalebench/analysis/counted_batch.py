@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Script
 from scalebench.spec.script import ScriptTarget

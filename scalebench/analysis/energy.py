@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.analysis.timing.windows import Window, clean_windows, used_devices
+from scalebench.records.measured.telemetry import DeviceTrack
 from scalebench.records.run import CellResult
-from scalebench.records.telemetry import DeviceTrack
 from scalebench.spec.suites import ENERGY_WINDOW_S
 
 MIN_UPDATES = 10

@@ -13,10 +13,10 @@ import numpy as np
 
 from scalebench.costmodel.pipelines.dry_run import Deadlock, Timeline, dry_run
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check, needs
-from scalebench.records.trace import ClockAlignment, Trace, TracedAction
+from scalebench.records.measured.trace import ClockAlignment, Trace, TracedAction
 from scalebench.spec import Pipeline
 from scalebench.trace.intervals import Intervals, intersect, intervals, length_s, union
-from scalebench.trace.matching import shown_on_rank_0
+from scalebench.trace.operations.matching import shown_on_rank_0
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from scalebench.records.run import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
 
 if TYPE_CHECKING:
     from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.records.files import open_regular, read_checked, read_text
-from scalebench.records.folder import is_being_worked_on
+from scalebench.records.storage.files import open_regular, read_checked, read_text
+from scalebench.records.storage.folder import is_being_worked_on
 
 
 @dataclass

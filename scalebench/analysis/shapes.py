@@ -9,12 +9,12 @@ import numpy as np
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.timing.steps import launch_step_s
+from scalebench.costmodel.layers.replay import CommRequest
 from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter
 from scalebench.costmodel.pipelines.step import PipelineShape
-from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import StepShape
-from scalebench.records.rank import RankRecord
-from scalebench.records.trace import Trace, TracedOperation
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.spec import Pipeline
 from scalebench.trace.breakdown import covered_by
 from scalebench.trace.intervals import (

@@ -12,9 +12,9 @@ from scalebench.analysis.rows.fields import Context, Fields, known
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.timing.steps import clean_pace, skipped_steps
 from scalebench.analysis.timing.windows import Window, clean_windows, used_devices
+from scalebench.records.measured.telemetry import DeviceTrack, HostLoad, throttle_reasons
 from scalebench.records.run import CellResult
 from scalebench.records.summary import Correctness, Row
-from scalebench.records.telemetry import DeviceTrack, HostLoad, throttle_reasons
 from scalebench.spec import STRATEGIES, Cell, FromFramework, Script
 from scalebench.spec.presets import PacedShape
 from scalebench.units import bytes_, percent

@@ -95,7 +95,7 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
     profile = _imported(flags) if flags["logs"] else _measured(flags)
     verdicts = against_link(profile.points, flags["against"]) if flags["against"] else []
     if flags["out"] is not None:
-        from scalebench.records.files import write_model
+        from scalebench.records.storage.files import write_model
 
         with writing("link profile", flags["out"]):
             write_model(flags["out"], profile)

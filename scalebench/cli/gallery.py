@@ -10,8 +10,8 @@ from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.cli.view import emit, say
 from scalebench.errors import ScalebenchError, UsageError
-from scalebench.records.files import write_atomic
-from scalebench.records.folder import find_runs
+from scalebench.records.storage.files import write_atomic
+from scalebench.records.storage.folder import find_runs
 from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
 from scalebench.session.suites.files import read_question, suite_files
 

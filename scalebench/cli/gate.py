@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench import units
-from scalebench.cli import completion
-from scalebench.cli.help import WholeSummaries
 from scalebench.cli.options import DURATION, FRACTION, Count, options
+from scalebench.cli.shell import completion
+from scalebench.cli.shell.help import WholeSummaries
 from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.errors import UsageError
 
@@ -236,8 +236,8 @@ def _interleaved_runs(arguments: Sequence[str], flags: Mapping[str, Any]) -> "In
     """Return what measures both versions; the runs stay in a separate folder."""
     from datetime import UTC, datetime
 
-    from scalebench.records.folder import claim_folder
     from scalebench.records.paths import default_runs_folder
+    from scalebench.records.storage.folder import claim_folder
     from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 
     python, folder = flags["base_python"], flags["base_dir"]

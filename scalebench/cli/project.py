@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli import completion
 from scalebench.cli.options import DURATION, POSITIVE, WORLD_SIZES, Count
+from scalebench.cli.shell import completion
 from scalebench.cli.view import emit, emit_for_terminal, emit_json, say, writing
 from scalebench.errors import UsageError, unknown_name
 from scalebench.records.paths import resolve_run
@@ -99,7 +99,7 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
     from scalebench.costmodel.links.topology import load_topology
     from scalebench.costmodel.what_if import WhatIf
     from scalebench.errors import ExitCode
-    from scalebench.records.files import read_model
+    from scalebench.records.storage.files import read_model
     from scalebench.report.tables.projection import render_projection, render_recovery
 
     topology, link_profile = flags["topology"], flags["link_profile"]
@@ -226,7 +226,7 @@ def _deliver(name: str, stored: "StoredRun", summary: "Summary", out: Path | Non
 
 def _write(out: Path, content: str | bytes) -> None:
     """Write a file that others may read, as far as the umask lets them."""
-    from scalebench.records.files import write_atomic
+    from scalebench.records.storage.files import write_atomic
 
     umask = os.umask(0)
     os.umask(umask)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli import completion
-from scalebench.cli.help import Grouped
 from scalebench.cli.options import (
     CPU_SHARES,
     DURATION,
@@ -30,7 +28,9 @@ from scalebench.cli.options import (
     value_sources,
 )
 from scalebench.cli.process import launcher_for, place_in_world
-from scalebench.cli.right_command import meant_by_option, meant_by_script
+from scalebench.cli.shell import completion
+from scalebench.cli.shell.help import Grouped
+from scalebench.cli.shell.right_command import meant_by_option, meant_by_script
 from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
 from scalebench.errors import ExitCode, UsageError
 from scalebench.launch.launchers import LAUNCHERS

@@ -15,8 +15,8 @@ from scalebench.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from scalebench.trace.comparison import Comparison
     from scalebench.trace.dumps.calls import Source
+    from scalebench.trace.files.reading import Window
     from scalebench.trace.job import JobFigures
-    from scalebench.trace.reading import Window
 
 
 @click.command()
@@ -84,7 +84,7 @@ def trace(
     for line in (*job.refused, *(before.refused if before else ())):
         say(f"scalebench: {line}")
     if page is not None:
-        from scalebench.records.files import write_atomic
+        from scalebench.records.storage.files import write_atomic
         from scalebench.report.page.trace_page import render_trace_page
 
         with writing("page", page):

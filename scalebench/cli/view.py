@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scalebench.cli import completion
 from scalebench.cli.options import Count
+from scalebench.cli.shell import completion
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.paths import resolve_run
 from scalebench.report.words.plain_text import escaped_json, printable

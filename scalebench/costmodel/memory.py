@@ -32,7 +32,7 @@ from scalebench.costmodel.frameworks import (
     keeps_second_copy,
 )
 from scalebench.costmodel.sharding import Groups, InFlight, Sharding, in_flight, sharding_of
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import Compressed, Ddp, Execution, FromFramework, Strategy, Zero1
 from scalebench.spec.compression import vectors_kept
 

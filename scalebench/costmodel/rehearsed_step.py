@@ -4,10 +4,10 @@ from typing import cast, get_args
 
 import numpy as np
 
+from scalebench.costmodel.layers.replay import CommRequest, replay
 from scalebench.costmodel.links.times import LinkTimes, NoFit
-from scalebench.costmodel.replay import CommRequest, replay
 from scalebench.costmodel.step import StepShape
-from scalebench.records.probes import RehearsedStep
+from scalebench.records.measured.probes import RehearsedStep
 from scalebench.spec import AXES, Mesh, Strategy
 from scalebench.spec.collectives import IN_GROUPS, CollectiveName
 from scalebench.spec.probes import RehearsedOperation, StepRehearsal

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.optimize import nnls
 
+from scalebench.costmodel.layers.replay import CommRequest, Replayed, replay
 from scalebench.costmodel.links.times import LinkTime, LinkTimes
-from scalebench.costmodel.replay import CommRequest, Replayed, replay
 
 
 @dataclass(frozen=True)

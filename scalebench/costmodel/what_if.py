@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalebench.costmodel.layers.replay import CommRequest
 from scalebench.costmodel.links.laws import busbw_factor
 from scalebench.costmodel.pipelines.step import PipelineShape
-from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import StepShape
 from scalebench.stats import Estimate
 

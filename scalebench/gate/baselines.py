@@ -16,8 +16,8 @@ from typing import Any
 from scalebench.errors import UsageError
 from scalebench.gate.results import Results, environment_mismatches
 from scalebench.records.base import LARGE
-from scalebench.records.files import read_model, read_text, write_model
 from scalebench.records.paths import baseline_file, baselines_folder, further_baselines
+from scalebench.records.storage.files import read_model, read_text, write_model
 from scalebench.records.summary import SUMMARY_FORMAT, Estimate, Row, StepSamples, Summary
 
 LARGEST_BYTES = 64 * 1024 * 1024

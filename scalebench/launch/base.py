@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.monitor.node import NodeWatch, joined
-from scalebench.records.probes import ProbeRecord
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.probes import ProbeRecord
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.measured.telemetry import NodeTrack
 from scalebench.records.run import Failure
-from scalebench.records.scratch import Scratch
-from scalebench.records.telemetry import NodeTrack
+from scalebench.records.storage.scratch import Scratch
 from scalebench.spec import Cell, Device, Job, SharedLaunch
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.probes import ClockCheck, InjectedFault, Rehearsal, Sweep

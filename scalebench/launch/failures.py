@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scalebench.launch.ranks import RankExit, Ranks
-from scalebench.records.probes import ProbeRecord
-from scalebench.records.rank import RankError, RankRecord
+from scalebench.records.measured.probes import ProbeRecord
+from scalebench.records.measured.rank import RankError, RankRecord
 from scalebench.records.run import Failure
 from scalebench.spec import Job, SharedLaunch
 

@@ -26,9 +26,9 @@ from scalebench.launch.lab.quota import remove_abandoned_groups
 from scalebench.launch.loopback import check_loopback, loopback_environment
 from scalebench.launch.ranks import Ranks
 from scalebench.launch.zygote_client import ZygoteClient
-from scalebench.records.files import read_model, write_model
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.rank import RankRecord
+from scalebench.records.storage.files import read_model, write_model
 from scalebench.spec import Cell, Job, SharedLaunch
 from scalebench.spec.virtual_hosts import VirtualHosts
 

@@ -19,7 +19,7 @@ import psutil
 from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.processes import end_process, interpreter
-from scalebench.records.channel import Channel
+from scalebench.records.storage.channel import Channel
 
 START_LIMIT_S = 300.0
 END_LIMIT_S = 5.0

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.measured.telemetry import NodeTrack
 from scalebench.records.run import CellResult, Failure, Status
-from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell
 from scalebench.units import bytes_
 

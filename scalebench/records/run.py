@@ -7,10 +7,10 @@ from pydantic import Field, FiniteFloat
 from scalebench.records.base import Record
 from scalebench.records.certificate import Certificate
 from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.measured.rank import ErrorKind, RankRecord
+from scalebench.records.measured.recovery import ElasticRun, FaultTimeline
+from scalebench.records.measured.telemetry import NodeTrack
 from scalebench.records.precision import PrecisionReached
-from scalebench.records.rank import ErrorKind, RankRecord
-from scalebench.records.recovery import ElasticRun, FaultTimeline
-from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import World

@@ -13,18 +13,12 @@ from pydantic import BaseModel, Field, FiniteFloat
 
 from scalebench.records.certificate import Certificate
 from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.measured.wires import NcclWires
 from scalebench.records.precision import PrecisionReached
-from scalebench.records.rows.balance import BalanceFigures
 from scalebench.records.rows.base import IfValid
 from scalebench.records.rows.budget import Budget, PopEfficiencies
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
-from scalebench.records.rows.compression import CompressionFigures
-from scalebench.records.rows.experts import ExpertFigures
-from scalebench.records.rows.exposed import ExposedEstimates
-from scalebench.records.rows.frameworks import AgainstFastest, FrameworkFacts
 from scalebench.records.rows.lockstep import LockstepFigures
-from scalebench.records.rows.memory import MemoryByAxis
-from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.rows.rank_excess import RankExcess
@@ -32,8 +26,14 @@ from scalebench.records.rows.recovery import RecoveryFigures
 from scalebench.records.rows.reproducible import Reproducible
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.rows.step_kinds import StepKinds
+from scalebench.records.rows.strategies.balance import BalanceFigures
+from scalebench.records.rows.strategies.compression import CompressionFigures
+from scalebench.records.rows.strategies.experts import ExpertFigures
+from scalebench.records.rows.strategies.exposed import ExposedEstimates
+from scalebench.records.rows.strategies.frameworks import AgainstFastest, FrameworkFacts
+from scalebench.records.rows.strategies.memory import MemoryByAxis
+from scalebench.records.rows.strategies.pipeline import PipelineFigures
 from scalebench.records.run import Status
-from scalebench.records.wires import NcclWires
 from scalebench.spec import Device, Scaling
 from scalebench.spec.base import JsonModel
 from scalebench.stats import Estimate as Estimate

@@ -7,15 +7,15 @@ from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.errors import UsageError
-from scalebench.records.files import read_text
 from scalebench.records.paths import default_runs_folder
+from scalebench.records.storage.files import read_text
 from scalebench.records.summary import Summary
 from scalebench.search.job import Job
-from scalebench.search.links import CalibratedLinks
 from scalebench.search.model import AXES_OF_WHOLE, SearchModel, WholeModel
+from scalebench.search.prediction.links import CalibratedLinks
+from scalebench.search.prediction.speed import measured_speed, plain_rows, whole_model
 from scalebench.search.scores import activation_ratio, data_bytes, split_backward_s
 from scalebench.search.space import divisors
-from scalebench.search.speed import measured_speed, plain_rows, whole_model
 from scalebench.search.strategies import CHECKPOINTING
 from scalebench.spec import (
     Case,

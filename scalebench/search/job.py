@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from scalebench.records.base import Record
-from scalebench.search.links import SearchLinks
 from scalebench.search.model import SearchModel
+from scalebench.search.prediction.links import SearchLinks
 from scalebench.spec import Device
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scalebench.search.links import Floats, Ints, by_number
+from scalebench.search.prediction.links import Floats, Ints, by_number
 from scalebench.spec.presets import GptShape, MoeShape
 
 Mask = npt.NDArray[np.bool_]

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scalebench.search.job import Job
-from scalebench.search.memory import fits, memory_bytes
+from scalebench.search.prediction.memory import fits, memory_bytes
+from scalebench.search.prediction.step import StepParts, bound_s, step_parts
 from scalebench.search.space import Candidates, Floats, Mesh, candidates, joined, meshes
-from scalebench.search.step import StepParts, bound_s, step_parts
 
 OnProgress = Callable[[str, object], None]
 Mask = npt.NDArray[np.bool_]

@@ -9,10 +9,10 @@ from scalebench.records.base import Record
 from scalebench.search.choice import Choice, choices
 from scalebench.search.devices.fit import ENOUGH, SHIPPED
 from scalebench.search.job import Job
+from scalebench.search.prediction.step import PARTS
 from scalebench.search.ranking import Ranking
 from scalebench.search.scores import Z90, Scores, probability_fastest
 from scalebench.search.space import refused_meshes
-from scalebench.search.step import PARTS
 from scalebench.search.strategies import strategy_of
 from scalebench.spec import Execution
 

@@ -14,7 +14,7 @@ from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.links.topology import TOPOLOGIES, load_topology
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
-from scalebench.records.files import read_model, read_text
+from scalebench.records.storage.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.choice import choice_at, choices
@@ -30,7 +30,8 @@ from scalebench.search.job import (
     Framework,
     Job,
 )
-from scalebench.search.links import (
+from scalebench.search.model import SearchModel, WholeModel
+from scalebench.search.prediction.links import (
     LATER,
     CalibratedLinks,
     LinkValues,
@@ -38,19 +39,18 @@ from scalebench.search.links import (
     SearchLinks,
     links_by_name,
 )
-from scalebench.search.memory import ranks_that_fit
-from scalebench.search.model import SearchModel, WholeModel
-from scalebench.search.ranking import Ranking, search
-from scalebench.search.result import SearchResult, result_of, what_would_fit
-from scalebench.search.scores import Scores, model_of, peaks_of, scored_rows, scores_of
-from scalebench.search.space import AXES, Candidates, Ints
-from scalebench.search.speed import (
+from scalebench.search.prediction.memory import ranks_that_fit
+from scalebench.search.prediction.speed import (
     DeviceType,
     NoPlainRow,
     assumed_speed,
     device_type,
     modelled_speed,
 )
+from scalebench.search.ranking import Ranking, search
+from scalebench.search.result import SearchResult, result_of, what_would_fit
+from scalebench.search.scores import Scores, model_of, peaks_of, scored_rows, scores_of
+from scalebench.search.space import AXES, Candidates, Ints
 from scalebench.search.strategies import strategy_of
 from scalebench.spec import Device
 from scalebench.spec.presets import HF, PRESETS, GptShape, MoeShape, resolve_workload

@@ -22,8 +22,8 @@ from scalebench.session.storing.finish import Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scalebench.trace.files.reading import Window
     from scalebench.trace.job import JobFigures
-    from scalebench.trace.reading import Window
 
 Named = str | Path | Run
 """A run as programs name it: a run folder, a run below reports/, or the run itself."""
@@ -96,7 +96,7 @@ class Traces(Shown):
 
     def report(self, path: str | Path) -> Path:
         """Write the page of ``scalebench trace --html``; return its path."""
-        from scalebench.records.files import write_atomic
+        from scalebench.records.storage.files import write_atomic
         from scalebench.report.page.trace_page import render_trace_page
 
         write_atomic(Path(path), render_trace_page(self.job))

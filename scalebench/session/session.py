@@ -12,9 +12,9 @@ from scalebench import __version__, machine
 from scalebench.analysis.run import load_run, read_info
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.folder import point_latest_at, require_plain, working_on
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
+from scalebench.records.storage.folder import point_latest_at, require_plain, working_on
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.interleaved.connection import RoundRequests
 from scalebench.session.launches.cell_runner import CellRunner, ProgressListener

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from scalebench import __version__, machine
 from scalebench.errors import UsageError
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.summary import Summary
 from scalebench.session.machine.gpu_locks import begin_in, run_id_of

@@ -18,9 +18,9 @@ from typing import Self
 
 import numpy as np
 
+from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.budget import RankTimes
 from scalebench.records.rows.communication import OperationFigures
-from scalebench.records.trace import Trace, TracedOperation
 from scalebench.trace.intervals import (
     Intervals,
     intersect,

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalebench.records.trace import ClockAlignment, Trace
-from scalebench.trace import names
-from scalebench.trace.communication_kernels import is_of_nccl
+from scalebench.records.measured.trace import ClockAlignment, Trace
 from scalebench.trace.events import Events
+from scalebench.trace.files.metadata import from_metadata
 from scalebench.trace.intervals import named
-from scalebench.trace.kernel_launches import NEVER, collectives_by_copies, runtime_calls
-from scalebench.trace.matching import shown_on_rank_0, together
-from scalebench.trace.metadata import from_metadata
+from scalebench.trace.operations import names
+from scalebench.trace.operations.communication_kernels import is_of_nccl
+from scalebench.trace.operations.kernel_launches import NEVER, collectives_by_copies, runtime_calls
+from scalebench.trace.operations.matching import shown_on_rank_0, together
 
 MOST_IMPOSSIBLE = 0.01
 """Of all launches: a trace with more shows something else than what happened."""

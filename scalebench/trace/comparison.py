@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from scalebench.errors import UsageError
-from scalebench.trace.gpu_work import summed
 from scalebench.trace.idle import idle_together
 from scalebench.trace.job import JobFigures, work_of_all
+from scalebench.trace.operations.gpu_work import summed
 
 OTHER_SHAPES = "other shapes"
 """In place of shapes that only one of the two recordings has."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
-from scalebench.trace.gpu_work import gpu_events
 from scalebench.trace.intervals import Indices
-from scalebench.trace.kernel_launches import NEVER, runtime_calls
+from scalebench.trace.operations.gpu_work import gpu_events
+from scalebench.trace.operations.kernel_launches import NEVER, runtime_calls
 
 KERNEL_AFTER_KERNEL_NS = 30_000
 """HolisticTraceAnalysis' ``consecutive_kernel_delay``."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import Figures, Share, together
-from scalebench.trace.file_ranks import RankTrace, in_order, name_ranks
-from scalebench.trace.gpu_work import Work, summed
+from scalebench.trace.files.file_ranks import RankTrace, in_order, name_ranks
+from scalebench.trace.files.notices import about_kernels, about_ranks, given_twice, left_out
+from scalebench.trace.files.reading import ReadTrace, Window, read_all
 from scalebench.trace.idle import Idleness
-from scalebench.trace.notices import about_kernels, about_ranks, given_twice, left_out
-from scalebench.trace.reading import ReadTrace, Window, read_all
+from scalebench.trace.operations.gpu_work import Work, summed
 from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalebench.records.measured.trace import ClockAlignment, Trace, TracedOperation
 from scalebench.records.rows.communication import Straggler
-from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
 from scalebench.trace.intervals import Intervals, intersect, length_s
-from scalebench.trace.matching import SYNCHRONISING, match, stragglers, together
+from scalebench.trace.operations.matching import SYNCHRONISING, match, stragglers, together
 from scalebench.trace.timeline import Timeline
 
 

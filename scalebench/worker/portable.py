@@ -205,7 +205,7 @@ def allocator_retries(device: str) -> int | None:
 
 
 def memory(device: str, retries_before: int | None = None) -> dict[str, Any]:
-    """Return the peaks so far in bytes, under the names of `scalebench.records.rank.Memory`.
+    """Return the peaks so far in bytes, named as in `scalebench.records.measured.rank.Memory`.
 
     CUDA counts from the start of the process.
 

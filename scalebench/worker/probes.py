@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
-from scalebench.records.files import write_model
+from scalebench.records.measured.probes import ProbeRecord, TimedTransfer
+from scalebench.records.measured.trace import ClockAlignment
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.probes import ProbeRecord, TimedTransfer
-from scalebench.records.trace import ClockAlignment
+from scalebench.records.storage.files import write_model
 from scalebench.spec.probes import ClockCheck, Probe, Rehearsal, Sweep, Transfer
 from scalebench.worker.collectives.operations import Operation, build
 from scalebench.worker.measure.alignment import combine, measure_offset

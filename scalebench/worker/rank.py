@@ -12,10 +12,10 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from scalebench.records.fault_events import fault_folder
-from scalebench.records.files import read_model, write_model
+from scalebench.records.measured.fault_events import fault_folder
+from scalebench.records.measured.rank import Memory, RankRecord
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.rank import Memory, RankRecord
+from scalebench.records.storage.files import read_model, write_model
 from scalebench.spec import Cell, Purpose, Script, SharedLaunch
 from scalebench.worker.checkpoints.failing import note_start, train_and_fail
 from scalebench.worker.checkpoints.restoring import measure_restores

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from scalebench.errors import UsageError
-from scalebench.records.files import write_atomic
-from scalebench.records.scratch import Scratch
+from scalebench.records.storage.files import write_atomic
+from scalebench.records.storage.scratch import Scratch
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import describe

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
-from scalebench.records.probes import PlayedSteps
+from scalebench.records.measured.probes import PlayedSteps
 from scalebench.spec.probes import (
     PipelineRehearsal,
     Rehearsal,

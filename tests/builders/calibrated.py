@@ -1,7 +1,7 @@
 """Points of a calibration whose law is known."""
 
 from scalebench.costmodel.links.profile import point_of
-from scalebench.records.probes import TimedTransfer
+from scalebench.records.measured.probes import TimedTransfer
 from scalebench.session.calibration.sweeps import sizes_up_to
 from scalebench.spec.probes import Transfer
 

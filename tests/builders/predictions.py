@@ -4,7 +4,7 @@ from scalebench.analysis.attribution import attribute
 from scalebench.analysis.shapes import shape_of
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
-from scalebench.records.rank import Block
+from scalebench.records.measured.rank import Block
 from tests.builders.link_sweeps import sizes, sweep
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
 

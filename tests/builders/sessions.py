@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.launch.base import Launched, ProbeFailed
-from scalebench.records.recovery import RecoveryRecord
+from scalebench.records.measured.recovery import RecoveryRecord
 from scalebench.session.launches.cell_runner import ProgressListener
 from scalebench.session.plan import Request
 from scalebench.session.session import Interrupted, Session

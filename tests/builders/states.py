@@ -6,9 +6,6 @@ from typing import Any
 from scalebench.records.precision import ImpreciseRow, PrecisionReached
 from scalebench.records.rows.budget import ComputeInflation
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
-from scalebench.records.rows.experts import BusiestExpert, ExpertFigures, ExpertRank
-from scalebench.records.rows.exposed import ExposedEstimates
-from scalebench.records.rows.frameworks import AgainstFastest, FrameworkFacts
 from scalebench.records.rows.lockstep import LockstepFigures, RankShares
 from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.script import (
@@ -18,6 +15,9 @@ from scalebench.records.rows.script import (
     ScriptFacts,
     Wrapper,
 )
+from scalebench.records.rows.strategies.experts import BusiestExpert, ExpertFigures, ExpertRank
+from scalebench.records.rows.strategies.exposed import ExposedEstimates
+from scalebench.records.rows.strategies.frameworks import AgainstFastest, FrameworkFacts
 from scalebench.records.summary import Correctness, Row, Summary
 from scalebench.stats import Estimate
 from tests.builders.races import figures

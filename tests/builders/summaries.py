@@ -8,10 +8,10 @@ from typing import Any
 from scalebench.analysis.budget import closed_budget
 from scalebench.records.rows.budget import MEASURED, Budget, RankTimes
 from scalebench.records.rows.communication import OperationFigures, Straggler
-from scalebench.records.rows.compression import CompressionFigures
-from scalebench.records.rows.exposed import ExposedEstimates
-from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
+from scalebench.records.rows.strategies.compression import CompressionFigures
+from scalebench.records.rows.strategies.exposed import ExposedEstimates
+from scalebench.records.rows.strategies.pipeline import PipelineFigures
 from scalebench.records.summary import Correctness, Estimate, Row, StepSamples, Summary
 
 HOSTILE = (

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from scalebench.records.rank import Block, RankRecord
+from scalebench.records.measured.rank import Block, RankRecord
+from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.run import CellResult
-from scalebench.records.trace import Trace, TracedOperation
 from tests.builders.runs import make_cell, make_record, make_result
 
 MS = 1_000_000

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalebench.launch.monitor.sampler import PERIOD_S, DeviceSampler
-from scalebench.records.rank import Block
+from scalebench.records.measured.rank import Block
+from scalebench.records.measured.telemetry import HostLoad, NodeTrack
 from scalebench.records.run import CellResult
-from scalebench.records.telemetry import HostLoad, NodeTrack
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.recorded.nvml_twin import NvmlTwin, load
 

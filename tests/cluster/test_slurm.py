@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.records.files import read_text
+from scalebench.records.storage.files import read_text
 from scalebench.spec.presets import PRESETS
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import Store
 
-from scalebench.records.secret import new_secret
+from scalebench.records.storage.secret import new_secret
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.world import Rendezvous

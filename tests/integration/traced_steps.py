@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.records.rank import Block, RankRecord
+from scalebench.records.measured.rank import Block, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced

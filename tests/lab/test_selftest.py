@@ -39,7 +39,7 @@ DAMAGES = {
     "the wrong rank is named": (
         "straggler",
         """
-from scalebench.trace import matching
+from scalebench.trace.operations import matching
 right = matching.Arrival
 matching.Arrival = lambda step, kind, rank, late_s: right(step, kind, 1 - rank, late_s)
 """,

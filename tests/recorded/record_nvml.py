@@ -16,7 +16,7 @@ from typing import Any
 from scalebench.errors import EnvironmentUnfit, ScalebenchError
 from scalebench.launch.monitor.nvml import load_nvml
 from scalebench.launch.monitor.sampler import PERIOD_S, DeviceSampler
-from scalebench.records.files import write_atomic
+from scalebench.records.storage.files import write_atomic
 
 FORMAT = "scalebench.nvml/1"
 

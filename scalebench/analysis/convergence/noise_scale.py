@@ -5,7 +5,7 @@ Source: McCandlish, Kaplan, Amodei et al. 2018, arXiv:1812.06162, §2.2 and appe
 
 from collections.abc import Sequence
 
-from scalebench.records.race import GradientNorms
+from scalebench.records.measured.race import GradientNorms
 
 
 def squared_gradient(norms: GradientNorms) -> float:

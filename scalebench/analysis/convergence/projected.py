@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from scalebench.analysis.convergence.noise_scale import samples_ratio
-from scalebench.records.race import RacePoint
+from scalebench.records.measured.race import RacePoint
 from scalebench.records.summary import Row
 from scalebench.stats import Estimate
 

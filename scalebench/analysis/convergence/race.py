@@ -16,7 +16,7 @@ from scalebench.analysis.convergence.projected import (
 )
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, null
 from scalebench.analysis.rows.launches import Launches, Table
-from scalebench.records.race import GradientNorms, RacePoint
+from scalebench.records.measured.race import GradientNorms, RacePoint
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Row
 from scalebench.spec import Plain

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.analysis.rows.experts import counted_steps, load_of, tokens_of
-from scalebench.records.rank import RankRecord
+from scalebench.analysis.rows.strategies.experts import counted_steps, load_of, tokens_of
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.run import CellResult
 
 MOST_ROWS = 160

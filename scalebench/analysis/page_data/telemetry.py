@@ -7,8 +7,8 @@ import numpy as np
 
 from scalebench.analysis.page_data.rank_steps import extremes
 from scalebench.analysis.timing.windows import clean_windows, used_devices
+from scalebench.records.measured.telemetry import DeviceTrack, throttle_reasons
 from scalebench.records.run import CellResult
-from scalebench.records.telemetry import DeviceTrack, throttle_reasons
 
 MOST_POINTS = 150
 """Stretches of each series that keep their extremes."""

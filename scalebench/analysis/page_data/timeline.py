@@ -11,10 +11,10 @@ import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.timing.steps import steps_of
-from scalebench.records.trace import Trace
+from scalebench.records.measured.trace import Trace
 from scalebench.trace.breakdown import PRECEDENCE, closed, partition
 from scalebench.trace.intervals import Intervals, intersect
-from scalebench.trace.matching import shown_on_rank_0
+from scalebench.trace.operations.matching import shown_on_rank_0
 
 MOST_RANKS = 16
 VISIBLE = 1 / 2000

@@ -17,19 +17,21 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, Table
+from scalebench.analysis.rows.strategies.compression import OF_TORCH, decoding_s, is_unmarked
 from scalebench.analysis.shapes import pipeline_shape_of, shape_among_ranks, shape_of
 from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.costmodel.context_layers import AttendingModel, RingWork, ring_requests
 from scalebench.costmodel.frameworks import shards_with_fsdp2
-from scalebench.costmodel.group_steps import (
+from scalebench.costmodel.layers.context_layers import AttendingModel, RingWork, ring_requests
+from scalebench.costmodel.layers.group_steps import (
     GroupModel,
     group_operations,
     model_of_facts,
     with_sharding,
 )
+from scalebench.costmodel.layers.replay import CommRequest
+from scalebench.costmodel.layers.tensor_layers import NoLaw
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.pipelines.step import (
     PipelineShape,
@@ -38,12 +40,10 @@ from scalebench.costmodel.pipelines.step import (
     textbook_pipeline_s,
 )
 from scalebench.costmodel.rehearsed_step import longer_than_replayed_s
-from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step, with_messages
-from scalebench.costmodel.tensor_layers import NoLaw
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
-from scalebench.records.probes import RehearsedPipeline, RehearsedStep
+from scalebench.records.measured.probes import RehearsedPipeline, RehearsedStep
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Grouped, Pipeline, Script
 

@@ -9,18 +9,18 @@ import numpy as np
 from scalebench import units
 from scalebench.analysis.attribution import LaunchAttribution, why_not
 from scalebench.analysis.budget import loss_budget, waits_most
-from scalebench.analysis.rows.axes import NO_MESH, axes_of_row, pipeline_figures
 from scalebench.analysis.rows.efficiency import Ratios
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.strategies.axes import NO_MESH, axes_of_row, pipeline_figures
 from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.records.rows.budget import Budget, ComputeInflation, RankTimes
 from scalebench.records.rows.communication import OperationFigures, Straggler
-from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.rows.strategies.exposed import ExposedEstimates
 from scalebench.records.run import CellResult
 from scalebench.spec import Pipeline
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
-from scalebench.trace.matching import stragglers
+from scalebench.trace.operations.matching import stragglers
 
 VISIBLE = 0.01
 """Of the step: what estimates may differ by before anybody is told."""

@@ -9,11 +9,11 @@ from scalebench.analysis.attribution import LARGEST_ROOTED_SHARE, LaunchAttribut
 from scalebench.analysis.rows.attribution import why_not_traced
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable, null
 from scalebench.analysis.rows.launches import Launches
+from scalebench.records.measured.trace import TracedOperation
 from scalebench.records.rows.budget import PopEfficiencies
-from scalebench.records.trace import TracedOperation
 from scalebench.stats import estimate_over_launches
 from scalebench.trace.intervals import Intervals
-from scalebench.trace.matching import SYNCHRONISING, shown_on_rank_0, together
+from scalebench.trace.operations.matching import SYNCHRONISING, shown_on_rank_0, together
 
 
 def efficiencies(

@@ -19,9 +19,9 @@ from scalebench.analysis.rows.at_one_rank import (
     prediction_base,
     step_at_one_rank,
 )
-from scalebench.analysis.rows.balance import slowest_rank
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.strategies.balance import slowest_rank
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import WhatIf
@@ -32,7 +32,7 @@ from scalebench.records.rows.prediction import (
     PredictionFromFewer,
 )
 from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Grouped, Pipeline, Script, Strategy
-from scalebench.trace.matching import transfers
+from scalebench.trace.operations.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")
 

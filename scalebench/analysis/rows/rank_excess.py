@@ -16,7 +16,7 @@ from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.fields import Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.rank_excess import RankExcess, RankPart
 from scalebench.records.run import CellResult
 from scalebench.spec import Mesh, Pipeline

@@ -6,7 +6,7 @@ import numpy as np
 
 from scalebench.analysis.rows.fields import Context, Fields, known
 from scalebench.analysis.rows.launches import Launches
-from scalebench.records.recovery import (
+from scalebench.records.measured.recovery import (
     ElasticRun,
     ElasticStretch,
     FaultTimeline,

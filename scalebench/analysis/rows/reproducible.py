@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable
 from scalebench.analysis.rows.launches import Launches
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.reproducible import Reproducible
 from scalebench.records.run import CellResult
 

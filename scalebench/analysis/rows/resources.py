@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.analysis.rows.at_one_rank import NO_SHARD
-from scalebench.analysis.rows.axes import predicted_wire_bytes
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, Unavailable, found_by, known
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.memory_axes import memory_by_axis
+from scalebench.analysis.rows.strategies.axes import predicted_wire_bytes
+from scalebench.analysis.rows.strategies.memory_axes import memory_by_axis
 from scalebench.analysis.shapes import layers_of
 from scalebench.costmodel.device_peaks import (
     Dtype,
@@ -16,12 +16,12 @@ from scalebench.costmodel.device_peaks import (
     mixed_peak,
     why_no_peak,
 )
-from scalebench.costmodel.group_steps import why_no_group_law
+from scalebench.costmodel.layers.group_steps import why_no_group_law
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.records.rank import Memory, RankRecord
-from scalebench.records.rows.memory import MemoryByAxis
+from scalebench.records.measured.rank import Memory, RankRecord
+from scalebench.records.rows.strategies.memory import MemoryByAxis
 from scalebench.records.run import CellResult
 from scalebench.spec import (
     Cell,

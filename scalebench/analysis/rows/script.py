@@ -14,7 +14,7 @@ from scalebench.analysis.rows.rank_excess import stalls_of
 from scalebench.analysis.rows.script_checks import checks_of
 from scalebench.analysis.timing.mean_step import period_of
 from scalebench.analysis.timing.steps import clean_pace, launch_step_s
-from scalebench.records.rank import RankRecord, StepGap
+from scalebench.records.measured.rank import RankRecord, StepGap
 from scalebench.records.rows.script import (
     HostWaitPlace,
     HostWaits,

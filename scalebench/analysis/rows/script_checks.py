@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from scalebench.analysis.rows.fields import Context, Fields
 from scalebench.analysis.rows.launches import Launches
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.script import LearningRate, ScriptChecks, Wrapper
 from scalebench.records.summary import Row
 

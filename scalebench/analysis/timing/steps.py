@@ -20,7 +20,7 @@ from scalebench.analysis.timing.mean_step import (
     mean_of_means,
     mean_of_steps,
 )
-from scalebench.records.rank import Block, Phase, RankRecord
+from scalebench.records.measured.rank import Block, Phase, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.spec import WithoutLockstep
 

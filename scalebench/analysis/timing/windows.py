@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalebench.records.rank import Block
+from scalebench.records.measured.rank import Block
+from scalebench.records.measured.telemetry import DeviceTrack
 from scalebench.records.run import CellResult
-from scalebench.records.telemetry import DeviceTrack
 
 MERGED_GAP_NS = 100_000_000
 """Pauses that NVML's energy counter, which moves every 20 to 100 ms, cannot tell from work."""

@@ -13,7 +13,7 @@ from scalebench.costmodel.links.laws import usual_laws
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
-from scalebench.records.probes import RehearsedPipeline, RehearsedStep, TimedTransfer
+from scalebench.records.measured.probes import RehearsedPipeline, RehearsedStep, TimedTransfer
 from scalebench.spec.collectives import BACKEND
 from scalebench.stats import median_with_noise
 

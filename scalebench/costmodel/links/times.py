@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scalebench.costmodel.links.fitted import LinkFit, PredictedTime, Regime
 from scalebench.costmodel.links.laws import law_terms
-from scalebench.records.probes import RehearsedPipeline, RehearsedStep
+from scalebench.records.measured.probes import RehearsedPipeline, RehearsedStep
 
 LinkTimes = Callable[[str, int, int], "LinkTime"]
 """(operation, ranks, full size in bytes) → what it takes; raises NoFit."""

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from scalebench.costmodel.layers.replay import CommRequest
 from scalebench.costmodel.links.times import LinkTimes, NoFit
 from scalebench.costmodel.pipelines.dry_run import Timeline, dry_run
 from scalebench.costmodel.pipelines.orders import FROM_TORCH, plan_schedule
 from scalebench.costmodel.pipelines.schedule import Schedule
 from scalebench.costmodel.pipelines.stage_split import Layers, layers_of_stages
-from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import PredictedStep
-from scalebench.records.probes import RehearsedPipeline
+from scalebench.records.measured.probes import RehearsedPipeline
 from scalebench.spec import Pipeline
 from scalebench.spec.probes import PipelineRehearsal, RehearsedStage
 

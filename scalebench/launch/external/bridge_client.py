@@ -7,7 +7,7 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.zygote_client import ZygoteClient
-from scalebench.records.secret import VARIABLE
+from scalebench.records.storage.secret import VARIABLE
 from scalebench.spec.world import WorldMember
 
 WORKER = "scalebench.worker.agent.bridge"

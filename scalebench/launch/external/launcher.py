@@ -33,9 +33,9 @@ from scalebench.launch.loopback import check_loopback
 from scalebench.launch.monitor.node import NodeWatch, of_gpus
 from scalebench.launch.processes import interpreter
 from scalebench.launch.ranks import Ranks
-from scalebench.records.rank import RankRecord
-from scalebench.records.secret import WorldSecret
-from scalebench.records.telemetry import NodeTrack
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.measured.telemetry import NodeTrack
+from scalebench.records.storage.secret import WorldSecret
 from scalebench.spec import Device, Job
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import WorldMember

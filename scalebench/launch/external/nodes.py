@@ -5,8 +5,8 @@ from typing import Any
 
 from scalebench.launch.base import R
 from scalebench.records.base import Record
-from scalebench.records.rank import Block, RankRecord
-from scalebench.records.telemetry import NodeTrack
+from scalebench.records.measured.rank import Block, RankRecord
+from scalebench.records.measured.telemetry import NodeTrack
 from scalebench.spec.world import Node, World, WorldLauncher
 
 

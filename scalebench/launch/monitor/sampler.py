@@ -33,7 +33,12 @@ from scalebench.launch.monitor.nvml import (
     open_devices,
     reason_of,
 )
-from scalebench.records.telemetry import DeviceStates, DeviceTrack, DeviceTraffic, NodeTrack
+from scalebench.records.measured.telemetry import (
+    DeviceStates,
+    DeviceTrack,
+    DeviceTraffic,
+    NodeTrack,
+)
 
 PERIOD_S = 0.1
 TRAFFIC_PERIOD_S = 1.0

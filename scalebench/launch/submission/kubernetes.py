@@ -10,7 +10,7 @@ from typing import Any
 
 from scalebench.errors import UsageError
 from scalebench.launch.submission.request import JobRequest
-from scalebench.records.secret import VARIABLE, new_secret
+from scalebench.records.storage.secret import VARIABLE, new_secret
 
 PORT = 29500
 CONTAINER = "scalebench"

@@ -5,7 +5,7 @@ import shlex
 
 from scalebench.errors import UsageError
 from scalebench.launch.submission.request import JobRequest
-from scalebench.records.secret import VARIABLE, new_secret
+from scalebench.records.storage.secret import VARIABLE, new_secret
 
 FIRST_NODE = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
 

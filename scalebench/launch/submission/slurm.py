@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.submission.request import JobRequest
-from scalebench.records.secret import VARIABLE
+from scalebench.records.storage.secret import VARIABLE
 
 SUBMIT_LIMIT_S = 60
 CPUS = "cpus-per-task"

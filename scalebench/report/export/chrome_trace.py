@@ -13,10 +13,10 @@ from typing import Any
 
 from scalebench.analysis.run import StoredRun
 from scalebench.errors import UsageError
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.run import CellResult
 from scalebench.records.summary import Row, Summary
-from scalebench.records.trace import Trace, TracedOperation
 from scalebench.report.export.measures import row_name
 from scalebench.report.words.plain_text import plain
 

@@ -6,11 +6,11 @@ Every number is per step of the rank that waits most, as the traced steps have i
 from collections.abc import Sequence
 
 from scalebench import units
+from scalebench.records.measured.wires import NcclWires, Pair, Transport
 from scalebench.records.rows.budget import WAIT, RankTimes
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
-from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.rows.strategies.exposed import ExposedEstimates
 from scalebench.records.summary import Estimate, Row
-from scalebench.records.wires import NcclWires, Pair, Transport
 from scalebench.report.tables.budget import AXIS_BUDGET
 from scalebench.report.tables.layout import (
     CASE,

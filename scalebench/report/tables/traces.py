@@ -12,9 +12,9 @@ from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.comparison import Change, Comparison
 from scalebench.trace.dumps.examination import Bandwidth, Examination, GroupState
-from scalebench.trace.gpu_work import Work, summed
 from scalebench.trace.idle import Gap, IdleTime
 from scalebench.trace.job import JobFigures, unavailable_together, work_of_all
+from scalebench.trace.operations.gpu_work import Work, summed
 
 MOST_OPERATORS = 12
 _TIMES_FROM = 10

@@ -21,9 +21,9 @@ from scalebench.search.devices.measured import (
 )
 from scalebench.search.devices.parameters import OF_DEVICE, PARAMETERS, Parameters, defaults
 from scalebench.search.job import Job
-from scalebench.search.memory import memory_bytes
+from scalebench.search.prediction.memory import memory_bytes
+from scalebench.search.prediction.step import step_parts
 from scalebench.search.space import Floats
-from scalebench.search.step import step_parts
 
 JobOf = Callable[[str, Parameters], Job]
 """Name of a device and its parameters → a job whose speed and links have them."""

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from scalebench.errors import UsageError
-from scalebench.records.files import read_text
+from scalebench.records.storage.files import read_text
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.job import Framework, Job
 from scalebench.search.model import Models, SearchModel

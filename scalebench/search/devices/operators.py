@@ -14,7 +14,7 @@ import numpy as np
 
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.job import CHECKPOINTING, SCHEDULES, Framework, Job
-from scalebench.search.memory import divided_numbers, samples_of
+from scalebench.search.prediction.memory import divided_numbers, samples_of
 from scalebench.search.space import Candidates, Floats
 
 TILE = 128

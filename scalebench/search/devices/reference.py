@@ -17,10 +17,10 @@ from pydantic import Field, ValidationError
 
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
-from scalebench.records.files import read_text
+from scalebench.records.storage.files import read_text
 from scalebench.records.summary import Row, Summary
 from scalebench.search.devices.measured import MeasuredRow
-from scalebench.search.speed import DEVICE_TYPES
+from scalebench.search.prediction.speed import DEVICE_TYPES
 from scalebench.stats import Estimate
 
 NAMES = {

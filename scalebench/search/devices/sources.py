@@ -22,8 +22,8 @@ from scalebench.search.devices.measured import (
 )
 from scalebench.search.job import USUAL, Framework
 from scalebench.search.model import SearchModel
+from scalebench.search.prediction.speed import DEVICE_TYPES, device_type
 from scalebench.search.space import DEFAULT_BUCKET_MB
-from scalebench.search.speed import DEVICE_TYPES, device_type
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from scalebench.costmodel.pipelines.orders import FROM_TORCH, SPLITS_BACKWARD
 from scalebench.costmodel.pipelines.step import rehearsal_of
 from scalebench.costmodel.rehearsed_step import rehearsal_of_step, stalled_of
 from scalebench.launch.base import Launcher, ProbeFailed
-from scalebench.records.files import write_checked
-from scalebench.records.probes import PlayedSteps, RehearsedPipeline, RehearsedStep
+from scalebench.records.measured.probes import PlayedSteps, RehearsedPipeline, RehearsedStep
 from scalebench.records.run import CellResult
+from scalebench.records.storage.files import write_checked
 from scalebench.spec import Cell, Pipeline, Plain, Script
 from scalebench.spec.probes import PipelineRehearsal, Rehearsal, RehearsedStage, StepRehearsal
 

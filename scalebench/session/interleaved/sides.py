@@ -14,10 +14,10 @@ from scalebench.errors import ScalebenchError, UsageError
 from scalebench.gate.baselines import checked, read_summary
 from scalebench.gate.merging import merged
 from scalebench.gate.results import Results
-from scalebench.records.files import read_model
-from scalebench.records.folder import is_run_folder
 from scalebench.records.paths import RunPaths, further_baselines
 from scalebench.records.run import RunInfo
+from scalebench.records.storage.files import read_model
+from scalebench.records.storage.folder import is_run_folder
 from scalebench.records.summary import Summary
 from scalebench.session.interleaved.run_process import END_LIMIT_S, RunProcess, Version
 

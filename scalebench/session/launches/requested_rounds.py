@@ -9,8 +9,8 @@ import time
 from collections.abc import Collection
 
 from scalebench.analysis.summarise import summarise
-from scalebench.records.files import write_model
 from scalebench.records.run import RunInfo
+from scalebench.records.storage.files import write_model
 from scalebench.records.summary import RowKey
 from scalebench.session.interleaved.connection import RoundRequests
 from scalebench.session.launches.cell_runner import CellRunner

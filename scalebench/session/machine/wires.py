@@ -10,7 +10,7 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
 from scalebench.machine import host_links
-from scalebench.records.wires import NcclWires
+from scalebench.records.measured.wires import NcclWires
 from scalebench.spec.probes import Sweep, Transfer
 
 LIMIT_S = 300.0

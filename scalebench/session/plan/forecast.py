@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalebench.analysis.run import load_run
+from scalebench.costmodel.layers.tensor_layers import model_of_preset
 from scalebench.costmodel.memory import predict_state_bytes
-from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.errors import ScalebenchError
-from scalebench.records.folder import find_runs
+from scalebench.records.storage.folder import find_runs
 from scalebench.session.plan import Plan
 from scalebench.spec import (
     Cell,

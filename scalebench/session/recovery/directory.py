@@ -13,8 +13,8 @@ from pathlib import Path
 from scalebench.analysis.run import read_info
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
-from scalebench.records.files import read_model, write_model
-from scalebench.records.folder import claim_folder, require_plain
+from scalebench.records.storage.files import read_model, write_model
+from scalebench.records.storage.folder import claim_folder, require_plain
 from scalebench.spec import Cell
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.script import ScriptTarget

@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from scalebench.launch.base import Launcher
-from scalebench.records.fault_events import Event, FaultFolder, fault_folder
-from scalebench.records.recovery import ElasticRun, ElasticStretch
+from scalebench.records.measured.fault_events import Event, FaultFolder, fault_folder
+from scalebench.records.measured.recovery import ElasticRun, ElasticStretch
 from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline
 from scalebench.spec import Cell, Ddp

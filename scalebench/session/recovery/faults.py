@@ -13,12 +13,12 @@ from scalebench.launch.lab import Lab
 from scalebench.launch.local import LocalLauncher
 from scalebench.launch.loopback import loopback_environment
 from scalebench.launch.processes import interpreter
-from scalebench.records.fault_events import AGENT, FaultFolder, fault_folder
-from scalebench.records.files import write_model
+from scalebench.records.measured.fault_events import AGENT, FaultFolder, fault_folder
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.measured.recovery import ElasticRun, FaultTimeline
 from scalebench.records.outcome import launched_result
-from scalebench.records.rank import RankRecord
-from scalebench.records.recovery import ElasticRun, FaultTimeline
 from scalebench.records.run import CellResult
+from scalebench.records.storage.files import write_model
 from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
 from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline, Outside, failure_of, timelines_of

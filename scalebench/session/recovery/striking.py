@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from scalebench.records.fault_events import CAUGHT_UP, Event, FaultFolder
+from scalebench.records.measured.fault_events import CAUGHT_UP, Event, FaultFolder
 from scalebench.session.recovery.timeline import NoTimeline
 from scalebench.spec.recovery import FaultKind, FaultPlan
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from scalebench.records.fault_events import Event
-from scalebench.records.recovery import FaultTimeline
+from scalebench.records.measured.fault_events import Event
+from scalebench.records.measured.recovery import FaultTimeline
 from scalebench.spec.recovery import PHASES, FaultPlan, Restarter
 
 Outside = tuple[int, int, int]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scalebench.analysis.attribution import LaunchAttribution, attribute, why_not
 from scalebench.launch.base import Launcher
 from scalebench.records.certificate import Form
+from scalebench.records.measured.probes import ProbeRecord
 from scalebench.records.outcome import launched_result
-from scalebench.records.probes import ProbeRecord
 from scalebench.records.run import CellResult
-from scalebench.records.scratch import Scratch
+from scalebench.records.storage.scratch import Scratch
 from scalebench.spec import Cell, Ddp, Plain, StepPlan, Strategy
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
 from scalebench.spec.probes import ClockCheck, FaultKind, InjectedFault, Sweep

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 
 from scalebench.records.certificate import Line
-from scalebench.records.probes import TimedTransfer
+from scalebench.records.measured.probes import TimedTransfer
 from scalebench.session.selftest.bench import Bench
 from scalebench.spec.collectives import CollectiveName
 from scalebench.spec.probes import Sweep, Transfer

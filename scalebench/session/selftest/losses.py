@@ -12,7 +12,7 @@ from scalebench.records.rows.budget import Budget
 from scalebench.session.selftest.bench import Bench, written_down
 from scalebench.spec.probes import SAMPLE_S
 from scalebench.stats import median_with_noise
-from scalebench.trace.matching import stragglers
+from scalebench.trace.operations.matching import stragglers
 
 NUM_RANKS = 2
 DELAY_S = (0.025, 0.045)

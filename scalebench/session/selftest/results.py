@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from scalebench.machine import identity
 from scalebench.records.certificate import FORMAT, Certificate, Line
-from scalebench.records.files import write_model
+from scalebench.records.measured.probes import TimedTransfer
 from scalebench.records.paths import certificates_folder
-from scalebench.records.probes import TimedTransfer
+from scalebench.records.storage.files import write_model
 from scalebench.session.selftest.bench import Bench
 from scalebench.spec.collectives import COLLECTIVES, DtypeName
 from scalebench.spec.probes import InjectedFault, Sweep, Transfer

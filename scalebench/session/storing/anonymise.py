@@ -24,7 +24,12 @@ from pydantic import BaseModel
 import scalebench
 from scalebench.errors import UsageError
 from scalebench.records.run import CellResult, RunInfo
-from scalebench.records.secrets import MASK, secret_values, without_secrets, words_without_secrets
+from scalebench.records.storage.secrets import (
+    MASK,
+    secret_values,
+    without_secrets,
+    words_without_secrets,
+)
 from scalebench.spec.script import ScriptTarget
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from scalebench.analysis.run import read_info
 from scalebench.errors import UsageError
-from scalebench.records.files import open_regular
 from scalebench.records.run import CodeFile, RunInfo
+from scalebench.records.storage.files import open_regular
 from scalebench.session.storing.anonymise import with_script
 from scalebench.spec import Cell
 from scalebench.spec.presets import HF, NAMED, CustomTarget, hf_configuration

@@ -12,9 +12,9 @@ from scalebench.analysis.summarise import summarise
 from scalebench.analysis.validity import failed_rows, unmeasured_cases
 from scalebench.errors import EnvironmentUnfit, ExitCode
 from scalebench.records.base import Record
-from scalebench.records.files import write_atomic, write_checked, write_model
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
+from scalebench.records.storage.files import write_atomic, write_checked, write_model
 from scalebench.records.summary import Row, Summary
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.launch.base import Launcher
-from scalebench.records.files import write_checked
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
+from scalebench.records.storage.files import write_checked
 from scalebench.session.recovery.directory import directories_of
 from scalebench.session.storing.anonymise import Cleaner, names_of_this_machine, script_of
 from scalebench.spec import Cell

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
-from scalebench.records.rank import RankRecord
+from scalebench.records.measured.rank import RankRecord
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from scalebench.errors import UsageError, unknown_name
 from scalebench.gate.metrics import gate_settings
-from scalebench.records.files import read_text
 from scalebench.records.paths import bundled_suites, local_suites
+from scalebench.records.storage.files import read_text
 from scalebench.spec import Suite
 
 CORE_SUITES = ("ddp", "fsdp", "pipeline", "compression")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from scalebench.trace.names import kind_of
+from scalebench.trace.operations.names import kind_of
 
 _LARGEST = 2**62
 

@@ -11,7 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.trace.dumps.calls import Call, Dumps, Source
 from scalebench.trace.dumps.flight_recorder import read_flight_recorder
 from scalebench.trace.dumps.inspector import read_inspector
-from scalebench.trace.names import kind_of
+from scalebench.trace.operations.names import kind_of
 
 FORMAT = "scalebench.dumps/1"
 _START_BYTES = 4096

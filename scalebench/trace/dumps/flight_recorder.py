@@ -15,7 +15,7 @@ from typing import Any
 
 from scalebench.errors import UsageError
 from scalebench.trace.dumps.calls import Call, Dumps, number, text
-from scalebench.trace.names import dtype_of, kind_of
+from scalebench.trace.operations.names import dtype_of, kind_of
 
 _RANK = re.compile(r"(\d+)(\.json|\.pkl|\.pickle|\.pt|\.bin)?$")
 _MOST_DIMS, _MOST_TENSORS = 64, 65_536

@@ -23,11 +23,17 @@ import torch
 from scalebench import machine
 from scalebench.errors import EnvironmentUnfit, ExitCode
 from scalebench.processors import allowed_processors, read_processors
-from scalebench.records.channel import Channel
-from scalebench.records.files import write_atomic
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.scratch import Scratch
-from scalebench.records.secret import VARIABLE, Forged, given_secret, read_secret, secret_files
+from scalebench.records.storage.channel import Channel
+from scalebench.records.storage.files import write_atomic
+from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.secret import (
+    VARIABLE,
+    Forged,
+    given_secret,
+    read_secret,
+    secret_files,
+)
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
 from scalebench.worker.agent.listener import LOST, fork_listener, socket_variables

@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.records.channel import Channel
-from scalebench.records.secret import VARIABLE, Forged
+from scalebench.records.storage.channel import Channel
+from scalebench.records.storage.secret import VARIABLE, Forged
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
 from scalebench.worker.agent import agent

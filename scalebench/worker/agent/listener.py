@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from scalebench.records.channel import Channel
-from scalebench.records.secret import Forged
+from scalebench.records.storage.channel import Channel
+from scalebench.records.storage.secret import Forged
 from scalebench.spec.world import Rendezvous
 from scalebench.worker.process.setup import die_with_parent
 from scalebench.worker.process.store_queue import StoreQueue, StoreUnreachable

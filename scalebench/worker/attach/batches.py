@@ -28,7 +28,7 @@ from scalebench.worker.attach.checks.data import Fed, Prints, rows_of
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
-"""`scalebench.trace.names.DATA`."""
+"""`scalebench.trace.operations.names.DATA`."""
 
 DEEPEST = 4
 

@@ -54,7 +54,7 @@ def main(request_file: str) -> int:
     def begin() -> None:
         check_torch(str(sys.modules["torch"].__version__))
         from scalebench.worker.attach import hooks
-        from scalebench.worker.attach.agreement import store_at
+        from scalebench.worker.attach.timing.agreement import store_at
         from scalebench.worker.attach.watch import Watch
 
         address, limit_s = request["store"], request["limit_s"]

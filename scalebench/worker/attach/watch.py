@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.attach import facts, schedule
-from scalebench.worker.attach.agreement import Agreement
+from scalebench.worker.attach import facts
 from scalebench.worker.attach.batches import Batches, FeedCounts, Inputs
 from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, OptimizerCalls
 from scalebench.worker.attach.checks import Checks
@@ -30,6 +29,8 @@ from scalebench.worker.attach.problems import (
     WRONG_DEVICE,
     ScriptProblem,
 )
+from scalebench.worker.attach.timing import schedule
+from scalebench.worker.attach.timing.agreement import Agreement
 from scalebench.worker.attach.traffic import Traffic, TrafficWatch
 from scalebench.worker.portable import allocator_retries, between, clock_for, memory
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from scalebench.records.fault_events import FaultFolder
-from scalebench.records.files import read_model
+from scalebench.records.measured.fault_events import FaultFolder
+from scalebench.records.storage.files import read_model
 from scalebench.spec import Cell
 from scalebench.spec.recovery import HANG_TIMEOUT_S
 from scalebench.worker.checkpoints.failing import note_start, train

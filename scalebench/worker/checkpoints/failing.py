@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from scalebench.records.fault_events import CAUGHT_UP, FaultFolder, fault_folder
-from scalebench.records.recovery import RecoveryRecord
+from scalebench.records.measured.fault_events import CAUGHT_UP, FaultFolder, fault_folder
+from scalebench.records.measured.recovery import RecoveryRecord
 from scalebench.spec.recovery import FaultPlan, SaveMethod
 from scalebench.worker.checkpoints.methods import Saver, open_saver
 from scalebench.worker.checkpoints.store import CheckpointStore

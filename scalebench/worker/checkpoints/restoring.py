@@ -2,7 +2,7 @@
 
 import time
 
-from scalebench.records.recovery import RecoveryRecord, RestoreSample
+from scalebench.records.measured.recovery import RecoveryRecord, RestoreSample
 from scalebench.spec.recovery import SaveMethod
 from scalebench.worker.checkpoints.methods import Saver, open_saver, why_not
 from scalebench.worker.checkpoints.state import Digests

@@ -7,7 +7,7 @@ import psutil
 import torch
 
 from scalebench.errors import UsageError
-from scalebench.records.recovery import RecoveryRecord, SaveSample
+from scalebench.records.measured.recovery import RecoveryRecord, SaveSample
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.units import bytes_
 from scalebench.worker.checkpoints.methods import Saver, Saving, free_bytes, open_saver, why_not

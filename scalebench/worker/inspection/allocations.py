@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 
 Category = Literal["parameters", "gradients", "optimizer", "communication", "data", "activations"]
 Phase = Literal["data", "build", "step"]

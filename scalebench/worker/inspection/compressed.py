@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.records.rank import GradientError, Verification
+from scalebench.records.measured.rank import GradientError, Verification
 from scalebench.spec import Compressed
 from scalebench.spec.compression import first_compressed_step
 from scalebench.worker.inspection.deviation import (

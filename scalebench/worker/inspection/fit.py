@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from scalebench import units
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import build_watched

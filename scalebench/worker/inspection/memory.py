@@ -23,8 +23,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.profiler import ProfilerActivity, record_function
 
-from scalebench.records.rank import Memory
-from scalebench.trace.names import OWN_THREAD_BACKENDS
+from scalebench.records.measured.rank import Memory
+from scalebench.trace.operations.names import OWN_THREAD_BACKENDS
 from scalebench.worker.inspection.allocations import (
     AllocatorEvent,
     Category,

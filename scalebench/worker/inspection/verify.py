@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.records.rank import GradientError, Memory, Verification
+from scalebench.records.measured.rank import GradientError, Memory, Verification
 from scalebench.spec import Grouped
 from scalebench.spec.workload import Workload
 from scalebench.worker.inspection.allocations import Category

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from scalebench.records.trace import ClockAlignment
+from scalebench.records.measured.trace import ClockAlignment
 from scalebench.spec import Job
 from scalebench.worker.process.context import JobContext
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scalebench.records.rank import Block, Phase
+from scalebench.records.measured.rank import Block, Phase
 from scalebench.spec import StepPlan
 from scalebench.worker.portable import StepClock, steady_start
 from scalebench.worker.process.context import RankContext

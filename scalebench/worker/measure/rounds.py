@@ -21,8 +21,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from scalebench.records.trace import ClockAlignment, Trace
-from scalebench.trace.names import DATA
+from scalebench.records.measured.trace import ClockAlignment, Trace
+from scalebench.trace.operations.names import DATA
 from scalebench.worker.measure.alignment import combine, measure_offset
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.trace_record import trace_record

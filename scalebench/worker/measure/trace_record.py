@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scalebench.records.trace import SETS, Trace, TracedAction, TracedOperation
+from scalebench.records.measured.trace import SETS, Trace, TracedAction, TracedOperation
 from scalebench.trace.causality import SILENT, Launches, launches_between, shows_no_gpu
-from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
 from scalebench.trace.intervals import Intervals, clip, none, subtract, union
-from scalebench.trace.kernel_launches import NEVER, runtime_calls
-from scalebench.trace.names import STEP
+from scalebench.trace.operations.classify import timeline_of
+from scalebench.trace.operations.kernel_launches import NEVER, runtime_calls
+from scalebench.trace.operations.names import STEP
 from scalebench.trace.timeline import Timeline
 from scalebench.worker.measure.tracing import Capture
 from scalebench.worker.strategies.pipelining.actions import traced_actions

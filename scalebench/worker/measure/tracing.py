@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch._C._autograd import _KinetoEvent
 from torch.profiler import record_function
 
-from scalebench.records.scratch import Scratch
-from scalebench.trace.communication_kernels import carries_details
+from scalebench.records.storage.scratch import Scratch
 from scalebench.trace.events import CATEGORIES, Events
-from scalebench.trace.kineto import read_kineto
-from scalebench.trace.names import STEP
+from scalebench.trace.files.kineto import read_kineto
+from scalebench.trace.operations.communication_kernels import carries_details
+from scalebench.trace.operations.names import STEP
 from scalebench.worker.portable import step_profiler
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.errors import UsageError
-from scalebench.records.rank import ErrorKind, RankError
+from scalebench.records.measured.rank import ErrorKind, RankError
 from scalebench.spec.probes import InjectedFault
 
 MUCH_LARGER = 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalebench.costmodel.links.nccl_log import read_nccl_log
 from scalebench.machine import host_links
-from scalebench.records.wires import NcclWires
+from scalebench.records.measured.wires import NcclWires
 
 _SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
 

@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.secret import ADVICE, Forged, is_signed, seal, sign, unseal
+from scalebench.records.storage.secret import ADVICE, Forged, is_signed, seal, sign, unseal
 from scalebench.spec import Job
 from scalebench.spec.world import Rendezvous
 

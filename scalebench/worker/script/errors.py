@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scalebench.records.rank import ErrorKind, RankError
+from scalebench.records.measured.rank import ErrorKind, RankError
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.attach.problems import NO_STEP
 from scalebench.worker.process.failure import kind_of, storable

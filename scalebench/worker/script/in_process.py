@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 
 from scalebench.errors import UsageError
-from scalebench.records.rank import RankRecord
-from scalebench.records.scratch import Scratch
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.storage.scratch import Scratch
 from scalebench.spec import Cell, Device
 from scalebench.worker.attach import hooks, interface
 from scalebench.worker.attach.problems import IF_IT_TRAINED, NO_STEP

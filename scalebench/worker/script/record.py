@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from scalebench.records.rank import Block, Memory, Phase, StepGap
-from scalebench.records.trace import ClockAlignment
+from scalebench.records.measured.rank import Block, Memory, Phase, StepGap
+from scalebench.records.measured.trace import ClockAlignment
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget, evaluate
 from scalebench.worker.attach.batches import FeedCounts
 from scalebench.worker.attach.calls import GapTimes
 from scalebench.worker.attach.problems import NO_EXCHANGE
-from scalebench.worker.attach.schedule import FIRST_LOOK
+from scalebench.worker.attach.timing.schedule import FIRST_LOOK
 from scalebench.worker.portable import steady_start
 from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script.traces import NoTrace, trace_of

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from torch._C._distributed_c10d import FileStore, Store
 
-from scalebench.records.files import write_model
+from scalebench.records.measured.rank import ErrorKind, RankError, RankRecord
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.rank import ErrorKind, RankError, RankRecord
-from scalebench.records.secret import new_secret
+from scalebench.records.storage.files import write_model
+from scalebench.records.storage.secret import new_secret
 from scalebench.spec import Cell
 from scalebench.spec.base import as_given
 from scalebench.spec.script import ScriptTarget

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from scalebench.errors import UsageError
-from scalebench.records.rank import Block
-from scalebench.records.trace import Trace
+from scalebench.records.measured.rank import Block
+from scalebench.records.measured.trace import Trace
 from scalebench.spec import Cell
 from scalebench.trace.events import Events
-from scalebench.trace.kineto import read_kineto
+from scalebench.trace.files.kineto import read_kineto
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import Capture, marks_of, on_the_steps_clock
 

@@ -12,7 +12,7 @@ from torch.profiler import record_function
 
 from scalebench.spec import Execution
 from scalebench.spec.workload import Workload
-from scalebench.trace.names import AXIS
+from scalebench.trace.operations.names import AXIS
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.execution import precision
 from scalebench.worker.strategies.loss_scale import LossScaler, loss_scaler

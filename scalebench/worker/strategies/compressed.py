@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_p
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from scalebench.errors import UsageError
-from scalebench.records.rank import CompressionTraffic
+from scalebench.records.measured.rank import CompressionTraffic
 from scalebench.spec import Compressed
 from scalebench.spec.compression import first_compressed_step
 from scalebench.spec.workload import Workload

@@ -22,7 +22,7 @@ from torch.profiler import record_function
 
 from scalebench.spec.presets import PacedShape
 from scalebench.spec.workload import Shard, Workload
-from scalebench.trace.names import STAGE
+from scalebench.trace.operations.names import STAGE
 from scalebench.worker.workloads.batches import Batch, ResidentBatches, num_synthetic_samples
 
 WIDTH = 16

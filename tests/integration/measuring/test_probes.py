@@ -7,7 +7,7 @@ import pytest
 
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.probes import TimedTransfer
+from scalebench.records.measured.probes import TimedTransfer
 from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
 from scalebench.spec.probes import (
     ClockCheck,

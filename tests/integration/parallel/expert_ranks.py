@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from scalebench import Shard, Workload
-from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
-from scalebench.analysis.rows.experts import expert_figures
-from scalebench.records.rank import Memory
+from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
+from scalebench.analysis.rows.strategies.experts import expert_figures
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import Cell, Expert, Mesh, StepPlan
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
 from scalebench.worker.inspection.fit import train_watched

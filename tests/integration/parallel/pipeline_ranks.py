@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from scalebench.costmodel.pipelines.orders import STYLES
 from scalebench.costmodel.pipelines.schedule import Action
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import Cell
 from scalebench.worker.inspection import verify
 from scalebench.worker.process.context import RankContext, joined

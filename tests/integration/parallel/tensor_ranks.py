@@ -12,7 +12,7 @@ from torch import nn
 
 from scalebench import Shard, Workload
 from scalebench.analysis.budget import exposed_by_axis
-from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
+from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
 from scalebench.spec import Cell, Context, Grouped, Mesh, StepPlan, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
 from scalebench.spec.workload import ContextPlan, TensorPlan

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scalebench.costmodel.expert_layers import ExpertModel
-from scalebench.records.rows.experts import ExpertFigures
+from scalebench.costmodel.layers.expert_layers import ExpertModel
+from scalebench.records.rows.strategies.experts import ExpertFigures
 from tests.integration.parallel.expert_ranks import (
     BUSY_EXPERT,
     SAMPLES,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.records.files import with_checksum
+from scalebench.records.storage.files import with_checksum
 from tests.conftest import Scalebench
 from tests.integration.conftest import TRACED, row_of
 from tests.integration.parallel.sharded_ranks import MEMORY, cases

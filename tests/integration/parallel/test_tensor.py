@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scalebench.costmodel.context_layers import AttendingModel
-from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
+from scalebench.costmodel.layers.context_layers import AttendingModel
+from scalebench.costmodel.layers.tensor_layers import DividedModel, model_of_preset
 from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.parallel.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES, cases

@@ -5,7 +5,7 @@ Also in a chain: the two train on and save, and the eight load that.
 
 import pytest
 
-from scalebench.records.recovery import RecoveryRecord
+from scalebench.records.measured.recovery import RecoveryRecord
 from tests.integration.programs import Reports, reports_of
 from tests.integration.recovery.checkpoint_ranks import (
     CASES,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.fault_events import Event, FaultFolder, fault_folder
-from scalebench.records.recovery import FaultTimeline
+from scalebench.records.measured.fault_events import Event, FaultFolder, fault_folder
+from scalebench.records.measured.recovery import FaultTimeline
 from scalebench.records.run import CellResult
 from scalebench.session.recovery import faults
 from scalebench.spec import Cell

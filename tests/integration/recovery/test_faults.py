@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scalebench.records.folder import working_on
 from scalebench.records.paths import RunPaths
-from scalebench.records.scratch import PREFIX
+from scalebench.records.storage.folder import working_on
+from scalebench.records.storage.scratch import PREFIX
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import SHORT, row_of, summary_of
 from tests.processes import left_after

@@ -14,8 +14,8 @@ import pytest
 
 from scalebench.cgroups import own_hierarchy
 from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
-from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
+from scalebench.records.storage.files import read_text
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import complaint, row_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.launch.ranks import GRACE_S
-from scalebench.records.files import read_text
+from scalebench.records.storage.files import read_text
 from tests.conftest import scalebench_in
 from tests.integration.conftest import row_of
 from tests.integration.troubled import BATCH_S

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.run import load_run
-from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
+from scalebench.records.storage.files import read_text
 from scalebench.trace.breakdown import Breakdown, break_down
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.forks import FRESH, ROOT, forks

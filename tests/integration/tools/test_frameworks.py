@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks import same_deepspeed
-from scalebench.records.files import read_text
+from scalebench.records.storage.files import read_text
 from tests.builders.frameworks import PYTHON, REQUIRED
 from tests.conftest import PATIENCE_S
 from tests.forks import forks

@@ -5,8 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scalebench.analysis.summarise import summarise
+from scalebench.records.measured.trace import ClockAlignment
 from scalebench.records.rows.budget import PARTS
-from scalebench.records.trace import ClockAlignment
 from tests.builders.runs import make_inspection, make_run
 from tests.builders.traced import (
     flat,

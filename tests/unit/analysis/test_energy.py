@@ -4,7 +4,7 @@ import pynvml
 import pytest
 
 from scalebench.analysis.energy import energy_per_sample
-from scalebench.records.telemetry import DeviceStates
+from scalebench.records.measured.telemetry import DeviceStates
 from tests.builders.runs import make_cell, make_result
 from tests.builders.watched import A, make_twin, sample, watched
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scalebench.analysis.rows.script import kinds_of
 from scalebench.analysis.timing.mean_step import mean_of_steps
 from scalebench.analysis.timing.steps import clean_pace, launch_step_s, launch_throughput
-from scalebench.records.rank import Block, StepGap
+from scalebench.records.measured.rank import Block, StepGap
 from scalebench.report.words.script_remarks import kinds
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.page_data.rank_steps import shrunk
 from scalebench.analysis.page_data.telemetry import device_series_of
-from scalebench.records.telemetry import DeviceStates, DeviceTrack, NodeTrack
+from scalebench.records.measured.telemetry import DeviceStates, DeviceTrack, NodeTrack
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.traced import MS
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.timing.steps import launch_step_s, steps_of_block
-from scalebench.records.rank import Block
+from scalebench.records.measured.rank import Block
 from scalebench.spec import LocalSgd, ParameterServer
 from tests.builders.runs import (
     make_cell,

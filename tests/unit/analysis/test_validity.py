@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from scalebench.analysis.validity import unmeasured_cases, validity_stamps
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Tensor
 from tests.builders.runs import make_cell
 from tests.builders.watched import A, B, make_host, make_twin, sample, watched

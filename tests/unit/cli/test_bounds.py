@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.cli import main
-from scalebench.records.files import write_checked, write_model
+from scalebench.records.storage.files import write_checked, write_model
 from scalebench.spec.base import Spec, as_given
 from tests.builders.gated import gated_run
 

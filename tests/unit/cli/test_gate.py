@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
-from scalebench.records.files import write_model
+from scalebench.records.storage.files import write_model
 from tests.builders.gated import gated_run, with_row
 
 

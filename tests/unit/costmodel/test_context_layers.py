@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.rows.axes import wire_bytes_by_axis
-from scalebench.costmodel.context_layers import AttendingModel, operations_of_context_step
-from scalebench.costmodel.tensor_layers import NoLaw
+from scalebench.analysis.rows.strategies.axes import wire_bytes_by_axis
+from scalebench.costmodel.layers.context_layers import AttendingModel, operations_of_context_step
+from scalebench.costmodel.layers.tensor_layers import NoLaw
 from scalebench.spec import Context
 from scalebench.spec.presets import GptShape
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scalebench.costmodel.expert_layers import ExpertModel, operations_of_expert_step
-from scalebench.costmodel.tensor_layers import NoLaw
+from scalebench.costmodel.layers.expert_layers import ExpertModel, operations_of_expert_step
+from scalebench.costmodel.layers.tensor_layers import NoLaw
 from scalebench.spec import Expert
 
 

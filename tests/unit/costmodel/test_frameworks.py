@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, predict_state_bytes
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import DeepSpeed, FairScale, Plain
 
 PARAMETERS = 1000

@@ -14,7 +14,7 @@ from scalebench.costmodel.memory import (
     savings_of,
     zero_state,
 )
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import Ddp, Plain
 
 PSI = 1000

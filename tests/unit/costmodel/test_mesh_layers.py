@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from scalebench.costmodel.group_steps import (
+from scalebench.costmodel.layers.group_steps import (
     MeshModel,
     operations_of_mesh_step,
 )
-from scalebench.costmodel.tensor_layers import (
+from scalebench.costmodel.layers.tensor_layers import (
     DividedModel,
     NoLaw,
     model_of_preset,

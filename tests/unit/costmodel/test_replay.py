@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.replay import CommRequest, replay
+from scalebench.costmodel.layers.replay import CommRequest, replay
 
 times = st.floats(0.0, 10.0)
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.context_layers import (
+from scalebench.costmodel.layers.context_layers import (
     AttendingModel,
     RingWork,
     operations_of_context_step,
     ring_requests,
 )
-from scalebench.costmodel.group_steps import with_sharding
-from scalebench.costmodel.replay import CommRequest, replay
+from scalebench.costmodel.layers.group_steps import with_sharding
+from scalebench.costmodel.layers.replay import CommRequest, replay
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import StepShape
 from scalebench.costmodel.traffic import predict_traffic

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.costmodel.tensor_layers import (
+from scalebench.costmodel.layers.tensor_layers import (
     DividedModel,
     NoLaw,
     model_of_preset,

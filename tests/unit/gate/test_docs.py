@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from scalebench.cli import cli
 from scalebench.errors import UsageError
 from scalebench.gate.metrics import GateSettings, gate_settings
-from scalebench.records.files import write_model
+from scalebench.records.storage.files import write_model
 from scalebench.report.gate.table import render_verdict
 from scalebench.session.suites.files import load_suite
 from tests.builders.gated import explained, gated_run

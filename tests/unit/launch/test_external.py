@@ -12,9 +12,9 @@ from scalebench.launch.external import launcher as module
 from scalebench.launch.external.environment import find_member
 from scalebench.launch.external.launcher import ExternalLauncher
 from scalebench.launch.external.nodes import Registration
-from scalebench.records.rank import Block
-from scalebench.records.secret import VARIABLE, new_secret
-from scalebench.records.telemetry import DeviceStates, DeviceTrack, NodeTrack
+from scalebench.records.measured.rank import Block
+from scalebench.records.measured.telemetry import DeviceStates, DeviceTrack, NodeTrack
+from scalebench.records.storage.secret import VARIABLE, new_secret
 from scalebench.session.machine.survey import refusal
 from scalebench.spec.world import Rendezvous, WorldMember
 from tests.builders.runs import make_cell, make_record

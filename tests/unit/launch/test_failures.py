@@ -15,7 +15,7 @@ from scalebench.launch.failures import (
     who_is_missing,
 )
 from scalebench.launch.ranks import RankExit
-from scalebench.records.rank import RankError
+from scalebench.records.measured.rank import RankError
 from tests.builders.runs import make_record
 
 

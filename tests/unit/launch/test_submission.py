@@ -22,7 +22,7 @@ from scalebench.launch.submission.kubernetes import as_list, indexed_job, job_se
 from scalebench.launch.submission.request import JobRequest
 from scalebench.launch.submission.skypilot import task
 from scalebench.launch.submission.slurm import batch_script, submit
-from scalebench.records.secret import VARIABLE, given_secret
+from scalebench.records.storage.secret import VARIABLE, given_secret
 
 COMMAND = ("run", "ddp", "--gpus", "2,4", "-k", "not (a or b)")
 NASTY = "$(touch pwned); `id` '\" \\ ${HOME} #x"

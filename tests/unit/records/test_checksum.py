@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
-from scalebench.records.files import (
+from scalebench.records.paths import RunPaths
+from scalebench.records.storage.files import (
     ChecksumMismatch,
     packed,
     read_text,
@@ -21,7 +22,6 @@ from scalebench.records.files import (
     with_checksum,
     write_checked,
 )
-from scalebench.records.paths import RunPaths
 from tests.builders.runs import make_stored_run
 from tests.examples import examples
 

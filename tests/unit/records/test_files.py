@@ -11,8 +11,8 @@ import pytest
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.files import read_text, write_atomic
-from scalebench.records.folder import working_on
+from scalebench.records.storage.files import read_text, write_atomic
+from scalebench.records.storage.folder import working_on
 from tests.builders.runs import make_cell, make_result, make_small_run, make_stored_run
 
 PICKED = "ddp.ddp.n2.r1"

@@ -3,8 +3,8 @@
 import pynvml
 import pytest
 
+from scalebench.records.measured.rank import Verification
 from scalebench.records.outcome import contradiction, launched_result
-from scalebench.records.rank import Verification
 from scalebench.records.run import Failure
 from tests.builders.runs import STARTED, make_cell, make_record
 from tests.builders.watched import B, make_twin, sample

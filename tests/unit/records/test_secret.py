@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.secret import (
+from scalebench.records.storage.secret import (
     WorldSecret,
     given_secret,
     read_secret,

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from scalebench.machine import relevant_variables
-from scalebench.records.secrets import (
+from scalebench.records.storage.secrets import (
     MASK,
     names_a_secret,
     secret_values,

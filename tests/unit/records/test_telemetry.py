@@ -1,4 +1,4 @@
-from scalebench.records.telemetry import throttle_reasons
+from scalebench.records.measured.telemetry import throttle_reasons
 
 
 def test_the_names_agree_with_nvml_s_constants():

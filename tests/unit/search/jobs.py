@@ -5,8 +5,8 @@ from typing import Any
 
 from scalebench.costmodel.links.topology import LINKS, Topology
 from scalebench.search.job import ComputeSpeed, Job
-from scalebench.search.links import NominalLinks
 from scalebench.search.model import SearchModel
+from scalebench.search.prediction.links import NominalLinks
 
 SMALL = SearchModel(
     name="small", layers=4, heads=4, width=256, context=128, vocabulary=512, kv_heads=4, inner=1024

@@ -3,8 +3,8 @@
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.search.links import links_by_name
-from scalebench.search.speed import DEVICE_TYPES, device_type
+from scalebench.search.prediction.links import links_by_name
+from scalebench.search.prediction.speed import DEVICE_TYPES, device_type
 
 SHEETS_GB = {
     "V100-SXM2-32GB": 32,

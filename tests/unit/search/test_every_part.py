@@ -8,7 +8,7 @@ import pytest
 
 from scalebench.search.choice import Choice, choices
 from scalebench.search.job import Recomputing
-from scalebench.search.memory import (
+from scalebench.search.prediction.memory import (
     activation_bytes,
     gathered_bytes,
     memory_bytes,
@@ -16,9 +16,9 @@ from scalebench.search.memory import (
     stage_table,
     state_bytes,
 )
+from scalebench.search.prediction.step import step_parts
 from scalebench.search.ranking import Found
 from scalebench.search.space import Candidates, candidates, joined, meshes
-from scalebench.search.step import step_parts
 from tests.unit.search.jobs import ROUTED, SMALL, SPEED, job
 from tests.unit.search.one_candidate import OneCandidate
 

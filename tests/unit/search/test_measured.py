@@ -19,9 +19,9 @@ from scalebench.search.devices.measured import row_of
 from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
 from scalebench.search.devices.sources import measured_rows, rows_of_summary
 from scalebench.search.job import Job
-from scalebench.search.links import LinkValues, NominalLinks
+from scalebench.search.prediction.links import LinkValues, NominalLinks
+from scalebench.search.prediction.speed import device_type, modelled_speed
 from scalebench.search.scores import is_scored
-from scalebench.search.speed import device_type, modelled_speed
 from tests.unit.search.jobs import SMALL
 
 A100 = defaults("a100")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from scalebench.search.choice import Choice, choices
+from scalebench.search.prediction.step import PARTS
 from scalebench.search.ranking import search
 from scalebench.search.result import result_of, why_faster
 from scalebench.search.scores import (
@@ -12,7 +13,6 @@ from scalebench.search.scores import (
     probability_fastest,
     typical_error,
 )
-from scalebench.search.step import PARTS
 from tests.unit.search.jobs import job
 
 

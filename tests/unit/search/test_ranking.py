@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.search.choice import choice_at
 from scalebench.search.job import Job
-from scalebench.search.links import NominalLinks
-from scalebench.search.memory import fits, memory_bytes
+from scalebench.search.prediction.links import NominalLinks
+from scalebench.search.prediction.memory import fits, memory_bytes
+from scalebench.search.prediction.step import bound_s, step_parts
 from scalebench.search.ranking import Ranking, search
 from scalebench.search.run import Trainable
 from scalebench.search.space import Candidates, Floats, candidates, joined, meshes, refused_meshes
-from scalebench.search.step import bound_s, step_parts
 from scalebench.search.strategies import strategy_of
 from tests.unit.search.jobs import ROUTED, SMALL, TWO_LEVELS, job
 

@@ -6,8 +6,8 @@ import pytest
 
 from scalebench.records.summary import Row
 from scalebench.search.choice import Choice, columns_of
+from scalebench.search.prediction.step import step_parts
 from scalebench.search.scores import split_backward_s
-from scalebench.search.step import step_parts
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_row
 from tests.unit.search.jobs import SMALL, SPEED, job

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from scalebench.costmodel.layers.replay import CommRequest, replay
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.costmodel.pipelines.stage_split import layers_of_stages
-from scalebench.costmodel.replay import CommRequest, replay
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.model import SearchModel
-from scalebench.search.passes import Passes, bubble_s
-from scalebench.search.step import exposed_hops, hidden_behind
+from scalebench.search.prediction.passes import Passes, bubble_s
+from scalebench.search.prediction.step import exposed_hops, hidden_behind
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
 
 SCHEDULES = [

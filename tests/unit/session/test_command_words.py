@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.cli.completion import SCRIPT
 from scalebench.cli.run import request_from, run
+from scalebench.cli.shell.completion import SCRIPT
 from scalebench.session.plan import Request
 from scalebench.session.run import command_of
 from scalebench.spec import Case, Ddp, Suite

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.records.certificate import Line
-from scalebench.records.probes import TimedTransfer
+from scalebench.records.measured.probes import TimedTransfer
 from scalebench.session.selftest import Part, self_test
 from scalebench.session.selftest.links import measured_rate
 from scalebench.spec.probes import Transfer

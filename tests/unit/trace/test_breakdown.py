@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import analyse, together
 from scalebench.trace.breakdown import break_down, is_between_two
-from scalebench.trace.classify import timeline_of
+from scalebench.trace.files.split import whole_steps
 from scalebench.trace.intervals import intervals, union
 from scalebench.trace.job import analyse_job
-from scalebench.trace.split import whole_steps
+from scalebench.trace.operations.classify import timeline_of
 from tests.builders.traced import flat, make_operation, make_trace
 from tests.builders.traces import Event, annotation, events, kernel, op
 

@@ -3,8 +3,8 @@
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.trace.classify import timeline_of
 from scalebench.trace.intervals import length, subtract
+from scalebench.trace.operations.classify import timeline_of
 from tests.builders.traces import US, Event, annotation, events, kernel, launch, op
 
 GEMM = "ampere_sgemm_128x64_tn"

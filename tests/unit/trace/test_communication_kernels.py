@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from scalebench.errors import UsageError
-from scalebench.trace import names
-from scalebench.trace.classify import timeline_of
-from scalebench.trace.communication_kernels import (
+from scalebench.trace.operations import names
+from scalebench.trace.operations.classify import timeline_of
+from scalebench.trace.operations.communication_kernels import (
     carries_details,
     is_communication_kernel,
     is_known_to_compute,

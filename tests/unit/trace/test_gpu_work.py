@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.trace.classify import timeline_of
-from scalebench.trace.gpu_work import work_of
 from scalebench.trace.job import analyse_job, as_json
+from scalebench.trace.operations.classify import timeline_of
+from scalebench.trace.operations.gpu_work import work_of
 from tests.builders.traces import events, kernel, launch, op
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"

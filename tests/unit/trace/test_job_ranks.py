@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.trace.file_ranks import name_ranks
+from scalebench.trace.files.file_ranks import name_ranks
 from scalebench.trace.intervals import intervals
 from scalebench.trace.timeline import Timeline
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.trace import json_stream
-from scalebench.trace.kineto import nanoseconds, read_kineto
+from scalebench.trace.files import json_stream
+from scalebench.trace.files.kineto import nanoseconds, read_kineto
 
 KERNEL = {
     "ph": "X", "cat": "kernel", "name": "ncclDevKernel_Generic", "pid": 0, "tid": 20,

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.records.trace import Trace, TracedOperation
+from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.trace.causality import ends_apart, launches_between
 from scalebench.trace.intervals import length_s
-from scalebench.trace.matching import match
+from scalebench.trace.operations.matching import match
 from tests.builders.traced import make_operation, make_trace
 from tests.builders.traces import US, annotation, events, kernel, launch, op
 

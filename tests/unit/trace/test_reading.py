@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.trace import json_stream, reading
+from scalebench.trace.files import json_stream, reading
+from scalebench.trace.files.json_stream import TraceFile
+from scalebench.trace.files.reading import read_all
 from scalebench.trace.intervals import length_s
-from scalebench.trace.json_stream import TraceFile
-from scalebench.trace.reading import read_all
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 FILES = sorted(str(file) for file in GOLDEN.glob("*.json.gz"))

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
-from scalebench.records.rank import CompressionTraffic
+from scalebench.records.measured.rank import CompressionTraffic
 from scalebench.worker.strategies.compression.codec import (
     Bucket,
     Codec,

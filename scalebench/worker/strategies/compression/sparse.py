@@ -49,7 +49,7 @@ Deep gradient compression sends what top-k does, with a ratio that warms up; see
 import torch
 from torch.profiler import record_function
 
-from scalebench.trace.names import DECODE, ENCODE
+from scalebench.trace.operations.names import DECODE, ENCODE
 from scalebench.worker.strategies.compression.codec import (
     Bucket,
     Codec,

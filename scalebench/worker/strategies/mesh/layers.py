@@ -134,8 +134,8 @@ class LayerSizes:
 
     Attributes:
         facts: One dict per call with the fields of
-            `scalebench.costmodel.tensor_layers.DividedLayer`, in the order of the calls; empty
-            before the first pass.
+            `scalebench.costmodel.layers.tensor_layers.DividedLayer`, in the order of the calls;
+            empty before the first pass.
 
     Args:
         module: Not yet divided.

@@ -97,7 +97,7 @@ class OwnTokens:
             self.queries_bytes.append(q.nbytes)
 
     def facts(self, samples: int, in_forward: int) -> dict[str, Any]:
-        """Return what the calls have shown; see `scalebench.costmodel.context_layers`.
+        """Return what the calls have shown; see `scalebench.costmodel.layers.context_layers`.
 
         Args:
             samples: Of the step.

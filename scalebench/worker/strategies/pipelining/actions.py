@@ -16,10 +16,10 @@ from torch.distributed.pipelining import schedules
 from torch.profiler import record_function
 
 from scalebench.costmodel.pipelines.schedule import Action
-from scalebench.records.trace import TracedAction
+from scalebench.records.measured.trace import TracedAction
 from scalebench.trace.events import Events
 from scalebench.trace.intervals import Intervals
-from scalebench.trace.kernel_launches import runtime_calls
+from scalebench.trace.operations.kernel_launches import runtime_calls
 
 PREFIX = "scalebench.action."
 BLOCKED = "scalebench.blocked"

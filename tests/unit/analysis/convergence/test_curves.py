@@ -10,7 +10,7 @@ from scalebench.analysis.convergence.projected import (
     time_to_loss,
 )
 from scalebench.analysis.projection.project import project
-from scalebench.records.race import RacePoint
+from scalebench.records.measured.race import RacePoint
 from scalebench.report.tables.projection import render_projection
 from scalebench.stats import Estimate
 from tests.builders.projections import make_run, the_profile

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
+from scalebench.records.measured.race import RacePoint
 from scalebench.records.paths import RunPaths
-from scalebench.records.race import RacePoint
 from scalebench.spec import Plain
 from scalebench.spec.race import Race
 from tests.builders.runs import make_cell, make_info, make_record, make_result

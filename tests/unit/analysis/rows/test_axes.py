@@ -5,11 +5,11 @@ import pytest
 from scalebench.analysis.rows.at_one_rank import NO_SHARD
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.memory_axes import NO_MESH, memory_by_axis
 from scalebench.analysis.rows.prediction import predict_row
+from scalebench.analysis.rows.strategies.memory_axes import NO_MESH, memory_by_axis
+from scalebench.costmodel.layers.tensor_layers import model_of_preset
 from scalebench.costmodel.memory import MeasuredBaseline
-from scalebench.costmodel.tensor_layers import model_of_preset
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import Ddp, Mesh, Plain, Tensor
 from scalebench.spec.presets import GptShape
 from tests.builders.predictions import the_link

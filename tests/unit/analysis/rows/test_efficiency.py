@@ -2,9 +2,9 @@
 
 import pytest
 
-from scalebench.analysis.rows.against_uncompressed import replayed_break_even
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.strategies.against_uncompressed import replayed_break_even
 from scalebench.costmodel.links.profile import profile_of
 from scalebench.costmodel.links.times import LinkModel
 from tests.builders.predictions import ask, at_one, the_link

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.analysis.rows.recovery import figures_of
-from scalebench.records.recovery import FaultTimeline, RecoveryRecord
+from scalebench.records.measured.recovery import FaultTimeline, RecoveryRecord
 from scalebench.spec.recovery import PHASES
 
 

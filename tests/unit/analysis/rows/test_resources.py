@@ -2,10 +2,10 @@
 
 import pytest
 
-from scalebench.analysis.rows.axes import wires_of_row
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.resources import mfu_of_row
+from scalebench.analysis.rows.strategies.axes import wires_of_row
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log
 from scalebench.report.table import render_table

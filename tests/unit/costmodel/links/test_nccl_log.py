@@ -6,7 +6,7 @@ import pytest
 
 from scalebench.costmodel.links.nccl_log import merged, read_nccl_log
 from scalebench.costmodel.links.topology import wire_findings
-from scalebench.records.wires import NcclWires, NodeLinks
+from scalebench.records.measured.wires import NcclWires, NodeLinks
 from tests.builders.nccl_wire_logs import LOGS, log
 
 IB = NodeLinks(host="a", adapters=["mlx5_0:1", "mlx5_1:1"])

@@ -12,7 +12,7 @@ from scalebench.costmodel.pipelines.stage_split import (
     Layers,
     balanced_split,
 )
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.spec import Pipeline, Plain
 
 LAYERS, PARAMETERS, KEPT, OUTPUT = 8, 100, 1000, 10

@@ -12,7 +12,7 @@ from scalebench.costmodel.pipelines.step import (
     predict_pipeline,
     textbook_pipeline_s,
 )
-from scalebench.records.probes import RehearsedPipeline
+from scalebench.records.measured.probes import RehearsedPipeline
 from scalebench.spec import Pipeline
 
 FORWARD_S, BACKWARD_S, AFTER_S = 0.08, 0.16, 0.04

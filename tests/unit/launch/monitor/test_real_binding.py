@@ -7,7 +7,7 @@ import pytest
 
 from scalebench.launch.monitor.nvml import TRAFFIC
 from scalebench.launch.monitor.sampler import HIDDEN, DeviceSampler
-from scalebench.records.telemetry import DeviceTrack
+from scalebench.records.measured.telemetry import DeviceTrack
 from tests.standins.nvml import SLICE, A, B, Nvml, nvml
 
 __all__ = ["nvml"]

@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from scalebench.launch.monitor.sampler import DeviceSampler
-from scalebench.records.telemetry import DeviceTrack
+from scalebench.records.measured.telemetry import DeviceTrack
 from tests.builders.watched import A, make_twin, sample
 
 

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import ScalebenchError, UsageError
-from scalebench.records.trace import ClockAlignment, TracedAction
+from scalebench.records.measured.trace import ClockAlignment, TracedAction
 from scalebench.report.export import FORMATS
 from scalebench.report.export.measures import numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name

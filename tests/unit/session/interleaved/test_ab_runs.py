@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.files import write_model
+from scalebench.records.storage.files import write_model
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 from tests.builders.gated import gated_run
 

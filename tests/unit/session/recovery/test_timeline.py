@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from scalebench.records.fault_events import Event
+from scalebench.records.measured.fault_events import Event
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.spec.recovery import PHASES, FaultPlan
 

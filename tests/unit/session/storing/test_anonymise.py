@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
-from scalebench.records.folder import working_on
-from scalebench.records.rank import RankError
+from scalebench.records.measured.rank import RankError
 from scalebench.records.run import Failure, RunInfo
+from scalebench.records.storage.folder import working_on
 from scalebench.session.storing.anonymise import (
     OUR_WORDS,
     Cleaner,

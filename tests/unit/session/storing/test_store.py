@@ -6,7 +6,7 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.files import write_checked
+from scalebench.records.storage.files import write_checked
 from scalebench.session.storing.anonymise import Cleaner
 from scalebench.session.storing.overview_picture import draw_overview
 from scalebench.session.storing.store import RunStore

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from scalebench.worker.attach import agreement
-from scalebench.worker.attach.agreement import Agreement, store_at
-from scalebench.worker.attach.schedule import Block, Schedule
+from scalebench.worker.attach.timing import agreement
+from scalebench.worker.attach.timing.agreement import Agreement, store_at
+from scalebench.worker.attach.timing.schedule import Block, Schedule
 from scalebench.worker.process.store_queue import listen, serve_on
 
 KEY = "key"

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.spec import StepPlan
-from scalebench.worker.attach.schedule import (
+from scalebench.worker.attach.timing.schedule import (
     FIRST_LOOK,
     LOOK_EVERY,
     Schedule,

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.records.rank import Memory
+from scalebench.records.measured.rank import Memory
 from scalebench.worker.inspection.allocations import (
     CATEGORIES,
 )

@@ -7,7 +7,7 @@ from scalebench.analysis.convergence.noise_scale import (
     gradient_variance,
     squared_gradient,
 )
-from scalebench.records.race import GradientNorms
+from scalebench.records.measured.race import GradientNorms
 from scalebench.worker.measure.race import local_square
 
 DEVIATIONS = torch.tensor([2.0, 1.0, 3.0])

@@ -7,7 +7,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._inductor.exc import InductorError
 
 from scalebench.errors import UsageError
-from scalebench.records.rank import RankError
+from scalebench.records.measured.rank import RankError
 from scalebench.worker.process.failure import Unsupported, building_nothing, classify, describe
 
 NCCL = (

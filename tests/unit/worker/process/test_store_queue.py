@@ -4,7 +4,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.records.secret import Forged
+from scalebench.records.storage.secret import Forged
 from scalebench.worker.process.store_queue import StoreQueue, join_session, open_session
 
 SECRET, WRONG = "s" * 32, "w" * 32

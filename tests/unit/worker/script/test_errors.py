@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from scalebench.records.secret import Forged
+from scalebench.records.storage.secret import Forged
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptProblem

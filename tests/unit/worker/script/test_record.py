@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.records.trace import ClockAlignment
+from scalebench.records.measured.trace import ClockAlignment
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.script.record import (

@@ -6,7 +6,7 @@ import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils.checkpoint import checkpoint
 
-from scalebench.search.passes import WEIGHT_GROUPS
+from scalebench.search.prediction.passes import WEIGHT_GROUPS
 from scalebench.worker.workloads.gpt import Block
 
 

@@ -1,0 +1,1 @@
+"""What rows of single strategies say besides."""

@@ -1,0 +1,1 @@
+"""The shell that commands are typed into: completion, help, and the command that was meant."""

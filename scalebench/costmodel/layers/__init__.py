@@ -1,0 +1,1 @@
+"""Models whose layers are divided: what their ranks send, operation by operation."""

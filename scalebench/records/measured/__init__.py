@@ -1,0 +1,1 @@
+"""What ranks and the machine leave: raw readings, as they were measured."""

@@ -1,0 +1,1 @@
+"""Files of traces: streams of JSON, events of Kineto, and which rank wrote them."""
