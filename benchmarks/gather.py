@@ -69,11 +69,11 @@ def gather(num_ranks: int, num_steps: int, port: int) -> tuple[list[RankRecord],
         for first in range(0, num_ranks, RANKS_PER_PROCESS)
     ]
     for number in range(num_ranks):
-        queue.told(number)
+        queue.sent(number)
     began = time.perf_counter()
     for rank in range(num_ranks):
         queue.send(rank, {"end": True})
-    told = [queue.told(num_ranks + number) for number in range(num_ranks)]
+    told = [queue.sent(num_ranks + number) for number in range(num_ranks)]
     records = [RankRecord.model_validate_json(message["record"]) for message in told if message]
     took_s = time.perf_counter() - began
     for pid in children:
