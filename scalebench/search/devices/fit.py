@@ -31,9 +31,6 @@ JobOf = Callable[[str, Parameters], Job]
 NOISE = 0.04
 """Least standard deviation of a measured step's logarithm that is taken for granted."""
 
-ALONE = 0.1
-"""The same of fewer than four rows: what the model of a row is off, which no other row shows."""
-
 FOLDS = 5
 ENOUGH = 8
 """Rows from which on their own held-out errors make the interval."""
@@ -228,7 +225,7 @@ def _solved(
         return problem, problem.start, active
     at, scale = problem.start if begin is None or len(begin) != len(problem.start) else begin, 0.4
     if len(rows) < 4:
-        return problem, problem.solve(at, active, ALONE, 15), active
+        return problem, problem.solve(at, active, NOISE, 15), active
     for most in (12, 10, 10) if begin is None else (8,):
         if begin is not None:
             scale = _scale(problem.errors(at))
