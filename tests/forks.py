@@ -224,7 +224,7 @@ def has_workers(argument: str) -> bool:
     """Tell whether a script reads its data in other processes.
 
     libuv, which torch's store runs on, closes two numbers in each fork of a process that had it.
-    In a loader's worker these are the queues that it is given: it would wait for ever.
+    In a loader's worker these are the queues that it is given: it would wait until it is killed.
     """
     path = Path(argument)
     return path.suffix == ".py" and path.is_file() and "num_workers" in path.read_text()
