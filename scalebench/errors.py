@@ -47,13 +47,7 @@ class EnvironmentUnfit(ScalebenchError):
 
 
 def unknown_name(kind: str, given: str, valid: Iterable[str]) -> UsageError:
-    """Return the error for a name that does not exist: the valid ones, the nearest first.
-
-    Args:
-        kind: What the name should have named, for example ``"suite"``.
-        given: What the user wrote.
-        valid: Every name that would have been accepted.
-    """
+    """Return the error for a name that does not exist: the valid ones, the nearest first."""
     names = sorted(valid)
     nearest = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

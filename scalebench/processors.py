@@ -44,12 +44,7 @@ def allowed_processors() -> list[int]:
 
 
 def read_processors(numbers: Iterable[int], system: Path = SYSTEM) -> list[Processor]:
-    """Return what the kernel says of processors; each is a core of its own where it says nothing.
-
-    Args:
-        numbers: Of the processors.
-        system: The kernel's ``/sys/devices/system``, or a copy of it.
-    """
+    """Return what the kernel says of processors; each is a core where it says nothing."""
     nodes = {
         number: int(folder.name.removeprefix("node"))
         for folder in sorted((system / "node").glob("node[0-9]*"))

@@ -151,9 +151,6 @@ def median_with_noise(values: Sequence[float]) -> tuple[float, float]:
     probability that only the binomial distribution decides (David & Nagaraja 2003, §7.1). The
     distance to the farther one is returned. With fewer than 6 values no two of them reach 95 %:
     then all of the range is taken, and that is less sure than it says.
-
-    Args:
-        values: At least one.
     """
     x = np.sort(np.asarray(values, dtype=float))
     n = len(x)

@@ -65,12 +65,7 @@ def work_of_step(result: CellResult) -> float:
 
 
 def knows_samples(cell: Cell, result: CellResult | None) -> bool:
-    """Tell whether a cell has a number of samples and not a stand-in.
-
-    Args:
-        cell: With the batch that was counted.
-        result: A launch that was measured; None: there is none.
-    """
+    """Tell whether a cell has a number of samples and not a stand-in."""
     if not isinstance(cell.strategy, Script) or getattr(cell.workload, "takes_batch", False):
         return True
     return result is not None and bool(_batch(result))

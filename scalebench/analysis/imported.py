@@ -152,7 +152,6 @@ class _Ratios:
     """How sizes compare with the smallest one.
 
     Attributes:
-        base: The smallest one.
         scaling: Strong or weak, as the batches are; None: neither, or not known.
         factor: N → work of a step over that of the smallest size's.
         refused: Why there is no efficiency; empty: there is.

@@ -24,9 +24,7 @@ class PipelineTrace:
     """One pipeline of a launch, examined.
 
     Attributes:
-        strategy: What was run.
         ranks: Its ranks, in the order of their first stages; counted over all pipelines.
-        traces: Rank → trace.
         clocks: Rank → how its clock stands against rank 0's; a rank without: it is the same.
         chosen: The typical steps; see `LaunchAttribution.typical_steps`.
     """

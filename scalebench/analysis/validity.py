@@ -235,9 +235,6 @@ def unmeasured_cases(rows: Iterable[Row | Cell]) -> list[str]:
     """Return the cases whose rows are all skipped, as ``suite: case``.
 
     Other frameworks count as one case of their suite: few people have all of them installed.
-
-    Args:
-        rows: Of a summary, or of a plan.
     """
     skipped: dict[str, list[bool]] = {}
     for row in rows:

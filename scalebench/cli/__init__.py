@@ -41,11 +41,7 @@ SILENT_S = 5.0
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, or SIGHUP of a closed terminal: as Ctrl-C, with another exit code.
-
-    Attributes:
-        code: The exit code.
-    """
+    """SIGTERM, or SIGHUP of a closed terminal: as Ctrl-C, with another exit code."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)

@@ -423,11 +423,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
 
 
 def threads_of_script(words: Sequence[str] = ()) -> int | None:
-    """Return ``OMP_NUM_THREADS``: of a script, what the user has set holds. None: not set.
-
-    Args:
-        words: What stands after ``--``; it may be set there.
-    """
+    """Return ``OMP_NUM_THREADS``: of a script, what the user has set holds. None: not set."""
     from scalebench.spec.script import settings_before
 
     own = dict(setting.split("=", 1) for setting in settings_before(words)[0])

@@ -49,10 +49,8 @@ class Change:
     """The difference new minus base, and how well it is known.
 
     Attributes:
-        value: The difference.
         error: Its standard error; None: unknown, because nothing tells how launches differ.
         dof: Degrees of freedom behind ``error``.
-        confidence: Of the interval.
     """
 
     value: float
@@ -103,12 +101,6 @@ def change_between(
     moment, so that sides between which nothing changed have the same noise. Where an F test says
     that they do not (1 in 10), Welch's stay: sides of which one is up to five times as noisy then
     raise at most 1.3 % false alarms.
-
-    Args:
-        base: The baseline.
-        new: The new run.
-        confidence: Of the interval.
-        jobs: Launches are whole jobs.
     """
     of_base, of_new = base.variance or new.variance, new.variance or base.variance
     value = new.center - base.center

@@ -29,7 +29,6 @@ class Comparison:
 
     Attributes:
         base: None: the baseline's row has no number.
-        new: None: the new run's row has none.
         rounds: Whether the launches of both sides took turns, so that they form pairs.
         base_runs: Every accepted run of the baseline by itself, where there are several.
     """
@@ -361,12 +360,7 @@ def explain_settings(mismatches: Sequence[Mismatch]) -> list[str]:
 
 
 def explain_baseline(base_s: float | None, new_s: float | None) -> list[str]:
-    """Say that the one-process step changed, by which every efficiency is divided.
-
-    Args:
-        base_s: Step of the plain model in one process, in the baseline.
-        new_s: The same in the new run.
-    """
+    """Say that the one-process step changed, by which every efficiency is divided."""
     if not base_s or not new_s or abs(new_s / base_s - 1) < 0.01:
         return []
     word = "slower" if new_s > base_s else "faster"

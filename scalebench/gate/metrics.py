@@ -198,10 +198,6 @@ class GateSettings:
     def of_suite(self, own: Mapping[str, Any], source: str) -> "GateSettings":
         """Return the settings for a suite that has some of its own; the user's overrule them.
 
-        Args:
-            own: As `gate_settings` takes them.
-            source: What to call them in an error.
-
         Raises:
             UsageError: As `gate_settings`.
         """
@@ -218,10 +214,6 @@ def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
     """Return the settings of a table ``{metric: {setting: value}}``.
 
     Settings are ``decides``, ``relative_floor``, ``absolute_floor`` and ``host_allowance``.
-
-    Args:
-        table: As it stands in the file.
-        source: What to call it in an error.
 
     Raises:
         UsageError: A metric or a key that does not exist, or a value that is none; in one line.

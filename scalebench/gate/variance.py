@@ -116,9 +116,6 @@ def pooled_runs(runs: Sequence[Measured]) -> Measured:
 
     Its centre is the mean over the runs, its variance that between launches within them, pooled.
     Launches of different runs are no exchangeable values: there are none for the rank test.
-
-    Args:
-        runs: At least one.
     """
     known = [run.variance for run in runs if run.variance is not None]
     dof = sum(variance.dof for variance in known)
@@ -179,10 +176,6 @@ def run_sd(runs: Sequence[Measured], variance: Variance | None) -> float | None:
     """Return by how much runs differ beyond their launches, a standard deviation.
 
     The moment estimate ``√max(0, B − mean(σ²/n_r))``; None: fewer than two runs.
-
-    Args:
-        runs: Of the baseline.
-        variance: Between launches.
     """
     if len(runs) < 2:
         return None

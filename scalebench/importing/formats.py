@@ -315,10 +315,6 @@ def built_in() -> tuple[Format, ...]:
 def formats(own: Mapping[str, Any] | None = None, where: str = "") -> Sequence[Format]:
     """Return the user's own formats and those of the package.
 
-    Args:
-        own: Name → table, of the user's configuration.
-        where: Its file.
-
     Raises:
         UsageError: One of them is no format.
     """

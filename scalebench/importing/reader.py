@@ -33,10 +33,7 @@ class Log:
     """What was read of a log.
 
     Attributes:
-        format: How it prints its steps.
         records: Of the part that counts.
-        facts: Of its job.
-        notices: What a reader has to know.
     """
 
     path: Path
@@ -62,12 +59,7 @@ def read_log(path: Path, known: Sequence[Format]) -> Log:
 
 
 class Reader:
-    """Reads a log piece by piece.
-
-    Args:
-        path: What it is called.
-        known: The formats to look for.
-    """
+    """Reads a log piece by piece."""
 
     def __init__(self, path: Path, known: Sequence[Format]) -> None:
         self.path, self.known = path, known

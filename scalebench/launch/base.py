@@ -68,7 +68,6 @@ class Launcher(ABC):
     Ranks are forked from processes with torch imported. Only the way to these is left open here.
 
     Attributes:
-        name: What a run calls it.
         shares: Whether it can launch cells that take turns.
         scratch: A folder of this launcher's own.
         world: The world that the ranks are taken from; None: they are made for each launch, or it
@@ -117,10 +116,6 @@ class Launcher(ABC):
     @abstractmethod
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
         """Put ranks on virtual hosts from the next launch on.
-
-        Args:
-            hosts: What they are to be like.
-            num_ranks: The largest number of ranks of a launch.
 
         Raises:
             EnvironmentUnfit: They cannot be made here.
@@ -181,10 +176,6 @@ class Launcher(ABC):
         self, shared: SharedLaunch, logs: Sequence[Path]
     ) -> list[Launched[RankRecord]]:
         """Run cells that take turns to the end of all of them.
-
-        Args:
-            shared: What to run.
-            logs: For each cell the folder for one log per rank; made here.
 
         Returns:
             What each cell left behind, without ``launch_s``: its first step waited for its turn.

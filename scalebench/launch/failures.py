@@ -147,14 +147,7 @@ def why_not_shared(
     records: Sequence[Sequence[RankRecord]],
     in_time: bool,
 ) -> str | None:
-    """Say why a shared launch cannot be used, or None: every rank of every cell is well.
-
-    Args:
-        shared: What was launched.
-        exits: How its processes ended, by their numbers.
-        records: What the ranks of each cell left.
-        in_time: Whether all had ended before their time was over.
-    """
+    """Say why a shared launch cannot be used, or None: every rank of every cell is well."""
     errors = [
         (record.error.kind == "peer", record.error.time_ns, cell, record.error.message)
         for cell, of_cell in zip(shared.cells, records, strict=True)
@@ -190,11 +183,6 @@ def first_failure(
     before the death itself is noticed. So failures of communication count only when there is no
     other; among the others the earliest is the first. When there is no other, the ranks that had
     to be killed are named: they are those that the communication waited for.
-
-    Args:
-        records: What the ranks left; a rank that was killed left nothing.
-        exits: How the ranks' processes ended.
-        logs: Rank → its log.
     """
     recorded = {record.rank for record in records}
     errors = [(record.rank, record.error) for record in records if record.error]

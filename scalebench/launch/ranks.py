@@ -44,7 +44,6 @@ class Ranks:
     Attributes:
         processes: The way to what holds them: one zygote here, or many elsewhere.
         launch: Number of the launch.
-        num_ranks: How many there are.
         deadline: When their time is over, on the monotonic clock.
         exits: How they ended, in the order in which it became known.
         messages: Rank → the message with which its end was told.

@@ -25,11 +25,7 @@ Sizes = tuple[int, ...]
 
 
 class Measurements:
-    """The runs of a pytest session, and the process with torch imported that starts their ranks.
-
-    Attributes:
-        folders: Where they are, in the order in which they were made.
-    """
+    """The runs of a pytest session, and the process with torch imported that starts their ranks."""
 
     def __init__(self, replayed: str | None, quick: bool) -> None:
         self.folders: list[Path] = []

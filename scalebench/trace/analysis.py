@@ -23,7 +23,6 @@ class Share:
     """The operations of one kind, or of one phase.
 
     Attributes:
-        name: The kind, or the phase.
         count: Operations that run, in part at least, in the window.
         payload_bytes: What was handed to them, in full; None: of some the size is not known.
         total_s: Union of their intervals.

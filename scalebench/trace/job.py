@@ -48,8 +48,6 @@ class JobFigures:
         total: Sums over the files.
         world_size: Ranks of the job, by the traces' own word; None: they do not say.
         refused: One line for each file that could not be used.
-        notices: What a reader of the figures has to know.
-        waits: Who waited for whom.
     """
 
     window: Window
@@ -67,11 +65,6 @@ def analyse_job(
     communication: re.Pattern[str] | None = None,
 ) -> JobFigures:
     """Read and analyse the traces of one job.
-
-    Args:
-        files: Traces, or folders of them.
-        window: What to look at.
-        communication: Kernels in whose name it is found communicate.
 
     Raises:
         UsageError: None of the files can be used.

@@ -132,9 +132,6 @@ def steady_start(step_s: Sequence[float]) -> int | None:
     tell (Hoad, Robinson & Davies 2010, who recommend the rule for automation). No threshold and
     no guessed warm-up: noise makes both terms larger alike.
 
-    Args:
-        step_s: Durations in order.
-
     Returns:
         Index of the first steady step, or None: more steps are needed.
     """

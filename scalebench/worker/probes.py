@@ -202,9 +202,6 @@ class TimeLimit:
 
     Every rank has to come to the same answers, so what is asked and told is the same on all.
 
-    Args:
-        plan: The sweep.
-
     Attributes:
         order: Places of the plan's transfers, as they are timed: with a limit by size, so that all
             operations get equally far.

@@ -148,14 +148,7 @@ class _Moment(NamedTuple):
 
 
 class SyntheticStep:
-    """One rank's part of a step; its buffers stay from step to step.
-
-    Args:
-        plan: The step.
-        work: What the rank computes.
-        operations: Those of the plan, ready to be done.
-        link: The thread that carries collectives.
-    """
+    """One rank's part of a step; its buffers stay from step to step."""
 
     def __init__(
         self,
@@ -259,7 +252,6 @@ class _Part(NamedTuple):
     """A step or a pipeline.
 
     Attributes:
-        blocks: Of it.
         run: Does a block; returns what is kept of each of its steps, seconds.
     """
 

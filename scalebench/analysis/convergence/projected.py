@@ -122,11 +122,6 @@ def time_to_loss(training: Training, base: Training, scale: Estimate) -> TimeToL
     """Compare two trainings by the gradient noise scale.
 
     Each batch is taken at its own best learning rate.
-
-    Args:
-        training: What is asked about.
-        base: What it is compared with.
-        scale: Gradient noise scale, samples.
     """
 
     def statistical(noise: float) -> float:

@@ -19,9 +19,7 @@ class RaceCurve:
 
     Attributes:
         samples: That all ranks together had trained on.
-        trained_s: Seconds of training.
         loss: Mean over the held-out samples; None: it was not finite.
-        global_batch: Samples of a step.
         sent_bytes: That the rank which sends most had sent; None: each step sends as many.
     """
 
@@ -71,9 +69,7 @@ class Extrapolation:
     """A run projected.
 
     Attributes:
-        as_measured: None: see ``reason``.
         changed: What was changed, in words → the projection with it.
-        reason: Why nothing is projected.
     """
 
     as_measured: Projection | None

@@ -29,7 +29,6 @@ class RankGrid:
         median_s: Of all clean steps of all ranks, seconds.
         steady_from: First step of the clean window.
         num_ranks: All ranks; more than rows where several share one.
-        num_steps: All steps.
     """
 
     suite: str

@@ -33,7 +33,6 @@ class DeviceSeries:
     Attributes:
         series: ``power_w``, ``sm_clock_hz``, ``temperature_c`` → (time, value) pairs; a series
             that was never read is not there.
-        throttled: When, and why.
         windows: Beginning and end of the clean windows.
     """
 

@@ -45,7 +45,6 @@ class RankStep:
     Attributes:
         spans: Activity, or `HIDDEN` → (start, end) in seconds after the step began on the first
             rank, in order.
-        operations: Its communication, in order.
     """
 
     rank: int
@@ -62,11 +61,8 @@ class StepTimeline:
     """One step of a row.
 
     Attributes:
-        repeat: Which launch it is of.
-        step: Which of its traced steps.
         step_s: From the first rank's beginning to the last one's end.
         ranks: At most `MOST_RANKS`, evenly chosen where there are more.
-        num_ranks: All of them.
         not_apart: Why wait is part of transfer; None: it is separate.
     """
 

@@ -108,11 +108,6 @@ def project_recovery(
 ) -> list[ProjectedRecovery]:
     """Return, for every case and way to save, what failures leave of the time.
 
-    Args:
-        rows: Of a run; those that were saved count.
-        world_sizes: Numbers of ranks.
-        rates: How often jobs fail.
-
     Raises:
         UsageError: The interval is shorter than a save, no row was saved and no cost is given.
     """

@@ -155,7 +155,6 @@ class StepAtOneRank(AtOneRank):
     for it.
 
     Attributes:
-        shape: Of its step.
         groups: Parameters that a sharded strategy gathers together; None: it is not sharded.
         decode_s: Decoding one rank's messages, seconds per step; None: nothing is compressed.
     """
@@ -230,7 +229,6 @@ class GroupAtOneRank(AtOneRank):
     What a rank of N computes was measured alone, on torch's fake process group, at that very N.
 
     Attributes:
-        model: What is divided.
         work: Of a ring of the size in question, behind which its messages hide; None: there is
             none.
     """

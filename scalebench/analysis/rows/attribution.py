@@ -69,13 +69,7 @@ def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float
 
 
 def attribute_row(of_row: Launches, baseline: Launches | None, steps: StepTimes | None) -> Fields:
-    """Attribute a row.
-
-    Args:
-        of_row: Its launches.
-        baseline: Those of the plain baseline.
-        steps: None: no launch of the row succeeded.
-    """
+    """Attribute a row."""
     if not of_row.attributed or steps is None:
         return null(FIELDS, why_not_traced(of_row))
     launches = list(of_row.attributed.values())

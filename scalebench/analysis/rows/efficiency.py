@@ -36,7 +36,6 @@ class Ratios:
     """Ratios between rows of a run, with what all launches of a suite know of their noise.
 
     Attributes:
-        table: The launches of every row.
         independent: Those of independent plain ranks.
         noise: Suite → what its launches know of their noise together.
         confidence: With which intervals are taken to hold 95 %; more where rounds were added until

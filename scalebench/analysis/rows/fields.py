@@ -69,8 +69,6 @@ class Context:
     """A run as its rows see it.
 
     Attributes:
-        status: Of the run.
-        ratios: Between its rows.
         link: What its operations take, or why no link was calibrated.
     """
 

@@ -208,14 +208,7 @@ def _measured(
 def what_ifs(
     cell: Cell, predict: Predict, link: LinkModel, predicted: PredictedStep
 ) -> list[ChangedStep]:
-    """Predict a row with one thing changed at a time; changes that no fit supports are left out.
-
-    Args:
-        cell: Of the row.
-        predict: Predicts its step.
-        link: As calibrated.
-        predicted: The row's own prediction.
-    """
+    """Predict a row with one thing changed at a time; changes that no fit supports are left out."""
     found = []
     for what_if in _changes(cell, predicted):
         try:

@@ -49,7 +49,6 @@ class MeanStep(NamedTuple):
     """What a launch says of its steps.
 
     Attributes:
-        seconds: The mean.
         variance: Of its logarithm, as the launch itself tells.
         period: Steps after which they repeat; 1: they do not.
     """

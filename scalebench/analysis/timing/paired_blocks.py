@@ -40,7 +40,6 @@ class Block(NamedTuple):
 
     Attributes:
         start_ns: When its first step began; one clock for all rows of a round.
-        end_ns: When its last step ended.
         step_s: Mean time of a step, seconds.
     """
 

@@ -181,7 +181,6 @@ class RoundNoise:
     """What is known of the noise of a suite's rows, and the ratios between them.
 
     Attributes:
-        rows: The launches of every row.
         variances: Of the rows' launches, by `launch_variances`; rows of which it is known.
     """
 

@@ -18,7 +18,6 @@ class Window:
     Attributes:
         start_ns: When the first rank began.
         end_ns: When the last rank was done.
-        num_steps: Steps in it.
     """
 
     start_ns: int

@@ -20,11 +20,6 @@ class BridgeClient(ZygoteClient):
     time; the shortest delay seen so far from it says how that stands to the clock here, never too
     early, and late by what that message took.
 
-    Args:
-        member: This process's place in the world.
-        scratch: For the processes that are started here.
-        secret: Of the world.
-
     Attributes:
         members: Process of the world → rank in the launch that is under way, from 0.
         shifts_ns: Process of the world → what its clock is behind the one here.

@@ -60,9 +60,6 @@ class _Claim:
 def find_member(environment: Mapping[str, str]) -> WorldMember | None:
     """Return this process's place in the world around it; None: there is none.
 
-    Args:
-        environment: As ``os.environ``.
-
     Raises:
         UsageError: The variables contradict one another, or something needed is not told.
     """

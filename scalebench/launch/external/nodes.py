@@ -15,11 +15,9 @@ class Registration(Record):
 
     Attributes:
         host: Name of its machine; processes with the same one are taken to share it.
-        pid: Its number there.
         affinity: Processors that it may run on.
         cores: The physical core of each; siblings (SMT) share one.
         cgroup_cpus: Limit of its cgroup in cores; None: none.
-        torch: Version.
     """
 
     host: str

@@ -20,10 +20,6 @@ class NoNetwork(Exception):
 class Network:
     """Hosts in separate namespaces, for as long as this object is open.
 
-    Args:
-        hosts: What is asked for.
-        num_hosts: How many.
-
     Raises:
         NoNetwork: They cannot be made here.
     """

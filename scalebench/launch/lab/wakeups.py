@@ -31,11 +31,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Wakeups:
-    """Processes that wake processors all the time, for as long as this object is open.
-
-    Args:
-        processors: Their numbers.
-    """
+    """Processes that wake processors all the time, for as long as this object is open."""
 
     def __init__(self, processors: Iterable[int]) -> None:
         self.process = subprocess.Popen(

@@ -60,11 +60,6 @@ def indexed_job(request: JobRequest, image: str, claim: str | None) -> list[Mani
 def job_set(request: JobRequest, image: str, claim: str | None) -> list[Manifest]:
     """Return the secret of the ranks, and a JobSet of one Job, which makes the Service itself.
 
-    Args:
-        request: What is to be run.
-        image: Container image with scalebench installed.
-        claim: Of a volume for the run; None: it is lost with the pod, but for its output.
-
     Raises:
         UsageError: The names of its pods would be longer than 63 characters.
     """

@@ -14,9 +14,6 @@ class JobRequest:
     """A run of scalebench on a cluster.
 
     Attributes:
-        name: Of the job.
-        nodes: Machines.
-        ranks_per_node: Ranks on each.
         gpus_per_node: On each; 0: none are asked for.
         command: What follows ``scalebench`` on the command line.
     """

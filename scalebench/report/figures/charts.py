@@ -76,10 +76,8 @@ class Chart:
         spec: plotly data and layout as JSON that is safe inside a script element.
         label: Text alternative.
         height: Pixels.
-        table: Header and lines of its data.
         remarks: What has to be known of these rows to read it.
         choices: Views of it to choose from; None: there is one.
-        note: How to read it.
     """
 
     id: str
@@ -103,8 +101,6 @@ class ChartKind:
 
     Attributes:
         draw: Returns None where there is nothing to draw; nothing else is asked for then.
-        columns: Of the table.
-        lines: What stands in a line each.
         absent: How to get what there is nothing of.
     """
 

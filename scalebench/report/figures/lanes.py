@@ -41,17 +41,7 @@ def bars(
     marker: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> go.Bar:
-    """Return a bar in every lane.
-
-    Args:
-        name: In the key.
-        color: Of all.
-        lengths: As on the axis.
-        places: Of the lanes.
-        texts: Shown on hover.
-        marker: What else the marker has.
-        more: What else the trace has.
-    """
+    """Return a bar in every lane."""
     edge = {"color": NEUTRAL, "width": 0.7}
     return go.Bar(
         x=list(lengths), y=list(places), name=name, orientation="h", width=BAR,

@@ -147,12 +147,7 @@ def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
 
 
 def _dodged(keys: Collection[CaseKey], largest: int) -> dict[CaseKey, float]:
-    """Set the cases next to each other, so that their intervals do not hide one another.
-
-    Args:
-        keys: The cases in their order.
-        largest: Where the axis ends; sizes are at least 1 apart.
-    """
+    """Set the cases next to each other, so that their intervals do not hide one another."""
     step = min(SPEEDUP_DODGE * (largest - 1), 0.4 / len(keys))
     return {key: (index - (len(keys) - 1) / 2) * step for index, key in enumerate(keys)}
 

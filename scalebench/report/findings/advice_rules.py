@@ -43,7 +43,6 @@ class AdviceInput:
 
     Attributes:
         row: The case's headline.
-        of_suite: All rows of the suite.
     """
 
     row: Row
@@ -101,7 +100,6 @@ class Advice:
     """What to do, and the number that says so.
 
     Attributes:
-        action: What to do.
         because: Why; empty: the action says it.
         in_brief: The next step in at most 75 characters; empty: the action says it.
         larger_batch: Whether a larger batch is what helps.
@@ -128,7 +126,6 @@ class Loss:
     """Something that takes time, and what to do about it.
 
     Attributes:
-        cause: What takes it, a few words.
         taken_s: Of a step, at most.
         sentence: What is certain of it at any noise; None: the loss budget tells it.
         about: Key of the part of the loss budget that it explains; None: of none.

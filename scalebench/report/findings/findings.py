@@ -30,7 +30,6 @@ class Finding:
     Attributes:
         kind: ``inconclusive``: measured, but the interval is too wide to say how it scales;
             ``single``: only one rank was measured; ``baseline``: the plain model.
-        sentence: How it scales.
         because: What costs most, and what the cost model says, where there is a number for it.
         advice: What to do about it; None: no rule has a number to go by.
         next_step: The advice in one line.
@@ -142,11 +141,7 @@ class SuiteVerdict:
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """Everything a run says, in words.
-
-    Attributes:
-        general: Sentences about the whole run.
-    """
+    """Everything a run says, in words."""
 
     general: tuple[str, ...]
     suites: tuple[SuiteVerdict, ...]

@@ -20,9 +20,6 @@ class NextStep:
     """One thing to do, and what it could win.
 
     Attributes:
-        action: What to do.
-        row: Of which case.
-        cause: What takes time.
         at_most_s: Seconds of a step that this takes: no action wins more.
         larger_batch: Whether a larger batch is what to try.
         also: Other suites whose best case has the same thing to do, and less to win.
@@ -61,10 +58,6 @@ def next_steps(
 
     Only the best case of each suite is looked at: the reader trains with that one. Only
     losses that are significant count, and only with an advice that has a number behind it.
-
-    Args:
-        verdicts: Of the suites.
-        groups: Suite → all its rows.
     """
     found = [
         step

@@ -46,9 +46,6 @@ def rank(headlines: Sequence[Row]) -> Ranking | None:
 
     Only cases of one workload, one batch and one kind of place are compared, and only those
     whose result is not known to be wrong.
-
-    Args:
-        headlines: The row of each case that it is judged by.
     """
     rated = [
         row
@@ -71,9 +68,6 @@ def best_row(headlines: Sequence[Row]) -> Row | None:
     """Return the row of the case that one would train with; None: none was rated.
 
     In a race that is the first at its target, else the one of the highest efficiency.
-
-    Args:
-        headlines: The row of each case that it is judged by.
     """
     first = races.first_at_target(headlines)
     if first is not None:

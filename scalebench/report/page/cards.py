@@ -286,11 +286,7 @@ class CaseLine:
 
 @dataclass(frozen=True)
 class CaseLines:
-    """All cases of a suite, the best first.
-
-    Attributes:
-        caption: What their figures are.
-    """
+    """All cases of a suite, the best first."""
 
     caption: str
     lines: tuple[CaseLine, ...]

@@ -42,7 +42,6 @@ class Pair:
     """One row in both runs.
 
     Attributes:
-        step: The gate's verdict on the step.
         efficiency: Its verdict on the efficiency; None: a run has none.
     """
 
@@ -67,11 +66,7 @@ class RunComparison:
     """The second run against the first.
 
     Attributes:
-        id: Of the element on the page.
-        base: Name of the run that the other is compared with.
-        new: Name of the other.
         suites: Name of each suite, and the figure of what changed.
-        pairs: The rows in both.
     """
 
     id: str
@@ -92,14 +87,7 @@ FIRST = "comparison-1"
 
 
 def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> RunComparison:
-    """Hold a run against another.
-
-    Args:
-        comparison_id: Of the element on the page.
-        base: What it is compared with.
-        new: The run.
-        looks: Of the cases of both.
-    """
+    """Hold a run against another."""
     pairs, unmatched = _matched(base, new)
     suites = dict.fromkeys(pair.new.suite for pair in pairs)
     drawn = [
@@ -373,15 +361,7 @@ def change_cards(
     looks: Looks,
     prefix: Sequence[str],
 ) -> tuple[ChangeCard, ...]:
-    """Return a card for each suite that both runs have.
-
-    Args:
-        pairs: The rows in both runs.
-        before: All rows of the first run.
-        after: All rows of the other.
-        looks: Of the cases of both.
-        prefix: Of the addresses of the other run.
-    """
+    """Return a card for each suite that both runs have."""
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
         groups.setdefault(pair.new.suite, []).append(pair)

@@ -292,17 +292,7 @@ def overview_markdown(
     facts: Sequence[Fact],
     reproduce: str,
 ) -> str:
-    """Return the overview of a run.
-
-    Args:
-        title: What was run.
-        run: Its name.
-        cards: Of its suites.
-        timed: Of its collectives.
-        first: What to try first.
-        facts: About the run; the command is left out of them.
-        reproduce: The command.
-    """
+    """Return the overview of a run."""
     blocks = [f"### {escape(title)}", escape(run, 200)]
     if first:
         lines = (_step(number, step) for number, step in enumerate(first, 1))

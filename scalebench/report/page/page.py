@@ -51,12 +51,9 @@ class SuiteView:
     """Everything the template shows of one suite.
 
     Attributes:
-        id: Of the element.
-        link: Address of the view.
         row_links: Case and N, as tables write them → address of the row.
         sections: What the suite's figures and tables are about, in their order.
         absent: Title and line of what the run has nothing for.
-        row_views: The view of each row.
     """
 
     id: str
@@ -89,8 +86,6 @@ class RunView:
     """Everything the template shows of one run.
 
     Attributes:
-        link: Address of its overview.
-        links: Blocks about the run's links.
         link_card: What its timed collectives came to; None: it timed none.
         first: What to try first, that which could win most before the others.
         prefix: Of the addresses of its rows.

@@ -39,8 +39,6 @@ class RowChart:
     """A view of one of the suite's figures, as the view of a row draws it again.
 
     Attributes:
-        source: The suite's figure.
-        choice: Which of its views.
         caption: What it says of this row; empty: nothing that the row's view does not say.
     """
 
@@ -61,7 +59,6 @@ class RowSection:
 
     Attributes:
         sentence: Above figures and tables; empty: they have their own.
-        numbers: Header and lines of the figure's table; None: the tables below have them.
         absent: Why there is nothing; empty: there is something.
     """
 
@@ -84,11 +81,9 @@ class RowView:
     """One row.
 
     Attributes:
-        link: Its address.
         texts: Beginnings of what figures say on hover about it.
         siblings: Of the same case: N, address, whether it is this one.
         facts: Name, number and detail, as in the table of results.
-        words: What it is found by: operations and marks.
     """
 
     id: str
@@ -119,17 +114,7 @@ def row_views(
     page_data: PageData | None,
     prefix: Sequence[str] = (),
 ) -> tuple[RowView, ...]:
-    """Return the views of a suite's rows.
-
-    Args:
-        suite_id: Of the suite's element.
-        suite_link: Address of the suite.
-        rows: Of the suite.
-        looks: Of its cases.
-        charts: Section → figures of the suite.
-        page_data: What the run's folder holds beyond its summary.
-        prefix: Of the addresses.
-    """
+    """Return the views of a suite's rows."""
     track, full = Track.of(rows), widest(rows)
     groups = wording.by_case(rows)
     found = []

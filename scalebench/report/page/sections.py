@@ -63,7 +63,6 @@ class Block:
     """What a section shows of one suite.
 
     Attributes:
-        suite: Its name.
         conclusion: A sentence above parts that have none of their own; None: they have.
     """
 

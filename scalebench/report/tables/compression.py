@@ -40,12 +40,7 @@ def is_bound(row: Row) -> bool:
 
 
 def link_bit_per_s(rows: Sequence[Row], world_size: int) -> float | None:
-    """Return the bandwidth of a rank's link: as set, or what the exact all-reduce moved.
-
-    Args:
-        rows: Of one suite.
-        world_size: N.
-    """
+    """Return the bandwidth of a rank's link: as set, or what the exact all-reduce moved."""
     exact = next((r for r in _at(rows, world_size) if figures_of(r).method == "none"), None)
     if exact is None:
         return None
@@ -151,7 +146,6 @@ class Payoff:
     """Which methods make the step shorter than the exact all-reduce does, at the largest N.
 
     Attributes:
-        exact: The row of the exact all-reduce.
         shorter: Cases whose step is shorter, with an interval below 1.
         doubtful: Cases whose step may be shorter or longer.
     """
@@ -163,9 +157,6 @@ class Payoff:
 
 def payoff(rows: Sequence[Row]) -> Payoff | None:
     """Compare the methods with the exact all-reduce.
-
-    Args:
-        rows: Of one suite.
 
     Returns:
         None: there is nothing to compare.
@@ -189,9 +180,6 @@ def payoff(rows: Sequence[Row]) -> Payoff | None:
 
 def verdict(rows: Sequence[Row]) -> str | None:
     """Say whether any method makes the step shorter than the exact all-reduce does.
-
-    Args:
-        rows: Of one suite.
 
     Returns:
         None: there is nothing to compare.

@@ -321,7 +321,6 @@ class Table(Generic[S]):
     """A table of one suite. Without lines it is not shown.
 
     Attributes:
-        title: What it shows.
         columns: Or how they follow from the lines.
         lines: What of a suite's rows stands in a line each.
         heading: The title on the page, where it is another one.
@@ -356,8 +355,6 @@ class PlainTable:
     """A table of texts on the page.
 
     Attributes:
-        title: What it shows.
-        note: What has to be known to read it; may be empty.
         words: Indices of the columns that hold words; the others are numbers.
         folded: Shown on demand only.
     """

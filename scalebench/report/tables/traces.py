@@ -224,15 +224,7 @@ def render_traces(
     ascii_only: bool = False,
     comparison: Comparison | None = None,
 ) -> str:
-    """Return the tables as text for a terminal.
-
-    Args:
-        job: The figures of one or several ranks.
-        width: Of the terminal; as for `Screen`, like the next two.
-        color: Whether ANSI styles are written.
-        ascii_only: Write nothing but ASCII.
-        comparison: With an earlier recording; its tables come last.
-    """
+    """Return the tables as text for a terminal."""
     screen = Screen(width, color, ascii_only)
     ranks = rank_lines(job)
     if len(ranks) > 1:

@@ -59,7 +59,6 @@ class InflationPart:
 
     Attributes:
         field: Of `ComputeInflation`.
-        share: With its interval.
     """
 
     field: str

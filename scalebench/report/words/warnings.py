@@ -13,8 +13,6 @@ class Mark:
 
     Attributes:
         letter: Stands for the name where there is no room for it.
-        meaning: What it says about the number.
-        remedy: What to do.
     """
 
     name: str

@@ -45,12 +45,7 @@ def read_profile(path: Path) -> LinkProfile:
 
 
 def about_profile(given: LinkProfile | None, different: Sequence[str]) -> list[str]:
-    """Say what a reader has to know of a profile that was given.
-
-    Args:
-        given: The profile; None: none was.
-        different: In what its machine is another one, by `machine.elsewhere`.
-    """
+    """Say what a reader has to know of a profile that was given."""
     if given is None:
         return []
     if not given.machine:

@@ -70,10 +70,6 @@ def how_often(
     The longest steps are left out where even the fewest take too long together. The others share
     the time evenly; what long ones leave over is for shorter ones.
 
-    Args:
-        lengths: Of all steps.
-        longest_s: What all of it may take, seconds.
-
     Returns:
         By the number of the step.
     """

@@ -211,13 +211,6 @@ def measured_points(
 ) -> list[CalibratedPoint]:
     """Measure every operation at every size and number of ranks.
 
-    Args:
-        launcher: Starts the ranks, on the virtual hosts that it has been moved to.
-        sweeps: What to measure.
-        device: Of the ranks.
-        logs: Folder for what the ranks print.
-        on_progress: Called with what is being measured.
-
     Raises:
         ProbeFailed: A rank failed.
     """

@@ -40,9 +40,6 @@ class InterleavedRuns:
         on_progress: Called with what is about to run.
         separate: Make each launch a separate run, with its own checks and traces.
 
-    Attributes:
-        round_s: How long each round took, seconds.
-
     Raises:
         UsageError: The arguments have an option that is set here.
     """

@@ -52,11 +52,6 @@ SHORTEST_S = 0.001
 class CellRunner:
     """Launches what a run has no result of yet.
 
-    Args:
-        launcher: Starts the ranks.
-        store: Has what is there already, and keeps what is added.
-        progress: Hears how it goes.
-
     Attributes:
         began: When it was made, on the monotonic clock: budgets count from then.
     """

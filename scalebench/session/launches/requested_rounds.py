@@ -27,12 +27,6 @@ def make_requested_rounds(
 
     After each the summary is stored, for who asks.
 
-    Args:
-        store: Of the run.
-        runner: Launches what of the plan has no result yet.
-        requests: Asks.
-        devices: Let go of while others measure.
-
     Returns:
         The run's status.
     """

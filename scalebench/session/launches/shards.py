@@ -27,12 +27,6 @@ def measure_shards(
 ) -> list[MeasuredShard]:
     """Measure rank 0 of every case of a run at other numbers of ranks.
 
-    Args:
-        launcher: On the machine of the run.
-        run: Whose cases.
-        world_sizes: Numbers of ranks.
-        on_progress: Called with what is being measured.
-
     Raises:
         EnvironmentUnfit: This machine or torch is not that of the run.
     """

@@ -56,7 +56,6 @@ class GpuClaims:
     """What this process has claimed.
 
     Attributes:
-        places: Directories for the locks.
         held: UUID of a device → the descriptors of its locks.
     """
 

@@ -134,9 +134,6 @@ def survey_key(root: Path = Path("/")) -> str:
     """Return what names the cached answer: all that could make it another.
 
     Hosts share a home directory, and with it the cache.
-
-    Args:
-        root: Where the kernel's files are; another folder holds a copy of them.
     """
     try:
         torch_version = version("torch")

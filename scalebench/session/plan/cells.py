@@ -133,12 +133,7 @@ def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str |
 
 
 def skip_indivisible(cells: Sequence[Cell], workloads: Mapping[str, Divisible]) -> list[Cell]:
-    """Return the cells, skipped where users' own workloads turn out not to be divisible.
-
-    Args:
-        cells: Of a plan.
-        workloads: By name.
-    """
+    """Return the cells, skipped where users' own workloads turn out not to be divisible."""
     found = []
     for cell in cells:
         workload = workloads.get(cell.workload.name)

@@ -191,10 +191,6 @@ MOST_RUNS = 20
 def seconds_of_a_launch(suites: Sequence[Suite], runs: Path) -> float | None:
     """Return what a launch of the suites' script took in the newest run of it, seconds.
 
-    Args:
-        suites: Of the run that is planned.
-        runs: The folder of earlier runs.
-
     Returns:
         None: there is no script, or no run of it.
     """

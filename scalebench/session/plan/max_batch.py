@@ -152,10 +152,6 @@ def why_too_large(cell: Cell, results: Iterable[CellResult]) -> str | None:
     A cell is larger than one that ran out of memory when it has more ranks and each of them holds
     no less: the same model whole, and at least as many samples. Strategies that divide the model
     hold less the more ranks there are, and so does every rank where a global batch is divided.
-
-    Args:
-        cell: What would be launched.
-        results: What has been launched so far.
     """
     if not cell.strategy.keeps_whole_model:
         return None

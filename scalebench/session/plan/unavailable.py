@@ -55,12 +55,6 @@ def without_compiling(
 ) -> Plan:
     """Return the plan with rows that run eagerly, as it says; a case that asks to is skipped.
 
-    Args:
-        request: Of the plan.
-        suites: Likewise.
-        machine: Likewise.
-        problem: Why compiling does not work, and the remedy.
-
     Raises:
         EnvironmentUnfit: The user has asked for compiled rows.
     """

@@ -59,13 +59,7 @@ EFFORT: dict[Form, Effort] = {
 class Bench:
     """Launches with known faults injected.
 
-    Args:
-        launcher: Starts the ranks.
-        form: How long to measure.
-        seed: Of all random choices.
-
     Attributes:
-        trained: What was attributed so far.
         detectable: The smallest change between launches that was told from noise; None: not
             measured yet.
     """

@@ -248,11 +248,7 @@ def _without_address(found: "re.Match[str]") -> str:
 
 
 def names_of_this_machine(hosts: Collection[str] = ()) -> dict[str, str]:
-    """Return what names this machine, its user and places on it → what stands for it.
-
-    Args:
-        hosts: The other machines of the run.
-    """
+    """Return what names this machine, its user and places on it → what stands for it."""
     names = {
         os.getcwd(): "<folder>",
         tempfile.gettempdir(): "<temporary>",
@@ -276,11 +272,6 @@ def script_of(info: RunInfo) -> ScriptTarget | None:
 
 def with_script(info: RunInfo, given: ScriptTarget | None, root: Path) -> RunInfo:
     """Return a stored run as it can be carried on: with what of its script was not stored.
-
-    Args:
-        info: As stored.
-        given: The script as it was given again; None: it was not.
-        root: The run's folder.
 
     Raises:
         UsageError: The script has to be given again, or is not that of the run.

@@ -81,11 +81,6 @@ def go_where_started(
 ) -> Path:
     """Go to the folder in which the code of a run was started; return the run's folder from there.
 
-    Args:
-        root: The run's folder.
-        changed_script: As for `check_code`.
-        script: As for `with_script`.
-
     Raises:
         UsageError: There is no such run, or its code is not what it was.
     """

@@ -19,10 +19,6 @@ PATIENCE_S = 120.0
 def draw_overview(page: Path, picture: Path) -> None:
     """Write the overview of a page as PNG.
 
-    Args:
-        page: The HTML file.
-        picture: Where the picture goes; ends in ``.png``.
-
     Raises:
         UsageError: The name does not end in ``.png``, or its folder does not exist.
         EnvironmentUnfit: There is no browser, or it made no picture.

@@ -44,12 +44,7 @@ class WrittenFiles:
             self._before = self._states()
 
     def after_launch(self, cell: Cell, ranks: Sequence[RankRecord]) -> list[str]:
-        """Return what there is to say, each once in a run: see `warning`.
-
-        Args:
-            cell: What was launched.
-            ranks: What its ranks left.
-        """
+        """Return what there is to say, each once in a run: see `warning`."""
         script = cell.workload
         if not isinstance(script, ScriptTarget):
             return []

@@ -19,10 +19,6 @@ USELESS = ("workload", "strategies", "dtype", "compile", "max_batch", "memory_li
 def script_suite(words: Sequence[str], flags: dict[str, Any]) -> Suite:
     """Return the suite of a script.
 
-    Args:
-        words: What stands after ``--``.
-        flags: The options of ``run``.
-
     Raises:
         UsageError: There is no such script, or the options do not fit it.
     """

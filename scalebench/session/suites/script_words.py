@@ -58,10 +58,6 @@ launch.launch_command(args)
 def understood(words: Sequence[str], python: str | None) -> list[str]:
     """Return words that say the same to `scalebench.spec.script.script_from`.
 
-    Args:
-        words: What stands after ``--``.
-        python: The interpreter that ``--python`` names.
-
     Raises:
         UsageError: They start something else than Python.
     """

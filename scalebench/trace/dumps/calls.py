@@ -82,7 +82,6 @@ class Dumps:
         members: Group → its ranks, where the dumps tell them.
         given: Group → ranks of which a dump was given.
         pending: Point-to-point operations that had not ended, as text.
-        notices: What a reader has to know.
     """
 
     source: Source

@@ -71,13 +71,7 @@ def about_ranks(
 def about_kernels(
     traces: Sequence[RankTrace], num_ranks: int, communication: re.Pattern[str] | None
 ) -> list[str]:
-    """Say what of the communication is missing, was not recognised, or may be more.
-
-    Args:
-        traces: Of the job.
-        num_ranks: Its ranks, as far as known.
-        communication: What the reader called communication.
-    """
+    """Say what of the communication is missing, was not recognised, or may be more."""
     notices = []
     if len({trace.timeline.on_gpu for trace in traces}) > 1:
         notices.append("Some traces show GPU kernels and others none: they cannot be compared.")

@@ -70,12 +70,7 @@ def launched_by_calls(events: Events, kernels: Indices, known: Indices) -> Indic
 
 
 def count_calls(events: Events, launches: KernelLaunches) -> Calls:
-    """Count the calls between several ranks, and those of which the device shows nothing.
-
-    Args:
-        events: Of one rank.
-        launches: Of everything that communicates on the device.
-    """
+    """Count the calls between several ranks, and those of which the device shows nothing."""
     calls = _between_several(events)
     if not len(calls):
         return Calls()

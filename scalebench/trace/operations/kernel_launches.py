@@ -79,11 +79,6 @@ def collectives_by_copies(events: Events, copies: Indices, kernels: Indices) -> 
     They were asked for inside NCCL's annotation, and no kernel of NCCL was. So it is with a single
     rank, and with copy engines (NCCL 2.28 and later). Next to a kernel, torch copies to or from the
     operation's buffers.
-
-    Args:
-        events: Of one rank.
-        copies: Indices of copies of memory.
-        kernels: Indices of NCCL's kernels.
     """
     on_device = [works_on_device(name) for name in events.names]
     on_host = np.concatenate((events.of("cpu_op"), events.of("user_annotation")))

@@ -181,12 +181,6 @@ def serve(
 ) -> None:
     """Follow the session until it says that it has ended, or its store is gone.
 
-    Args:
-        member: This process's place in the world.
-        scratch: For the files of its ranks.
-        candidates: Returns the secrets that are known here.
-        limit_s: How long the right one may take.
-
     Raises:
         StoreUnreachable: The processes of the world do not connect.
         EnvironmentUnfit: This one does not know the session's secret.

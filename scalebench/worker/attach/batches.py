@@ -41,7 +41,6 @@ class FeedCounts(NamedTuple):
         samples: In all microbatches; None: one of them does not tell.
         tokens: Likewise; 0: the batches hold no tokens.
         waited_s: In the loader's ``__next__``, on the host.
-        batches: Microbatches.
         others: Batches that were not trained on: of an evaluation.
         most: Microbatches of the loader that handed over the most.
     """
@@ -62,7 +61,6 @@ class _Feed:
         iterator: Weakly, so that one that its loop has left is gone.
 
     Attributes:
-        dataset: Which one it reads.
         asked: Samples of each batch that its sampler has asked for and that has not come yet.
         drawn: Batches since the last backward pass.
         learns: Whether the last one was read with gradients on.
@@ -126,11 +124,9 @@ class Batches:
     """Counts what iterators hand over.
 
     Attributes:
-        clock: Of the steps.
         tracing: Whether waiting is marked in the profiler's trace.
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
-        seen: What was trained on first.
         first_rows: Those of all batches before the end of the first step; see `rows_of`.
     """
 

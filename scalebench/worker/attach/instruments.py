@@ -117,8 +117,6 @@ class HostWaits:
     done everything that was queued before; on CPU there is nothing to wait for.
 
     Attributes:
-        num_calls: So far.
-        seconds: That the host spent in them.
         places: ``file:line, call`` → how often; in the order in which they were first seen.
         unavailable: Why nothing is looked for; None: something is.
     """
@@ -234,10 +232,6 @@ class UnusedSearch:
 
     With ``find_unused_parameters`` DDP walks through the autograd graph after every forward pass:
     at the end of its ``forward``, in one method.
-
-    Attributes:
-        seconds: Of all searches so far.
-        num_searches: How many there were.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,6 @@ class Traffic(NamedTuple):
     """What a rank has asked its process groups for.
 
     Attributes:
-        operations: All of them.
         called: Those that Python code asked for, without messages between two ranks; DDP and
             others ask in C++.
         called_bytes: What was handed to these.

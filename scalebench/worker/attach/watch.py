@@ -58,7 +58,6 @@ class Watch:
         marks: The beginning of the first step, then the end of every call that matters; None in
             bare steps.
         over: Whether the record is stored.
-        num_backwards: Backward passes so far.
         loaded: Checkpoints that were loaded from the working folder.
     """
 

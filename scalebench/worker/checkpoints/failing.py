@@ -42,11 +42,6 @@ def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> Recover
 
     Where the fault comes in a job that has been restarted, it comes after that step.
 
-    Args:
-        context: Of the rank; the ranks are connected.
-        folder: Of the job.
-        plan: Of this attempt.
-
     Raises:
         InjectedFailure: This rank is to raise.
         NoCheckpoint: There is nothing to continue from.

@@ -33,11 +33,7 @@ CLEAR_PEAK = "5"
 
 
 class PeakMemory:
-    """Begins to look at once.
-
-    Attributes:
-        device: Whose memory is looked at besides the host's.
-    """
+    """The peak of host and device memory, from when this was made."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -36,11 +36,7 @@ _FINAL = re.compile(r"step-(\d{8,})(?:\.(\d{1,9}))?")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint.
-
-    Attributes:
-        step: Steps trained before it was saved.
-    """
+    """A complete checkpoint."""
 
     step: int
     folder: Path
@@ -51,7 +47,6 @@ class Found:
     """What a search for the newest complete checkpoint came to.
 
     Attributes:
-        checkpoint: The newest that is complete; None: there is none.
         damaged: Folder of each newer one that cannot be used → why.
     """
 
@@ -128,11 +123,7 @@ class CheckpointStore:
         return Found(None, damaged)
 
     def why_none(self, found: Found) -> NoCheckpoint:
-        """Return the error that says in one line what is here, what is valid, and what to do.
-
-        Args:
-            found: Of a search that found no complete checkpoint.
-        """
+        """Return the error that says in one line what is here, what is valid, and what to do."""
         here = [f"{name} is damaged ({why})" for name, why in found.damaged.items()]
         partial = sorted(self.root.glob(f"*{PARTIAL}"), reverse=True)
         here += [f"{path.name} is unfinished" for path in partial]

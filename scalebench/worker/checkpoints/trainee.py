@@ -51,8 +51,6 @@ class Facts:
 
     Attributes:
         step: Steps trained; also how many batches were taken from the data.
-        world_size: Ranks that saved.
-        settings: Of the optimizer's groups of parameters.
     """
 
     step: int

@@ -125,12 +125,7 @@ def fresh_workload(context: RankContext) -> Workload:
 
 
 def plain_training(context: RankContext, **other: bool) -> PlainTraining:
-    """Return the bare model from the run's seed, computing as the cell's strategy does.
-
-    Args:
-        context: Of this rank.
-        other: Settings of the plain execution that are to differ.
-    """
+    """Return the bare model from the run's seed, computing as the cell's strategy does."""
     baseline = context.cell.strategy.baseline().model_copy(update=other)
     return PlainTraining(baseline, fresh_workload(context), context)
 

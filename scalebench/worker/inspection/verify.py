@@ -216,14 +216,7 @@ def _verification(
 def judge(
     by_gradient: Deviation, by_loss: Deviation, reference: Reference, allowed: float
 ) -> Verification:
-    """Return what the deviations mean: rounding, a model that cannot be compared, or an error.
-
-    Args:
-        by_gradient: Of the parameter that is furthest from what is allowed for it.
-        by_loss: Of the losses.
-        reference: Of the ranks.
-        allowed: For the losses.
-    """
+    """Return what the deviations mean: rounding, a model that cannot be compared, or an error."""
     for_gradient = max(allowed, by_gradient.allowed)
     result = Verification(
         status="verified",

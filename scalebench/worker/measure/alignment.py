@@ -37,7 +37,6 @@ class ClockOffset:
     """This rank's clock minus rank 0's at one time.
 
     Attributes:
-        offset_ns: The estimate.
         bound_ns: The true offset is at most this far from it.
         at_ns: When, on this rank's clock.
     """

@@ -51,12 +51,6 @@ def connect(
     In a group of all ranks the end of one breaks the operations of all; the end of a process breaks
     its own connections, and no others. A method that goes on without a rank talks over these.
 
-    Args:
-        rank: Of this process.
-        world_size: N.
-        num_hubs: Ranks that are connected with all others.
-        limit_s: After how long an operation fails that no one answers.
-
     Returns:
         Other rank → the group of it and this one, over gloo.
     """

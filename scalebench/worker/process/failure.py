@@ -25,12 +25,7 @@ _injected: list[InjectedFault] = []
 
 
 def inject(what: InjectedFault, rank: int) -> None:
-    """Do so, for the rest of this process's life.
-
-    Args:
-        what: What to inject.
-        rank: Of this process.
-    """
+    """Inject a fault for the rest of this process's life."""
     _injected.append(what)
     if what.kind == "wrong_elements" and rank == what.rank:
         _spoil_all_reduce(what.count)

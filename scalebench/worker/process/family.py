@@ -75,11 +75,7 @@ def signal_all(processes: Sequence[psutil.Process], number: int) -> None:
 
 
 def end_descendants(spared: Collection[int] = ()) -> None:
-    """End the processes below this one: SIGTERM first, SIGKILL to what is left after a grace.
-
-    Args:
-        spared: Those that stay.
-    """
+    """End the processes below this one: SIGTERM first, SIGKILL to what is left after a grace."""
     began, asked = time.monotonic(), set[int]()
     while left := descendants(spared):
         took_s = time.monotonic() - began

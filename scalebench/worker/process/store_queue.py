@@ -97,10 +97,6 @@ def serve_on(
 def open_store(rendezvous: Rendezvous, limit: timedelta) -> Store:
     """Connect to the store of a world.
 
-    Args:
-        rendezvous: Where it is.
-        limit: How long to wait for it, and for keys in it.
-
     Raises:
         StoreUnreachable: It is not there.
     """

@@ -100,9 +100,6 @@ class Token:
     def pass_on(self, last: bool = False) -> None:
         """Let the next launch have its turn.
 
-        Args:
-            last: This launch takes no further one.
-
         Raises:
             TimeoutError: The next launch has no socket within the limit.
         """

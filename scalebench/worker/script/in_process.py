@@ -48,9 +48,6 @@ def num_threads() -> int:
 class InProcess:
     """One rank's watch, from `begin` to `records`.
 
-    Args:
-        cell: What is said of the training.
-
     Raises:
         UsageError: The process is being watched already.
     """

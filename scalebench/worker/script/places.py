@@ -31,8 +31,6 @@ class Place(BaseModel):
     """Where a rank is.
 
     Attributes:
-        host: Name of its machine.
-        local_rank: Its number there.
         clock: What names the machine's clock; empty: nothing does.
     """
 

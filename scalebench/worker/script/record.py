@@ -163,12 +163,6 @@ def rank_fields(
 ) -> dict[str, Any]:
     """Return the fields of a rank's record.
 
-    Args:
-        cell: What was launched.
-        raw: What the watch has stored.
-        everybody: What every rank has seen, by rank.
-        clock: How this machine's clock stands to rank 0's.
-
     Raises:
         TooShort: The script made too few steps.
         ValueError: Its ranks exchanged nothing. The text says what to do.

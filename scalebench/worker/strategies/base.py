@@ -24,7 +24,6 @@ class Training:
     """A model being trained by one strategy, as one rank sees it.
 
     Attributes:
-        strategy: What the cell asks for.
         module: A `torch.nn.Module`, who owns this rank's parameters and gradients, wrapped as the
             strategy wraps them.
         optimizer: Who owns this rank's part of the optimizer's state.

@@ -40,12 +40,7 @@ OfLayer = tuple[list[int], list[int], list[int]]
 
 
 class LoadHistory:
-    """Notes what the layers of each step tell; thins out what it has when it becomes too much.
-
-    Args:
-        num_layers: Layers with experts.
-        num_ranks: Among which the experts are divided.
-    """
+    """Notes what the layers of each step tell; thins out what it has when it becomes too much."""
 
     def __init__(self, num_layers: int, num_ranks: int) -> None:
         self.num_layers, self.num_ranks = num_layers, num_ranks

@@ -24,12 +24,7 @@ LEAST_SCALE = 2.0**-24
 
 
 class LossScaler:
-    """Scales the loss, skips steps whose gradients overflow, and remembers the scale.
-
-    Args:
-        strategy: What the ranks train with.
-        device: Of this rank.
-    """
+    """Scales the loss, skips steps whose gradients overflow, and remembers the scale."""
 
     def __init__(self, strategy: Execution, device: torch.device) -> None:
         sharded = isinstance(strategy, Fsdp1)

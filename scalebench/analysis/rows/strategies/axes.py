@@ -28,12 +28,7 @@ NO_MESH = "the strategy does not say along which dimension of a mesh its operati
 
 
 def axes_of_row(launches: Sequence[LaunchAttribution], rank: int) -> list[AxisFigures]:
-    """Return the figures of every dimension, means over the launches; empty: none was told.
-
-    Args:
-        launches: Of the row, examined.
-        rank: Whose operations.
-    """
+    """Return the figures of every dimension, means over the launches; empty: none was told."""
     of_launches = [_of_launch(launch, rank) for launch in launches]
     names = dict.fromkeys(name for found in of_launches for name in found)
     predicted = predicted_wire_bytes(launches[0].result, rank)

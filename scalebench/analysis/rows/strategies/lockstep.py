@@ -31,13 +31,7 @@ def lockstep_of_row(row: Row, _: Sequence[Row], run: Context) -> Fields:
 def lockstep_of(
     good: Sequence[CellResult], budget: Budget | None, world_size: int
 ) -> LockstepFigures | str:
-    """Return the figures of a row, or why there are none.
-
-    Args:
-        good: Its launches that succeeded.
-        budget: Where its traced steps went, if it has any.
-        world_size: N.
-    """
+    """Return the figures of a row, or why there are none."""
     if world_size == 1:
         return ONE_RANK
     counted = [one for one in good if all("exchange_s" in rank.facts for rank in one.ranks)]

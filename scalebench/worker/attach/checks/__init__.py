@@ -44,14 +44,9 @@ def _harmless(check: Any) -> Any:
 class Checks:
     """What one rank notes.
 
-    Args:
-        device: What the rank trains on.
-        world_size: N.
-
     Attributes:
         is_due: Whether the models are looked at when the next gradients are about to be computed.
         wants_gradients: Whether to be told when a backward pass is over.
-        failed: Whether there was an error.
         took_s: Seconds that all of this took so far; on a GPU with the wait for queued work.
     """
 

@@ -92,7 +92,6 @@ class Fed:
         batches: Prints of the first ones.
         repeats: Epochs of a distributed sampler that had the order of the one before, because
             nothing called ``set_epoch``.
-        took_s: Seconds that the prints took so far.
         rows: Shape without its first dimension → rows of such tensors in the batches.
     """
 

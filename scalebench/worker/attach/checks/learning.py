@@ -41,14 +41,7 @@ class Learning:
         self._cleared = False
 
     def backward(self, step: int, is_first: bool, roots: Any, optimizers: Sequence[Any]) -> None:
-        """Note what a backward pass computes the gradients of.
-
-        Args:
-            step: Calls of optimizers so far.
-            is_first: Whether it is the first since the last of them.
-            roots: Tensors.
-            optimizers: What is known so far.
-        """
+        """Note what a backward pass computes the gradients of."""
         loss = roots[0] if isinstance(roots, (tuple, list)) and len(roots) == 1 else roots
         if type(loss) is not torch.Tensor or loss.numel() != 1:
             loss = None

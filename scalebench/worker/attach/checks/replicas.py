@@ -39,7 +39,6 @@ class Held(NamedTuple):
     Attributes:
         ranks: Those; None: all.
         of: Weak reference to what it is taken from.
-        is_buffer: Whether it is a buffer, and no parameter.
     """
 
     name: str

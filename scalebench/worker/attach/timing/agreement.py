@@ -45,9 +45,6 @@ class Agreement:
         connect: Opens a connection to the store that no other thread uses; None: there is one rank.
         limit_s: How long ranks may take until the schedule is known.
         key: The ranks sign the schedule with it.
-
-    Attributes:
-        received: The schedule, once it is known here.
     """
 
     def __init__(

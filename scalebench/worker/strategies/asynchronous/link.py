@@ -34,8 +34,6 @@ class ChunkLink:
     Two ranks that both serve share a connection for two links: their messages have other tags.
 
     Attributes:
-        other: The rank at the other end.
-        group: Of it and this one.
         other_serves: Whether the other rank is this link's server, or this one.
         acknowledges: Whether chunks are acknowledged: where there is one, none can overtake it.
     """
@@ -111,7 +109,6 @@ class Outbox:
     """Two threads that send chunks, the next one as `Waiting` says, and hear that they are there.
 
     Attributes:
-        waiting: Those that were not sent yet.
         sent_bytes: To all links together, what still waits included.
 
     Args:

@@ -24,8 +24,6 @@ class Replica(Training):
     optimizer's state stays on its rank.
 
     Attributes:
-        num_steps: That this rank has trained.
-        num_batches: That this rank has trained.
         exchange_s: Seconds from the start of an exchange until this rank has its result.
         pushed_bytes: That this rank has sent in its steps, ring-equivalent.
     """

@@ -28,10 +28,7 @@ class Draw:
     """Names the random numbers of one bucket of one step on one rank.
 
     Attributes:
-        seed: The run's.
         step: Of the training, from 0.
-        bucket: Index of the bucket in the step.
-        rank: Whose.
     """
 
     seed: int

@@ -99,12 +99,7 @@ class Emulation:
         self.num_steps = 0
 
     def step(self, batches: Sequence[Any], layout: Layout) -> float:
-        """Train one step; return the mean loss over the ranks.
-
-        Args:
-            batches: One for each rank.
-            layout: Which parameters share a bucket.
-        """
+        """Train one step; return the mean loss over the ranks."""
         own: list[list[torch.Tensor]] = []
         losses = []
         for batch in batches:

@@ -36,7 +36,6 @@ class Observer:
 
     Attributes:
         numbers: ``id`` of a parameter → its number in the model.
-        step: Steps that are over.
         layouts: First step → layout from then on.
         traffic: What the last complete step handed over.
     """

@@ -82,7 +82,6 @@ class MomentumCorrection(Memory):
     """Keeps velocity and what of it was not sent; two float32 per parameter and rank.
 
     Attributes:
-        momentum: The factor m.
         clip_norm: What all ranks' gradient of a bucket is clipped to; None: not clipped.
     """
 

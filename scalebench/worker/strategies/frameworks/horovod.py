@@ -101,10 +101,6 @@ def refuse_without_addresses(hosts: Sequence[Host]) -> None:
 def host_place(hosts: Sequence[Host], rank: int) -> dict[str, int]:
     """Return where a rank stands on its host and among hosts, as Horovod counts it.
 
-    Args:
-        hosts: Of each rank, by rank.
-        rank: Whose place is asked for.
-
     Returns:
         ``LOCAL_RANK`` and ``LOCAL_SIZE``, among the ranks of its host; ``CROSS_RANK`` and
         ``CROSS_SIZE``, among the ranks with the same local rank.

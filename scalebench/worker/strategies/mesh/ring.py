@@ -200,9 +200,6 @@ class Ring:
     """The ranks of a group in a circle.
 
     Attributes:
-        size: N.
-        rank: This rank's place.
-        group: The ranks.
         turns_s: What the last turns took to compute in ``forward`` and in ``backward``, seconds by
             the host's clock.
     """

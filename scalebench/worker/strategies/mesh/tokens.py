@@ -39,12 +39,6 @@ from scalebench.worker.workloads.batches import map_tensors
 class OwnTokens:
     """This rank's part of every sequence, and an attention that reaches the others'.
 
-    Args:
-        strategy: How.
-        workload: Whose attention is exchanged.
-        group: The ranks that share a sequence.
-        tensor_ranks: Among which the heads are divided already.
-
     Raises:
         Unsupported: The workload has no plan, or its sequence or heads cannot be divided.
     """
@@ -97,12 +91,7 @@ class OwnTokens:
             self.queries_bytes.append(q.nbytes)
 
     def facts(self, samples: int, in_forward: int) -> dict[str, Any]:
-        """Return what the calls have shown; see `scalebench.costmodel.layers.context_layers`.
-
-        Args:
-            samples: Of the step.
-            in_forward: Calls of attention before the backward pass; the others recomputed.
-        """
+        """Return what the calls have shown; see `scalebench.costmodel.layers.context_layers`."""
         self.noting = False
         whole_bytes = [self.parts * size for size in self.queries_bytes]
         return {

@@ -26,10 +26,8 @@ class Layout:
     Attributes:
         num_ranks: Ranks of a pipeline, p.
         first_rank: The first rank of this rank's pipeline.
-        num_stages: Stages of a pipeline.
         rank_of: Stage → rank of this pipeline that holds it, counted over all ranks.
         own: The stages of this rank, in the order in which a microbatch comes to them.
-        pipeline: Process group of this rank's pipeline.
         lines: The ranks of each pipeline, in order; ``line``: of this rank's.
         across: Process group of the ranks that hold the same stages; None: there is one pipeline,
             or the lines are part of a larger mesh, which averages along its own dimensions.

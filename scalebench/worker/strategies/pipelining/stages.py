@@ -108,11 +108,7 @@ class Stages:
         return found
 
     def find_own(self, module: nn.Module) -> None:
-        """Look for this rank's parameters again, after others have taken the place of some.
-
-        Args:
-            module: The whole model, of which the stages are parts.
-        """
+        """Look for this rank's parameters again, after others have taken the place of some."""
         here = set(self.layout.own)
         self.own = {
             name: parameter
