@@ -1,4 +1,4 @@
-"""A folder of runs as a tour: pages that share one plotly, an index of questions and answers."""
+"""A folder of runs as a tour: pages that share their scripts, an index of questions and answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,11 @@ from scalebench import units
 from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings.findings import SuiteVerdict, headlines, judge
-from scalebench.report.page.offline import plotly_script, render_offline
+from scalebench.report.page.offline import render_offline, shared_files
 from scalebench.report.page.page import render_page, title
 from scalebench.report.tables import experts, frameworks, races
 from scalebench.report.words import linking, wording
 
-PLOTLY = "plotly.min.js"
 INDEX = "index.html"
 PAGE = "report.html"
 
@@ -100,13 +99,10 @@ class Exhibit:
 
 def render_gallery(exhibits: Sequence[Exhibit]) -> dict[str, str]:
     """Return the files of a gallery: relative path → text."""
-    pages = {
-        one.page: render_page([one.summary], [one.page_data], plotly=f"../{PLOTLY}")
-        for one in exhibits
-    }
+    pages = {one.page: render_page([one.summary], [one.page_data], shared=True) for one in exhibits}
     tour = sorted(exhibits, key=lambda one: one.place)
     index = render_offline("gallery.html.j2", False, exhibits=tour)
-    return {INDEX: index, PLOTLY: plotly_script(), **pages}
+    return {INDEX: index, **shared_files(), **pages}
 
 
 def _sentences(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -23,34 +23,52 @@ from scalebench.report.words.plain_text import printable
 from scalebench.report.words.terms import OF_LOGS, definitions
 
 
-def render_offline(
-    template: str, with_charts: bool, plotly: str | None = None, **context: Any
-) -> str:
+def render_offline(template: str, with_charts: bool, shared: bool = False, **context: Any) -> str:
     """Return a page with its style and its scripts inside.
 
     Args:
         template: Name of the file below ``templates/``.
         with_charts: Whether plotly's script is needed.
-        plotly: Where plotly's script lies next to the page, as a relative path, for a folder of
-            pages that share it; None: inside the page.
+        shared: The page is one of a folder of pages: it is packed, and has style and scripts from
+            the `shared_files` of the folder.
         context: What the template shows.
     """
-    inside = with_charts and plotly is None
-    scripts = [page_script()] + [_resource("scripts/unpack.js")] * inside
-    beside = plotly if with_charts else None
-    page: str = (
-        _environment()
-        .get_template(template)
-        .render(
-            style=Markup("\n".join(_resource(name) for name in STYLES)),
-            scripts=[Markup(script) for script in scripts],
-            script_beside=beside,
-            plotly_packed=_packed_plotly() if inside else "",
-            policy=_policy([*scripts, *[plotly_script()] * inside], beside),
-            **context,
-        )
+    scripts = [] if shared else [page_script()] + [_resource("scripts/unpack.js")] * with_charts
+    inside = with_charts and not shared
+    page = _rendered(
+        template,
+        style=Markup("" if shared else _style()),
+        scripts=[Markup(script) for script in scripts],
+        plotly_packed=_packed_plotly() if inside else "",
+        policy=_policy([*scripts, *[_plotly_script()] * inside]),
+        **context,
     )
+    if not shared:
+        return page
+    policy = _policy([_plotly_script()], "'self' file: ")
+    return _rendered("packed.html.j2", page=packed(page), policy=policy, files=list(shared_files()))
+
+
+def _rendered(template: str, **context: Any) -> str:
+    page: str = _environment().get_template(template).render(**context)
     return page
+
+
+@cache
+def shared_files() -> dict[str, str]:
+    """Return what the pages of a folder share: name of the file → text."""
+    scripts = page_script() + _resource("scripts/unpack.js")
+    unpack = _resource("scripts/packed.js").replace("STYLE", json.dumps(_style()), 1)
+    place = f'{{ type: "text/plain", id: "plotly", textContent: "{_packed_plotly()}" }}'
+    plotly = f'Object.assign(document.createElement("script"), {place})'
+    return {
+        "pages.js": f"{unpack}openPage().then(() => {{\n{scripts}}}, showWhy);\n",
+        "plotly.packed.js": f"document.head.append({plotly});\n",
+    }
+
+
+def _style() -> str:
+    return "\n".join(_resource(name) for name in STYLES)
 
 
 SCRIPTS = ("theme", "charts", "terms", "views", "search", "files", "copy", "print", "main")
@@ -135,23 +153,18 @@ def packed(text: str) -> str:
 @cache
 def _packed_plotly() -> str:
     """Return plotly's script in a third of its size; the page unpacks it for its first figure."""
-    return packed(plotly_script())
+    return packed(_plotly_script())
 
 
-def plotly_script() -> str:
-    """Return plotly's script, for a folder of pages that share it."""
+def _plotly_script() -> str:
     script: str = get_plotlyjs()
     return script
 
 
-def _policy(scripts: Sequence[str], beside: str | None) -> str:
-    """Return a policy under which only ``scripts`` run, and nothing is fetched.
-
-    Where plotly's script lies next to the page, scripts of the same place run, too.
-    """
+def _policy(scripts: Sequence[str], places: str = "") -> str:
+    """Return a policy under which only ``scripts`` and those of some places run."""
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    places = "'self' file: " if beside else ""
     return (
         f"default-src 'none'; script-src {places}{hashes}; style-src 'unsafe-inline';"
         " img-src data: blob:; base-uri 'none'; form-action 'none'"

@@ -122,14 +122,14 @@ class RunView:
 def render_page(
     summaries: Sequence[Summary],
     page_data: Sequence[PageData | None] | None = None,
-    plotly: str | None = None,
+    shared: bool = False,
 ) -> str:
     """Return the page of one or several runs.
 
     Args:
         summaries: Of the runs.
         page_data: What each run's folder holds beyond its summary; None: nothing is known of it.
-        plotly: Where plotly's script lies next to the page; None: inside it.
+        shared: It is one of a folder of pages that share their scripts.
     """
     looks = assign(row for summary in summaries for row in summary.rows)
     beside = [None] * len(summaries) if page_data is None else page_data
@@ -144,7 +144,7 @@ def render_page(
     return render_offline(
         "report.html.j2",
         any(run.drawn for run in runs) or any(one.suites for one in comparisons),
-        plotly=plotly,
+        shared=shared,
         runs=runs,
         comparisons=comparisons,
         history=history_table(summaries) if comparisons else None,

@@ -1,0 +1,20 @@
+"use strict";
+// A page of a folder of pages is packed; what they share is here.
+const why = document.getElementById("why");
+why.hidden = true;
+
+const showWhy = () => {
+  why.hidden = false;
+};
+
+const openPage = async () => {
+  const place = document.getElementById("page");
+  const packed = Uint8Array.from(atob(place.textContent), (c) => c.charCodeAt(0));
+  const content = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const page = new DOMParser().parseFromString(await new Response(content).text(), "text/html");
+  document.title = page.title;
+  document.documentElement.className = page.documentElement.className;
+  document.head.append(Object.assign(document.createElement("style"), { textContent: STYLE }));
+  document.body.replaceWith(document.adoptNode(page.body));
+};
+
