@@ -7,7 +7,9 @@ nothing changes nothing here, and `git diff` shows what did. ``python -m tests.g
 writes the whole texts to DIR instead: of two versions, `diff -r` shows what differs.
 """
 
+import base64
 import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -130,6 +132,12 @@ def pieces(page: str) -> Iterator[tuple[str, str]]:
         yield f"page {i} {found[1] if found else ''}".rstrip(), text
 
 
+def of_page(packed: str) -> str:
+    """A page of a gallery as it is unpacked: without the scripts and the style that all share."""
+    (content,) = re.findall('id="page">([^<]+)<', packed)
+    return gzip.decompress(base64.b64decode(content)).decode()
+
+
 def of_run(name: str) -> tuple[dict[str, str], str]:
     """Digests and tables of one run of the gallery, from its raw records."""
     run = load_run(GALLERY / name)
@@ -145,7 +153,9 @@ def of_run(name: str) -> tuple[dict[str, str], str]:
             found[f"export {form}"] = digest(str(error))
     page_data = gather(run, summary)
     found |= {f"page data {k}": digest(repr(v)) for k, v in vars(page_data).items()}
-    found |= {k: digest(v) for k, v in pieces(render_page([summary], [page_data], "plotly.js"))}
+    found |= {
+        k: digest(v) for k, v in pieces(of_page(render_page([summary], [page_data], shared=True)))
+    }
     found["brief table"] = digest(render_table(summary))
     shown = render_table(summary, verbose=True)
     with _files(old={**whole, "rows": rows}, new=slowed({**whole, "rows": rows})) as files:
