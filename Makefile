@@ -102,7 +102,7 @@ tests: $(DEV_STAMP)
 	$(BIN)/pytest tests --ignore tests/unit -m timed --durations 50
 
 size:
-	@$(PYTHON) -m tests.sizes
+	@$(PYTHON) -m tests.tools.sizes
 
 bench: $(DEV_STAMP)
 	$(BIN)/pytest benchmarks -p benchmark --benchmark-only -s
@@ -124,7 +124,7 @@ faults: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.faults --kills 200
 
 attack: $(DEV_STAMP)
-	$(BIN)/python tests/attack.py
+	$(BIN)/python tests/tools/attack.py
 
 gpu-evidence: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gpu_evidence $(if $(SHORT),--short)
@@ -168,7 +168,7 @@ horovod: $(FRAMEWORKS_STAMP)
 ## Not in the tests: what pip gives as the newest torch changes from day to day.
 cuda-wheel: $(CUDA_STAMP)
 	$(CUDA_VENV)/bin/python -m pytest -c /dev/null --rootdir=. --noconftest -p no:cacheprovider \
-	  tests/cuda_wheel.py
+	  tests/tools/cuda_wheel.py
 
 $(CUDA_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(CUDA_VENV)

@@ -17,7 +17,12 @@ from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.strategies.against_uncompressed import ratio_at_one_rank
 from scalebench.records.summary import Row
 from tests.builders.summaries import make_prediction, make_row
-from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
+from tests.builders.tracing.traced import (
+    make_operation,
+    make_trace,
+    make_traced_record,
+    make_traced_result,
+)
 
 LAUNCHES = (2, 3, 5)
 ROWS = (2, 4, 9)

@@ -96,9 +96,9 @@ def estimate_over_launches(values: Sequence[float]) -> Estimate:
     launch (placement, memory layout, clocks) is no smaller for having counted more steps. With
     the 3 to 5 launches that a run can afford, the percentile bootstrap over launches covers far
     less than it says (about 3 times in 4 at n = 3: it cannot leave the range of the sample); t
-    holds its coverage at any n, as ``tests/unit/test_stats.py`` measures. Logarithms, because
-    speedup and efficiency are ratios: the geometric mean of ratios is the ratio of the geometric
-    means. Source: Kalibera & Jones 2013 (launch as unit); Fleming & Wallace 1986 (ratios).
+    holds its coverage at any n (``tests/unit/package/test_stats.py``). Logarithms, because speedup
+    and efficiency are ratios: the geometric mean of ratios is the ratio of the geometric means.
+    Source: Kalibera & Jones 2013 (launch as unit); Fleming & Wallace 1986 (ratios).
 
     Args:
         values: One positive number per launch. One alone gives an estimate without interval.

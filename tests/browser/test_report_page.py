@@ -34,8 +34,8 @@ def compressed_row(case, payload, loss, method="topk", pays_below=2e6):
 
 def runs():
     """Name of a page → its summaries, and the page_data that some of them have."""
-    from tests.builders import page_data as built
     from tests.builders import summaries
+    from tests.builders.shown import page_data as built
 
     failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
     meagre = [
@@ -459,7 +459,7 @@ def test_a_law_is_drawn_when_it_is_asked_for(visit):
 def make_gallery(folder):
     """Two runs; return the address of the index."""
     from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
-    from tests.builders.page_data import make_evidence
+    from tests.builders.shown.page_data import make_evidence
     from tests.builders.summaries import make_summary
 
     summary = make_summary()

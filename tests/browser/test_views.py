@@ -26,7 +26,7 @@ SCREEN = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 def made():
     """Name of a page → its summary, and the page data that some of them have."""
     from scalebench.records.summary import Summary
-    from tests.builders.page_data import make_evidence
+    from tests.builders.shown.page_data import make_evidence
     from tests.builders.summaries import (
         make_missing,
         make_plain,

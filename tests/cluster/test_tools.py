@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.documents import ROOT, blocks, commands
-from tests.builders.frameworks import PYTHON, TOOLS, need
+from tests.builders.repository.documents import ROOT, blocks, commands
+from tests.builders.repository.frameworks import PYTHON, TOOLS, need
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 

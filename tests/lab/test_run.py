@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.machine import num_cores
-from tests.builders.documents import commands
+from tests.builders.repository.documents import commands
 from tests.conftest import Scalebench
 
 DDP = ("run", "ddp", "-k", "ddp and not accumulate and not bucket")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.documents import BLOCK, ROOT
-from tests.builders.imports import FLOORS, imported
+from tests.builders.repository.documents import BLOCK, ROOT
+from tests.builders.repository.imports import FLOORS, imported
 from tests.conftest import PATIENCE_S
 from tests.forks import forks
 

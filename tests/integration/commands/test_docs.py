@@ -17,7 +17,7 @@ from scalebench.records.certificate import Certificate
 from scalebench.report.certificate import render_certificate
 from scalebench.session.suites.files import load_suite
 from scalebench.spec import Context, Tensor
-from tests.builders.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands
+from tests.builders.repository.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.forks import forks
 

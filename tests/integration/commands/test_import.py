@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders.documents import blocks, commands
-from tests.builders.field_files import field_file
+from tests.builders.repository.documents import blocks, commands
+from tests.builders.repository.field_files import field_file
 from tests.conftest import PATIENCE_S, Scalebench
 
 SAYS_NO_N = {

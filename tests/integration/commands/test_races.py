@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.analysis.run import load_run
-from tests.builders.documents import blocks, commands
+from tests.builders.repository.documents import blocks, commands
 from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
 

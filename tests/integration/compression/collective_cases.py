@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.collective_variants import VARIANTS
+from tests.tools.collective_variants import VARIANTS
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16),

@@ -20,9 +20,9 @@ from torch._C._distributed_c10d import FileStore
 from scalebench.errors import UsageError
 from scalebench.worker.collectives import execute, ring
 from scalebench.worker.collectives.schedule import Message, Send
-from tests.collective_variants import VARIANTS
 from tests.integration.compression.collective_cases import LAYOUTS, Case, cases
 from tests.integration.programs import main
+from tests.tools.collective_variants import VARIANTS
 
 TIMEOUT_S = 60
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.collective_variants import VARIANTS
 from tests.integration.programs import Reports, reports_of
+from tests.tools.collective_variants import VARIANTS
 
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)

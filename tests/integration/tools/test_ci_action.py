@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.builders.documents import blocks
 from tests.builders.gated import gated_run
+from tests.builders.repository.documents import blocks
 
 ROOT = Path(__file__).parents[3]
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")

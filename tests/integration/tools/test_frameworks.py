@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import same_deepspeed
 from scalebench.records.storage.files import read_text
-from tests.builders.frameworks import PYTHON, REQUIRED
+from tests.builders.repository.frameworks import PYTHON, REQUIRED
 from tests.conftest import PATIENCE_S
 from tests.forks import forks
 from tests.integration.conftest import row_of

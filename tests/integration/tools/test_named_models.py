@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.frameworks import PYTHON, REQUIRED, ROOT
+from tests.builders.repository.frameworks import PYTHON, REQUIRED, ROOT
 from tests.conftest import PATIENCE_S, Scalebench
 
 CONFIG = {

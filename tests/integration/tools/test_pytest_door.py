@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.documents import ROOT, blocks
+from tests.builders.repository.documents import ROOT, blocks
 
 DOOR = (
     () if entry_points(group="pytest11", name="scalebench") else ("-p", "scalebench.pytest_plugin")

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.builders.frameworks import PYTHON, REQUIRED
+from tests.builders.repository.frameworks import PYTHON, REQUIRED
 from tests.conftest import PATIENCE_S, Scalebench
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from scalebench.cli import cli
-from tests.builders.frameworks import TOOLS, need
+from tests.builders.repository.frameworks import TOOLS, need
 from tests.integration.conftest import TRACED, row_of
 
 ROOT = Path(__file__).parents[3]

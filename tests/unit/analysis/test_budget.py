@@ -8,7 +8,7 @@ from scalebench.analysis.summarise import summarise
 from scalebench.records.measured.trace import ClockAlignment
 from scalebench.records.rows.budget import PARTS
 from tests.builders.runs import make_inspection, make_run
-from tests.builders.traced import (
+from tests.builders.tracing.traced import (
     flat,
     make_operation,
     make_trace,

@@ -5,7 +5,12 @@ import pytest
 from scalebench.analysis.summarise import summarise
 from scalebench.spec import Mesh
 from tests.builders.runs import make_inspection, make_run
-from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
+from tests.builders.tracing.traced import (
+    make_operation,
+    make_trace,
+    make_traced_record,
+    make_traced_result,
+)
 
 
 def plain():

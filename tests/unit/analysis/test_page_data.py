@@ -8,7 +8,7 @@ from scalebench.analysis.page_data.rank_steps import shrunk
 from scalebench.analysis.page_data.telemetry import device_series_of
 from scalebench.records.measured.telemetry import DeviceStates, DeviceTrack, NodeTrack
 from tests.builders.runs import make_cell, make_record, make_result
-from tests.builders.traced import MS
+from tests.builders.tracing.traced import MS
 
 grids = st.tuples(st.integers(1, 40), st.integers(1, 60), st.integers(1, 12), st.integers(1, 20))
 

@@ -11,7 +11,7 @@ from scalebench.analysis.shapes import NoShape, shape_among_ranks
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_result
-from tests.builders.traced import make_operation, make_trace, make_traced_record
+from tests.builders.tracing.traced import make_operation, make_trace, make_traced_record
 
 BYTES = 1_000_000
 TARGET = ScriptTarget(name="train", program="train.py")

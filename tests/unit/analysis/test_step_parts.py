@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.timing.step_parts import clean_parts
-from tests.builders.traced import (
+from tests.builders.tracing.traced import (
     flat,
     make_operation,
     make_trace,

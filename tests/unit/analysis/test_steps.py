@@ -13,7 +13,12 @@ from tests.builders.runs import (
     make_record,
     make_result,
 )
-from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
+from tests.builders.tracing.traced import (
+    make_operation,
+    make_trace,
+    make_traced_record,
+    make_traced_result,
+)
 
 TWO = make_cell("ddp", 2)
 

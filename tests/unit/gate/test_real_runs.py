@@ -10,7 +10,7 @@ import numpy as np
 from scalebench.gate.family import Pair, judge
 from scalebench.gate.observation import measured
 from scalebench.gate.result import WORSE
-from tests.builders.field_files import field_file
+from tests.builders.repository.field_files import field_file
 
 SIDE = 7
 """At most so many runs on a side."""

@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.gate.metrics import GateSettings, gate_settings
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
-from tests.builders.recoveries import recovery
+from tests.builders.rows.recoveries import recovery
 
 STALL, RESTART = "async_checkpoint_stall_s", "kill_torchrun_restart_s"
 DECIDE = gate_settings(

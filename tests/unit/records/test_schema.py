@@ -14,7 +14,7 @@ import pytest
 
 from scalebench.records.run import RUN_FORMAT, RunInfo
 from scalebench.records.summary import SUMMARY_FORMAT, Summary
-from tests.builders.documents import ROOT
+from tests.builders.repository.documents import ROOT
 
 MODELS = {SUMMARY_FORMAT: Summary, RUN_FORMAT: RunInfo}
 GALLERY = ROOT / "reports" / "gallery"

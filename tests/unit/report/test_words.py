@@ -12,8 +12,8 @@ from scalebench.report.gate.junit import render_verdict_junit
 from scalebench.report.gate.sentence import sentence
 from scalebench.report.gate.table import render_verdict
 from scalebench.report.tables import memory
-from tests.builders.states import STATES, run_of
-from tests.builders.verdicts import VERDICTS
+from tests.builders.rows.states import STATES, run_of
+from tests.builders.shown.verdicts import VERDICTS
 
 RENEW = "if this was meant, `python -m tests.unit.report.test_words` renews it; look at `git diff`"
 GOLDEN = Path(__file__).parents[2] / "golden" / "words.txt"

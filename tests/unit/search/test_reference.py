@@ -8,7 +8,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.report.search import render_against
 from scalebench.search.devices.reference import compare, read_references, short_name
-from tests.builders.field_files import field_file
+from tests.builders.repository.field_files import field_file
 from tests.builders.summaries import estimate, make_row, make_summary
 
 RUN = str(Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores")

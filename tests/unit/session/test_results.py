@@ -14,8 +14,8 @@ from scalebench.gate.result import GateResult
 from scalebench.records.summary import Estimate
 from scalebench.report.notebook import run_html
 from scalebench.session.watching import NOT_BEGUN
-from tests.builders.documents import ROOT
-from tests.builders.pages import Page
+from tests.builders.repository.documents import ROOT
+from tests.builders.shown.pages import Page
 from tests.builders.summaries import hostile_summary
 
 GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"

@@ -13,8 +13,8 @@ from scalebench.trace.files.split import whole_steps
 from scalebench.trace.intervals import intervals, union
 from scalebench.trace.job import analyse_job
 from scalebench.trace.operations.classify import timeline_of
-from tests.builders.traced import flat, make_operation, make_trace
-from tests.builders.traces import Event, annotation, events, kernel, op
+from tests.builders.tracing.traced import flat, make_operation, make_trace
+from tests.builders.tracing.traces import Event, annotation, events, kernel, op
 
 PARTS = (
     *("codec_s", "busy_s", "wait_s", "exposed_transfer_s"),

@@ -5,7 +5,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.trace.intervals import length, subtract
 from scalebench.trace.operations.classify import timeline_of
-from tests.builders.traces import US, Event, annotation, events, kernel, launch, op
+from tests.builders.tracing.traces import US, Event, annotation, events, kernel, launch, op
 
 GEMM = "ampere_sgemm_128x64_tn"
 GENERIC = "ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)"

@@ -13,7 +13,7 @@ from scalebench.trace.operations.communication_kernels import (
     kind_of_kernel,
     may_be_communication,
 )
-from tests.builders.traces import annotation, events, kernel, launch, op
+from tests.builders.tracing.traces import annotation, events, kernel, launch, op
 
 KERNELS = {
     # NCCL up to 2.9, 2.10 to 2.18, from 2.19 on; symmetric memory from 2.27 on; RCCL; MSCCL

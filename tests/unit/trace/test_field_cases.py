@@ -10,7 +10,7 @@ from scalebench.errors import UsageError
 from scalebench.report.page.trace_page import render_trace_page
 from scalebench.report.tables.traces import render_traces
 from scalebench.trace.job import analyse_job, as_json
-from tests.builders.field_files import field_file
+from tests.builders.repository.field_files import field_file
 
 FIGURES = ("comm_s", "compute_s", "overlap_s", "exposed_comm_s", "idle_s")
 

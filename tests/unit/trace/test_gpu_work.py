@@ -7,7 +7,7 @@ import pytest
 from scalebench.trace.job import analyse_job, as_json
 from scalebench.trace.operations.classify import timeline_of
 from scalebench.trace.operations.gpu_work import work_of
-from tests.builders.traces import events, kernel, launch, op
+from tests.builders.tracing.traces import events, kernel, launch, op
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 

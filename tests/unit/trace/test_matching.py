@@ -8,8 +8,8 @@ from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.trace.causality import ends_apart, launches_between
 from scalebench.trace.intervals import length_s
 from scalebench.trace.operations.matching import match
-from tests.builders.traced import make_operation, make_trace
-from tests.builders.traces import US, annotation, events, kernel, launch, op
+from tests.builders.tracing.traced import make_operation, make_trace
+from tests.builders.tracing.traces import US, annotation, events, kernel, launch, op
 
 
 @given(st.lists(st.lists(st.floats(0, 50), min_size=3, max_size=3), min_size=1, max_size=6))

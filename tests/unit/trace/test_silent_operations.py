@@ -9,7 +9,7 @@ from scalebench.trace.events import CATEGORIES
 from scalebench.trace.files.kineto import read_kineto
 from scalebench.trace.operations.classify import timeline_of
 from scalebench.trace.operations.communication_kernels import is_communication_kernel
-from tests.builders.traces import US
+from tests.builders.tracing.traces import US
 
 REAL = Path(__file__).parents[2] / "golden" / "traces" / "nccl-2.17_2ranks_rank0.json.gz"
 

@@ -10,9 +10,9 @@ from scalebench.worker.collectives.execute import make_plan
 from scalebench.worker.collectives.schedule import (
     Send,
 )
-from tests.builders.simulated_ranks import run_eagerly, run_in_lockstep
-from tests.collective_variants import VARIANTS
+from tests.builders.tracing.simulated_ranks import run_eagerly, run_in_lockstep
 from tests.examples import examples
+from tests.tools.collective_variants import VARIANTS
 
 NUM_RANKS = st.integers(1, 13)
 LENGTHS = st.integers(0, 60)

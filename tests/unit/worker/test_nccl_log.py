@@ -5,7 +5,7 @@ import os
 import pytest
 
 from scalebench.worker.process.nccl_log import write_nccl_log
-from tests.builders.nccl_wire_logs import LOGS
+from tests.builders.links.nccl_wire_logs import LOGS
 
 ASKED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
 

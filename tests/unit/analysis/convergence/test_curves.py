@@ -13,7 +13,7 @@ from scalebench.analysis.projection.project import project
 from scalebench.records.measured.race import RacePoint
 from scalebench.report.tables.projection import render_projection
 from scalebench.stats import Estimate
-from tests.builders.projections import make_run, the_profile
+from tests.builders.rows.projections import make_run, the_profile
 
 
 def course(*losses, samples=100, seconds=2.0, evaluation_s=0.5):

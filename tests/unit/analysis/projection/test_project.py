@@ -11,8 +11,8 @@ from scalebench.costmodel.what_if import WhatIf, with_buckets
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.paths import RunPaths
 from scalebench.spec import Ddp, Plain
-from tests.builders.predictions import BUCKET, BUCKETS, at_one, shape
-from tests.builders.projections import make_run, the_profile
+from tests.builders.rows.predictions import BUCKET, BUCKETS, at_one, shape
+from tests.builders.rows.projections import make_run, the_profile
 from tests.builders.runs import make_cell, make_info, make_result
 
 

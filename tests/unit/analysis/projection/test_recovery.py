@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from scalebench.analysis.projection.recovery import FailureRates, project_recovery
 from scalebench.cli import cli
 from scalebench.errors import UsageError
-from tests.builders.recoveries import rows_with, save
+from tests.builders.rows.recoveries import rows_with, save
 
 HOUR_S = 3600.0
 

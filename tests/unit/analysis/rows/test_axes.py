@@ -12,7 +12,7 @@ from scalebench.costmodel.memory import MeasuredBaseline
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Ddp, Mesh, Plain, Tensor
 from scalebench.spec.presets import GptShape
-from tests.builders.predictions import the_link
+from tests.builders.rows.predictions import the_link
 from tests.builders.runs import make_cell, make_record, make_result
 
 ALONE = MeasuredBaseline(

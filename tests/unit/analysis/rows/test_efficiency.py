@@ -7,7 +7,7 @@ from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.strategies.against_uncompressed import replayed_break_even
 from scalebench.costmodel.links.profile import profile_of
 from scalebench.costmodel.links.times import LinkModel
-from tests.builders.predictions import ask, at_one, the_link
+from tests.builders.rows.predictions import ask, at_one, the_link
 from tests.builders.runs import make_cell
 
 N2 = make_cell("ddp", 2, global_batch=64, rank_batch=32)

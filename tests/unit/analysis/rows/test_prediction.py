@@ -9,7 +9,7 @@ from scalebench.analysis.rows.prediction import FIELDS, predict_row
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.spec import Ddp, Fsdp, Fsdp1
 from scalebench.spec.virtual_hosts import VirtualHosts
-from tests.builders.predictions import BUCKETS, at_one, the_link
+from tests.builders.rows.predictions import BUCKETS, at_one, the_link
 from tests.builders.runs import make_cell
 
 

@@ -11,7 +11,7 @@ from scalebench.costmodel.links.nccl_log import read_nccl_log
 from scalebench.report.table import render_table
 from scalebench.report.tables import communication as table
 from scalebench.spec.presets import PRESETS
-from tests.builders.nccl_wire_logs import LOGS
+from tests.builders.links.nccl_wire_logs import LOGS
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
 
 A100 = {"device_name": "NVIDIA A100-SXM4-80GB", "device_uuid": "a"}

@@ -15,7 +15,7 @@ from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.laws import ring_all_reduce
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.errors import UsageError
-from tests.builders.link_sweeps import (
+from tests.builders.links.link_sweeps import (
     ALPHA_S,
     BANDWIDTH,
     at_several_sizes,

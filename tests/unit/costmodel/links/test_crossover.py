@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.points import crossovers
-from tests.builders.link_sweeps import sizes, sweep
+from tests.builders.links.link_sweeps import sizes, sweep
 
 SIZE = sizes(20)
 

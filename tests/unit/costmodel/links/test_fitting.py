@@ -10,7 +10,7 @@ from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting import fit_link
 from scalebench.costmodel.links.laws import LAWS
 from scalebench.errors import UsageError
-from tests.builders.link_sweeps import (
+from tests.builders.links.link_sweeps import (
     ALPHA_S,
     BANDWIDTH,
     line,

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from scalebench.cli.calibrate import calibrate
 from scalebench.errors import UsageError
 from scalebench.session.calibration import sweeps
-from tests.builders import nccl_logs as logs
-from tests.builders.field_files import field_file
-from tests.builders.nccl_logs import Result, Run
+from tests.builders.links import nccl_logs as logs
+from tests.builders.links.nccl_logs import Result, Run
+from tests.builders.repository.field_files import field_file
 
 
 def told(*arguments):

@@ -7,7 +7,7 @@ import pytest
 from scalebench.costmodel.links.nccl_log import merged, read_nccl_log
 from scalebench.costmodel.links.topology import wire_findings
 from scalebench.records.measured.wires import NcclWires, NodeLinks
-from tests.builders.nccl_wire_logs import LOGS, log
+from tests.builders.links.nccl_wire_logs import LOGS, log
 
 IB = NodeLinks(host="a", adapters=["mlx5_0:1", "mlx5_1:1"])
 NVLINK = NodeLinks(host="a", adapters=[], nvlinks=[(0, 1)], num_gpus=2)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scalebench.costmodel.links.nccl_tests import read_log
 from scalebench.costmodel.links.nccl_tests.operations import busbw_factor
 from scalebench.errors import UsageError
-from tests.builders import nccl_logs as logs
-from tests.builders.nccl_logs import Result, Run
+from tests.builders.links import nccl_logs as logs
+from tests.builders.links.nccl_logs import Result, Run
 from tests.examples import examples
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "nccl_tests"

@@ -4,10 +4,15 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.report.export.measures import row_name
-from tests.builders.documents import ROOT, commands
+from tests.builders.repository.documents import ROOT, commands
 from tests.builders.runs import make_cell, make_inspection, make_stored_run
 from tests.builders.summaries import make_row
-from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
+from tests.builders.tracing.traced import (
+    make_operation,
+    make_trace,
+    make_traced_record,
+    make_traced_result,
+)
 
 
 def test_the_examples_of_exports(tmp_path, monkeypatch):

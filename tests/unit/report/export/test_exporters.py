@@ -20,8 +20,8 @@ from scalebench.records.measured.trace import ClockAlignment, TracedAction
 from scalebench.report.export import FORMATS
 from scalebench.report.export.measures import numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
-from tests.builders.junit_schema import assert_of_the_schema
 from tests.builders.runs import make_run, make_small_run, make_stored_run
+from tests.builders.shown.junit_schema import assert_of_the_schema
 from tests.builders.summaries import (
     HOSTILE,
     attributed,
@@ -32,7 +32,12 @@ from tests.builders.summaries import (
     remembered_rows,
     usual_rows,
 )
-from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
+from tests.builders.tracing.traced import (
+    make_operation,
+    make_trace,
+    make_traced_record,
+    make_traced_result,
+)
 
 EMPTY = make_run([])
 SUMMARY = make_summary([*usual_rows(), attributed(make_row("traced", 2, efficiency=0.85))])

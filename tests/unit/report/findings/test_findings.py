@@ -13,7 +13,7 @@ from scalebench.report.findings.certain import certain
 from scalebench.report.findings.findings import judge
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.words import wording
-from tests.builders.states import run_of
+from tests.builders.rows.states import run_of
 from tests.builders.summaries import (
     estimate,
 )

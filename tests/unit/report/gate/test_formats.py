@@ -18,7 +18,7 @@ from scalebench.report.gate.github import (
 )
 from scalebench.report.words.plain_text import plain
 from tests.builders.gated import REGRESSED
-from tests.builders.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
+from tests.builders.shown.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
 
 # Markdown
 

@@ -7,7 +7,7 @@ from scalebench.report.figures import style
 from scalebench.report.page import comparison
 from scalebench.report.page.sections import Material, sections
 from scalebench.report.words import wording
-from tests.builders.page_data import everything, make_evidence
+from tests.builders.shown.page_data import everything, make_evidence
 from tests.builders.summaries import (
     HOSTILE,
     hostile_summary,

@@ -2,7 +2,7 @@
 
 from scalebench.report.page.gallery import INDEX, TOUR, Exhibit, render_gallery
 from scalebench.session.suites.files import suite_files
-from tests.builders.page_data import make_evidence
+from tests.builders.shown.page_data import make_evidence
 from tests.builders.summaries import make_summary
 
 

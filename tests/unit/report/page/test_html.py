@@ -10,7 +10,7 @@ from scalebench.records.summary import StepSamples
 from scalebench.report import render_page
 from scalebench.report.figures import scaling
 from scalebench.report.figures.charts import json_for_script
-from tests.builders.pages import Page
+from tests.builders.shown.pages import Page
 from tests.builders.summaries import (
     hostile_summary,
     make_missing,

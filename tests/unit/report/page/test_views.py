@@ -10,7 +10,7 @@ import pytest
 from scalebench.records.summary import TimedCollectives
 from scalebench.report import render_page
 from scalebench.report.page.overview import link_card
-from tests.builders.pages import Page
+from tests.builders.shown.pages import Page
 from tests.builders.summaries import (
     hostile_summary,
     make_missing,

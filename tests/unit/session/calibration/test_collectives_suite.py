@@ -10,7 +10,7 @@ from scalebench.report import render_table
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.storing.finish import Run
 from scalebench.spec import Collectives, Suite
-from tests.builders.calibrated import line, point
+from tests.builders.links.calibrated import line, point
 from tests.builders.runs import make_run
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)

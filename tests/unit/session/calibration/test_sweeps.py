@@ -11,7 +11,7 @@ from scalebench.session.calibration.sweeps import (
     cut_short,
     measured_profile,
 )
-from tests.builders.calibrated import point
+from tests.builders.links.calibrated import point
 
 
 def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():

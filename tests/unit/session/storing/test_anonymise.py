@@ -26,7 +26,7 @@ from scalebench.session.storing.finish import finish
 from scalebench.session.storing.store import RunStore
 from scalebench.spec.script import script_from
 from tests.builders.runs import make_cell, make_info, make_record, make_result, make_small_run
-from tests.builders.traced import (
+from tests.builders.tracing.traced import (
     make_operation,
     make_trace,
     make_traced_record,

@@ -3,7 +3,7 @@
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tests.builders.imports import FILES, FLOORS, PACKAGE, imported
+from tests.builders.repository.imports import FILES, FLOORS, PACKAGE, imported
 
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = {"launch", "worker", "report"}

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from scalebench.spec import STRATEGIES, Spec
-from tests.field_tables import PAGE, RECORDS, meanings, page
+from tests.tools.field_tables import PAGE, RECORDS, meanings, page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_is_what_the_records_say() -> None:
     written = (ROOT / PAGE).read_text()
-    assert written == page(), "make it anew: python -m tests.field_tables"
+    assert written == page(), "make it anew: python -m tests.tools.field_tables"
 
 
 @pytest.mark.parametrize("record", [*RECORDS, *STRATEGIES.values()])

@@ -5,8 +5,13 @@ from scalebench.analysis.shapes import shape_of
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.records.measured.rank import Block
-from tests.builders.link_sweeps import sizes, sweep
-from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
+from tests.builders.links.link_sweeps import sizes, sweep
+from tests.builders.tracing.traced import (
+    make_operation,
+    make_trace,
+    make_traced_record,
+    make_traced_result,
+)
 
 SECONDS_PER_BYTE = 1e-8
 BUCKET = 1_000_000  # 10 ms on the link

@@ -1,4 +1,4 @@
-"""The lists of docs/fields.md, from the records themselves: ``python -m tests.field_tables``.
+"""The lists of docs/fields.md, from the records themselves: ``python -m tests.tools.field_tables``.
 
 Names and defaults are the records' own, meanings are the ``Attributes`` of their docstrings. So the
 page says what the code says; a test holds it to that.

@@ -20,8 +20,8 @@ from scalebench.records.rows.strategies.exposed import ExposedEstimates
 from scalebench.records.rows.strategies.frameworks import AgainstFastest, FrameworkFacts
 from scalebench.records.summary import Correctness, Row, Summary
 from scalebench.stats import Estimate
-from tests.builders.races import figures
-from tests.builders.recoveries import restore, rows_with, save
+from tests.builders.rows.races import figures
+from tests.builders.rows.recoveries import restore, rows_with, save
 from tests.builders.summaries import (
     LOSSES,
     attributed,

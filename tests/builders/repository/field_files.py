@@ -11,7 +11,7 @@ FOLDER = "SCALEBENCH_FIELD"
 
 def field_file(pattern: str) -> Path:
     """Return the only file or folder that fits; the test is skipped where there is none."""
-    beside = Path(__file__).parents[3] / "shared" / "field"
+    beside = Path(__file__).parents[4] / "shared" / "field"
     found = [*Path(os.environ.get(FOLDER, beside)).glob(pattern)]
     if not found:
         pytest.skip(f"{pattern} of the files from the field is not here; {FOLDER} says where")

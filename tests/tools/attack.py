@@ -1,8 +1,8 @@
 """Attacks a fresh installation as a user of its own: each line says held or broken.
 
-``python tests/attack.py [--venv FOLDER | --python PYTHON] [--only NUMBER ...]``, as root. A user is
-made for it, and removed afterwards with all its processes and files. Exit code 0: all lines held;
-1: one is broken; 5: this cannot be done here.
+``python tests/tools/attack.py [--venv FOLDER | --python PYTHON] [--only NUMBER ...]``, as root. A
+user is made for it, and removed afterwards with all its processes and files. Exit code 0: all lines
+held; 1: one is broken; 5: this cannot be done here.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NAME = "scalebench-attack"
 STRANGER = 65534
 LIMIT_S = 300.0

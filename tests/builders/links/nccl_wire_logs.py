@@ -6,7 +6,7 @@ Written for the tests: hosts, addresses, pointers and most lines are our own.
 import re
 from pathlib import Path
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "nccl_wire_logs.txt"
+RECORDED = Path(__file__).parents[2] / "recorded" / "nccl_wire_logs.txt"
 SECTIONS = re.split(r"^#### ([^:]+): .*\n", RECORDED.read_text("utf-8"), flags=re.MULTILINE)[1:]
 LOGS = dict(zip(SECTIONS[::2], SECTIONS[1::2], strict=True))
 

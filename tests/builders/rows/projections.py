@@ -3,8 +3,8 @@
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import CalibratedPoint, profile_of
 from scalebench.records.paths import RunPaths
-from tests.builders.link_sweeps import sizes, sweep
-from tests.builders.predictions import BUCKETS, SECONDS_PER_BYTE, at_one
+from tests.builders.links.link_sweeps import sizes, sweep
+from tests.builders.rows.predictions import BUCKETS, SECONDS_PER_BYTE, at_one
 from tests.builders.runs import make_cell, make_info, make_result
 
 ORIGIN = {"created": "2024-05-01", "version": "0", "device": "cpu", "backend": "gloo"}

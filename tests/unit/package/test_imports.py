@@ -1,6 +1,6 @@
 """Who may import torch, the suites and the tests."""
 
-from tests.builders.imports import FILES, PACKAGE, imported
+from tests.builders.repository.imports import FILES, PACKAGE, imported
 
 
 def test_only_the_worker_imports_torch_and_nothing_imports_the_suites_or_the_tests():

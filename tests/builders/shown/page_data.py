@@ -13,7 +13,7 @@ from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.records.summary import Row, Summary
-from tests.builders.link_sweeps import sizes, sweep
+from tests.builders.links.link_sweeps import sizes, sweep
 from tests.builders.summaries import make_plain, make_summary, predicted_row, traced_rows
 
 SPANS = {

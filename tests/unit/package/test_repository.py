@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import scalebench
-from tests.builders.documents import ROOT
-from tests.builders.frameworks import TOOLS, need
+from tests.builders.repository.documents import ROOT
+from tests.builders.repository.frameworks import TOOLS, need
 
 SCHEMAS = {
     "vendor.citation-file-format": "CITATION.cff",

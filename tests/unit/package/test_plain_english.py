@@ -15,7 +15,7 @@ import click
 
 from scalebench.cli import cli
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "scalebench"
 PAPERS = ("README.md", "CONTRIBUTING.md")
 

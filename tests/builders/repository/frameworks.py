@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("FRAMEWORKS_PYTHON") or ROOT / ".venv-frameworks" / "bin" / "python")
 TOOLS = Path(os.environ.get("TOOLS_PYTHON") or ROOT / ".venv-tools" / "bin" / "python")
 REQUIRED = os.environ.get("SCALEBENCH_FRAMEWORK_TESTS") == "required"

@@ -15,7 +15,7 @@ from scalebench.processors import (
 )
 
 RECORDED = json.loads(
-    (Path(__file__).parents[1] / "recorded" / "cpu_topologies.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "recorded" / "cpu_topologies.json").read_text(encoding="utf-8")
 )
 
 
