@@ -225,10 +225,7 @@ def command_channel(user: Attacked) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    world |= {
-        "MASTER_PORT": str(port),
-        "SCALEBENCH_SECRET": "32 characters of this run alone .",
-    }
+    world |= {"MASTER_PORT": str(port), "SCALEBENCH_SECRET": "32 characters of this run alone ."}
     flags = ("run", "ddp", *SHORT, "--gpus", "2", "--steps", "2000", "--out", "world")
     ranks = [
         user.start("-m", "scalebench", *flags, **world, RANK=str(rank), LOCAL_RANK=str(rank))

@@ -26,10 +26,7 @@ def line(algorithm="backend", alpha_s=ALPHA_S, bandwidth=BANDWIDTH, num_ranks=2)
     n = num_ranks
     return [
         point(
-            size,
-            2 * (n - 1) * alpha_s + 2 * (n - 1) / n * size / bandwidth,
-            algorithm,
-            num_ranks=n,
+            size, 2 * (n - 1) * alpha_s + 2 * (n - 1) / n * size / bandwidth, algorithm, num_ranks=n
         )
         for size in sizes_up_to(1 << 22)
     ]

@@ -2,11 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.counted_batch import (
-    growth_of,
-    with_counted_batch,
-    work_of_step,
-)
+from scalebench.analysis.counted_batch import growth_of, with_counted_batch, work_of_step
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result

@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.block_coverage import Kind, draw_round, look, truth
-from scalebench.analysis.timing.paired_blocks import (
-    Block,
-    levels_of_round,
-)
+from scalebench.analysis.timing.paired_blocks import Block, levels_of_round
 
 BASE, DDP, DDP_2 = ("ddp", "plain", 1), ("ddp", "ddp", 1), ("ddp", "ddp", 2)
 KEYS = [BASE, DDP, DDP_2, ("ddp", "other", 2)]

@@ -8,11 +8,7 @@ from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.timing.steps import launch_step_s, steps_of_block
 from scalebench.records.measured.rank import Block
 from scalebench.spec import LocalSgd, ParameterServer
-from tests.builders.runs import (
-    make_cell,
-    make_record,
-    make_result,
-)
+from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.tracing.traced import (
     make_operation,
     make_trace,

@@ -10,13 +10,7 @@ from scalebench.records.outcome import skipped_result
 from scalebench.records.summary import Row, Summary
 from scalebench.spec import Plain
 from scalebench.units import bytes_
-from tests.builders.runs import (
-    make_cell,
-    make_failed,
-    make_inspection,
-    make_result,
-    make_run,
-)
+from tests.builders.runs import make_cell, make_failed, make_inspection, make_result, make_run
 
 PLAIN, ONE, TWO = make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)
 

@@ -71,12 +71,7 @@ def test_each_stamp_has_its_cause(host, answers, expected):
 
 @pytest.mark.parametrize(
     ("row", "baseline", "throttled"),
-    [
-        (0x004, 0x004, False),
-        (0x004, 0, True),
-        (0x008, 0x008, True),
-        (0x044, 0x004, True),
-    ],
+    [(0x004, 0x004, False), (0x004, 0, True), (0x008, 0x008, True), (0x044, 0x004, True)],
 )
 def test_the_power_cap_disturbs_only_where_the_baseline_was_not_at_its_own(
     row, baseline, throttled

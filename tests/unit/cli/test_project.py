@@ -12,8 +12,7 @@ RUN = str(Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores")
 
 
 @pytest.mark.parametrize(
-    ("gpus", "code"),
-    [("16", ExitCode.OK), ("16,64", ExitCode.OK), ("64", ExitCode.INCONCLUSIVE)],
+    ("gpus", "code"), [("16", ExitCode.OK), ("16,64", ExitCode.OK), ("64", ExitCode.INCONCLUSIVE)]
 )
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_table_without_a_single_step_is_no_projection(gpus, code, form):

@@ -4,13 +4,7 @@ import re
 
 import pytest
 
-from scalebench.costmodel.device_peaks import (
-    DEVICES,
-    mfu,
-    mixed_peak,
-    peak_flops,
-    why_no_peak,
-)
+from scalebench.costmodel.device_peaks import DEVICES, mfu, mixed_peak, peak_flops, why_no_peak
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from scalebench.costmodel.layers.group_steps import (
-    MeshModel,
-    operations_of_mesh_step,
-)
-from scalebench.costmodel.layers.tensor_layers import (
-    DividedModel,
-    NoLaw,
-    model_of_preset,
-)
+from scalebench.costmodel.layers.group_steps import MeshModel, operations_of_mesh_step
+from scalebench.costmodel.layers.tensor_layers import DividedModel, NoLaw, model_of_preset
 from scalebench.spec import Mesh
 from scalebench.spec.presets import GptShape
 

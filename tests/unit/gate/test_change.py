@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scalebench.gate.change import (
-    change_between,
-    further_launches,
-    rank_p_value,
-)
+from scalebench.gate.change import change_between, further_launches, rank_p_value
 from scalebench.gate.family import Pair, judge
 from scalebench.gate.observation import Measured, measured
 from scalebench.gate.result import WORSE

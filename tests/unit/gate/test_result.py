@@ -32,11 +32,7 @@ FAILED = row("missing", failed=True)
         ((GOOD, row("no change seen"), row("not worse")), "passed", ExitCode.OK),
         ((GOOD, row("probably regressed")), "regressed", ExitCode.REGRESSION),
         ((GOOD, row("inconclusive", decides=False)), "passed", ExitCode.OK),
-        (
-            (row("no change seen"), row("inconclusive")),
-            "inconclusive",
-            ExitCode.INCONCLUSIVE,
-        ),
+        ((row("no change seen"), row("inconclusive")), "inconclusive", ExitCode.INCONCLUSIVE),
         ((GOOD, row("missing")), "not comparable", ExitCode.INCONCLUSIVE),
         ((GOOD, row("not comparable")), "not comparable", ExitCode.INCONCLUSIVE),
         ((row("inconclusive"), row("missing")), "not comparable", ExitCode.INCONCLUSIVE),

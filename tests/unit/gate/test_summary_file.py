@@ -85,8 +85,7 @@ def test_a_field_that_cannot_be_is_named(stored, field, value, named):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", '"summary"', "[" * 100_000, '{"a":' * 100_000, "\x00", "NaN"],
+    "text", ["", "{", "[]", "null", '"summary"', "[" * 100_000, '{"a":' * 100_000, "\x00", "NaN"]
 )
 def test_what_is_no_summary_is_refused(tmp_path, text):
     path = tmp_path / "summary.json"

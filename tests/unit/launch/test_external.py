@@ -59,11 +59,7 @@ def world(monkeypatch, tmp_path):
         bridge[:] = [Bridge(answers)]
         launcher = ExternalLauncher(
             WorldMember(
-                launcher="srun",
-                rank=0,
-                world_size=len(hosts),
-                local_rank=0,
-                rendezvous=RENDEZVOUS,
+                launcher="srun", rank=0, world_size=len(hosts), local_rank=0, rendezvous=RENDEZVOUS
             )
         )
         launcher.registrations = {

@@ -80,8 +80,7 @@ def test_only_what_is_allowed_is_taken(machine):
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", [])],
+    ("text", "numbers"), [("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", [])]
 )
 def test_the_kernels_lists(text, numbers):
     assert parse_list(text) == numbers

@@ -53,13 +53,7 @@ def test_without_an_uncertainty_there_are_three_digits(value):
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [
-        (2.5, "2.50 s"),
-        (0.0184, "18.4 ms"),
-        (3.1e-5, "31.0 µs"),
-        (4e-9, "4.00 ns"),
-        (0.0, "0 ns"),
-    ],
+    [(2.5, "2.50 s"), (0.0184, "18.4 ms"), (3.1e-5, "31.0 µs"), (4e-9, "4.00 ns"), (0.0, "0 ns")],
 )
 def test_seconds_choose_their_unit(value, written):
     assert units.seconds(value) == written

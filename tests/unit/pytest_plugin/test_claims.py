@@ -6,11 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalebench.pytest_plugin.claims import (
-    Inconclusive,
-    Quantity,
-    launches_to_decide,
-)
+from scalebench.pytest_plugin.claims import Inconclusive, Quantity, launches_to_decide
 from scalebench.stats import Estimate, estimate_over_launches
 
 numbers = st.floats(-1e6, 1e6)
@@ -74,10 +70,7 @@ def test_what_is_said_of_a_claim():
     ]
 
 
-@given(
-    st.lists(st.floats(0.5, 1.5), min_size=2, max_size=6, unique=True),
-    st.floats(0.05, 0.3),
-)
+@given(st.lists(st.floats(0.5, 1.5), min_size=2, max_size=6, unique=True), st.floats(0.05, 0.3))
 def test_so_many_launches_decide_if_the_spread_stays(values, distance):
     found = estimate_over_launches(values)
     assume(found.half_width > 0)

@@ -9,12 +9,7 @@ import pytest
 
 from scalebench.pytest_plugin import collecting, fixture
 from scalebench.records.outcome import skipped_result
-from tests.builders.runs import (
-    make_cell,
-    make_failed,
-    make_result,
-    make_stored_run,
-)
+from tests.builders.runs import make_cell, make_failed, make_result, make_stored_run
 
 pytest_plugins = ("pytester",)
 

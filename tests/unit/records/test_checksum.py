@@ -155,11 +155,7 @@ nested = st.recursive(
     nonsense=nested,
 )
 def test_nonsense_in_any_field_of_an_unsealed_file_is_no_crash(
-    pristine: Pristine,
-    tmp_path: Path,
-    which: int,
-    turns: list[int],
-    nonsense: object,
+    pristine: Pristine, tmp_path: Path, which: int, turns: list[int], nonsense: object
 ) -> None:
     """Files that others write bear no seal: they are held against the schema alone."""
     paths = RunPaths(tmp_path / "run")

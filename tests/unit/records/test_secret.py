@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.storage.secret import (
-    WorldSecret,
-    given_secret,
-    read_secret,
-    secret_files,
-)
+from scalebench.records.storage.secret import WorldSecret, given_secret, read_secret, secret_files
 from scalebench.spec.world import Rendezvous
 
 LONG = "x" * 32

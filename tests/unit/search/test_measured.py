@@ -8,13 +8,7 @@ import pytest
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.errors import UsageError
 from scalebench.records.summary import Summary
-from scalebench.search.devices.fit import (
-    UNFITTED,
-    Fit,
-    fit_rows,
-    predicted_bytes,
-    predicted_s,
-)
+from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, predicted_bytes, predicted_s
 from scalebench.search.devices.measured import row_of
 from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
 from scalebench.search.devices.sources import measured_rows, rows_of_summary

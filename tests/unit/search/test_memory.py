@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.published import (
-    MEGATRON,
-    efficiency_of,
-    matrix_efficiency,
-    whole_efficiency,
-)
+from benchmarks.published import MEGATRON, efficiency_of, matrix_efficiency, whole_efficiency
 
 DEVICE = {"peak_flops": 312e12, "byte_per_s": 2e12}
 

@@ -2,12 +2,7 @@
 
 import pytest
 
-from benchmarks.published import (
-    LLAMA,
-    LLAMAS,
-    MEGATRON,
-    Published,
-)
+from benchmarks.published import LLAMA, LLAMAS, MEGATRON, Published
 from scalebench.search.model import SearchModel
 
 MIXTURE = SearchModel(

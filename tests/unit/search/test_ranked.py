@@ -7,12 +7,7 @@ from scalebench.search.choice import Choice, choices
 from scalebench.search.prediction.step import PARTS
 from scalebench.search.ranking import search
 from scalebench.search.result import result_of, why_faster
-from scalebench.search.scores import (
-    Scores,
-    interval,
-    probability_fastest,
-    typical_error,
-)
+from scalebench.search.scores import Scores, interval, probability_fastest, typical_error
 from tests.unit.search.jobs import job
 
 

@@ -103,10 +103,7 @@ def test_published_tables_are_read_as_they_are(file, speed, parameters, gpus):
         ("gpu,gpus,seq,model,tokens_per_s\nh100,8,2048,7b,fast\n", "line 2: could not convert"),
         ("gpu,gpus,seq,model,tokens_per_s\nh100,0,2048,7b,9\n", "line 2: gpus = '0'"),
         ("gpu,gpus,seq,model,tokens_per_s\nh100,8,x,7b,9\n", "line 2: sequence = 'x'"),
-        (
-            "gpu,gpus,seq,model,step_s\nh100,8,2048,7b,9\n",
-            "speed of a step needs batch",
-        ),
+        ("gpu,gpus,seq,model,step_s\nh100,8,2048,7b,9\n", "speed of a step needs batch"),
     ],
 )
 def test_a_bad_table_is_refused_in_one_line(text, word, tmp_path):

@@ -11,11 +11,7 @@ from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.speed import NoPlainRow, measured_speed
-from scalebench.search.scores import (
-    model_of,
-    scored_rows,
-    scores_of,
-)
+from scalebench.search.scores import model_of, scored_rows, scores_of
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
 from tests.unit.search.jobs import SMALL, job
 

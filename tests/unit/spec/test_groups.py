@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
 from scalebench.spec import Context, Expert, Fsdp, LayerWise, Tensor
-from scalebench.spec.presets import (
-    PRESETS,
-    CustomTarget,
-    divisible,
-    resolve_workload,
-)
+from scalebench.spec.presets import PRESETS, CustomTarget, divisible, resolve_workload
 from scalebench.spec.workload import ContextPlan, TensorPlan
 
 

@@ -3,12 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from scalebench.spec import (
-    Accelerate,
-    Ddp,
-    Fabric,
-    ParameterServer,
-)
+from scalebench.spec import Accelerate, Ddp, Fabric, ParameterServer
 
 
 def test_as_shipped_and_a_bucket_size_contradict_each_other():

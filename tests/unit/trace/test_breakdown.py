@@ -111,10 +111,7 @@ def test_copies_hide_no_communication():
 
 def test_a_size_that_is_not_known_makes_the_sum_unknown():
     timeline = timeline_of(
-        events(
-            collective("allreduce", 5, 0, 10, 20),
-            collective("allreduce", None, 20, 30, 20),
-        )
+        events(collective("allreduce", 5, 0, 10, 20), collective("allreduce", None, 20, 30, 20))
     )
     (share,) = analyse(timeline).kinds
     assert (share.count, share.payload_bytes) == (2, None)

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from scalebench.worker.collectives import ALL_REDUCES
 from scalebench.worker.collectives.execute import make_plan
-from scalebench.worker.collectives.schedule import (
-    Send,
-)
+from scalebench.worker.collectives.schedule import Send
 from tests.builders.tracing.simulated_ranks import run_eagerly, run_in_lockstep
 from tests.examples import examples
 from tests.tools.collective_variants import VARIANTS

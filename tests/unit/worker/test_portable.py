@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity
 
 from scalebench.worker import portable
-from scalebench.worker.portable import (
-    CudaClock,
-    StepClock,
-    steady_start,
-    step_profiler,
-)
+from scalebench.worker.portable import CudaClock, StepClock, steady_start, step_profiler
 
 
 class RecordedEvent:

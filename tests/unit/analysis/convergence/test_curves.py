@@ -4,11 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.convergence.projected import (
-    Training,
-    arrival,
-    time_to_loss,
-)
+from scalebench.analysis.convergence.projected import Training, arrival, time_to_loss
 from scalebench.analysis.projection.project import project
 from scalebench.records.measured.race import RacePoint
 from scalebench.report.tables.projection import render_projection

@@ -63,11 +63,7 @@ def run_of(results):
     return StoredRun(RunPaths(Path("nowhere")), info, {r.cell.id: r for r in results})
 
 
-@given(
-    fall=st.floats(0.0095, 0.02),
-    seconds=st.floats(0.5, 20),
-    ranks=st.sampled_from((2, 4)),
-)
+@given(fall=st.floats(0.0095, 0.02), seconds=st.floats(0.5, 20), ranks=st.sampled_from((2, 4)))
 def test_the_speedup_is_the_product_of_both_efficiencies_and_the_ranks(fall, seconds, ranks):
     rows = raced(
         {

@@ -89,9 +89,7 @@ def test_a_slow_wire_is_marked_and_told_with_the_variable_to_set():
     assert [one.name for one in row.wires.transports] == ["NET/IB"]
     assert [stamp.partition(":")[0] for stamp in row.stamps if "wires" in stamp] == ["slow wires"]
     (shown,) = table.wires_tables([row])
-    assert [line[2:] for line in shown.lines] == [
-        ("NET/IB", "0→8, 8→0", "mlx5_0:1", "off"),
-    ]
+    assert [line[2:] for line in shown.lines] == [("NET/IB", "0→8, 8→0", "mlx5_0:1", "off")]
     assert "NCCL_NET_GDR_LEVEL" in table.wires_sentence([row])
     told = render_table(summary, width=160, verbose=True)
     assert "slow wires" in told and "GPUDirect RDMA is off" in told

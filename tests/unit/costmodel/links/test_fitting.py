@@ -10,15 +10,7 @@ from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting import fit_link
 from scalebench.costmodel.links.laws import LAWS
 from scalebench.errors import UsageError
-from tests.builders.links.link_sweeps import (
-    ALPHA_S,
-    BANDWIDTH,
-    line,
-    noisy,
-    point,
-    sizes,
-    sweep,
-)
+from tests.builders.links.link_sweeps import ALPHA_S, BANDWIDTH, line, noisy, point, sizes, sweep
 
 CHANGE = 200_000
 LAWS_WITH_LATENCY = [law for law in LAWS if law != ("all_reduce", "parameter server")]

@@ -32,18 +32,10 @@ SAID = [  # log, what the machine says, transport → (pairs, adapters, GDR), ru
     (
         "2.21 GDR and NVLink",
         None,
-        {
-            "NET/IB": ("1-3 2-0", "mlx5_2:1 mlx5_3:1", True),
-            "P2P/NVLink": ("0-1 1-0", "", None),
-        },
+        {"NET/IB": ("1-3 2-0", "mlx5_2:1 mlx5_3:1", True), "P2P/NVLink": ("0-1 1-0", "", None)},
         [],
     ),
-    (
-        "2.18 one of two adapters",
-        None,
-        {"NET/IB": ("1-2 3-0", "mlx5_0:1", True)},
-        ["few adapters"],
-    ),
+    ("2.18 one of two adapters", None, {"NET/IB": ("1-2 3-0", "mlx5_0:1", True)}, ["few adapters"]),
     (
         "RCCL one of four adapters",
         None,
@@ -54,11 +46,7 @@ SAID = [  # log, what the machine says, transport → (pairs, adapters, GDR), ru
     (
         "2.18 bridges",
         None,
-        {
-            "P2P/NVLink": ("0-1", "", None),
-            "P2P/PCIe": ("0-2", "", None),
-            "SHM": ("1-2", "", None),
-        },
+        {"P2P/NVLink": ("0-1", "", None), "P2P/PCIe": ("0-2", "", None), "SHM": ("1-2", "", None)},
         [],
     ),
     ("2.19 pod", None, {"SHM": ("0-1", "", None)}, []),

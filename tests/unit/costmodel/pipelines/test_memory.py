@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from scalebench.costmodel.memory import MeasuredBaseline
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
-from scalebench.costmodel.pipelines.stage_split import (
-    Layers,
-    balanced_split,
-)
+from scalebench.costmodel.pipelines.stage_split import Layers, balanced_split
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Pipeline, Plain
 

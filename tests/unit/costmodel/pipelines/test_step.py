@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from scalebench.analysis.shapes import NoShape, layers_of
 from scalebench.costmodel.links.times import LinkTime, NoFit
 from scalebench.costmodel.pipelines.stage_split import Layers
-from scalebench.costmodel.pipelines.step import (
-    PipelineShape,
-    predict_pipeline,
-    textbook_pipeline_s,
-)
+from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
 from scalebench.records.measured.probes import RehearsedPipeline
 from scalebench.spec import Pipeline
 

@@ -14,9 +14,7 @@ from scalebench.report.findings.findings import judge
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.words import wording
 from tests.builders.rows.states import run_of
-from tests.builders.summaries import (
-    estimate,
-)
+from tests.builders.summaries import estimate
 
 DOCUMENT = Path(__file__).parents[4] / "benchmarks" / "evidence.md"
 

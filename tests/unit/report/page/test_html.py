@@ -11,12 +11,7 @@ from scalebench.report import render_page
 from scalebench.report.figures import scaling
 from scalebench.report.figures.charts import json_for_script
 from tests.builders.shown.pages import Page
-from tests.builders.summaries import (
-    hostile_summary,
-    make_missing,
-    make_plain,
-    make_summary,
-)
+from tests.builders.summaries import hostile_summary, make_missing, make_plain, make_summary
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,7 @@ from scalebench.records.summary import TimedCollectives
 from scalebench.report import render_page
 from scalebench.report.page.overview import link_card
 from tests.builders.shown.pages import Page
-from tests.builders.summaries import (
-    hostile_summary,
-    make_missing,
-    make_plain,
-    make_summary,
-)
+from tests.builders.summaries import hostile_summary, make_missing, make_plain, make_summary
 
 
 def packed_rows(text):

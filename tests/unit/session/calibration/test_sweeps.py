@@ -6,11 +6,7 @@ from click.testing import CliRunner
 from scalebench.cli.calibrate import calibrate
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.errors import ExitCode, UsageError
-from scalebench.session.calibration.sweeps import (
-    Sweeps,
-    cut_short,
-    measured_profile,
-)
+from scalebench.session.calibration.sweeps import Sweeps, cut_short, measured_profile
 from tests.builders.links.calibrated import point
 
 

@@ -10,9 +10,7 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.run import Failure
 from scalebench.session.launches import cell_runner
 from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
-from scalebench.session.launches.sharing import (
-    only_whole_launches,
-)
+from scalebench.session.launches.sharing import only_whole_launches
 from scalebench.session.storing.store import RunStore
 from scalebench.spec import Cell, Script
 from scalebench.spec.script import ScriptTarget

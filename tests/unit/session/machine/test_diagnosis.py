@@ -131,10 +131,7 @@ SAID = [
     (NO_DRIVER, "--gpus all"),
     ("Torch not compiled with CUDA enabled", "torch 2.13.0+cu130 is a CPU build"),
     (UNEXPECTED + "802: system not yet initialized", "systemctl start nvidia-fabricmanager"),
-    (
-        UNEXPECTED + "803: system has unsupported display driver / cuda driver combination",
-        "reboot",
-    ),
+    (UNEXPECTED + "803: system has unsupported display driver / cuda driver combination", "reboot"),
     ("No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES"),
     ("No HIP GPUs are available", "HIP_VISIBLE_DEVICES"),
     ("something new", "torch.cuda.init()"),

@@ -2,12 +2,7 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.records import paths
-from scalebench.session.suites.files import (
-    CORE_SUITES,
-    load_suite,
-    load_suites,
-    suite_files,
-)
+from scalebench.session.suites.files import CORE_SUITES, load_suite, load_suites, suite_files
 
 SUITE = """
 from scalebench import Case, Ddp, Plain, Suite

@@ -11,11 +11,7 @@ from scalebench.session.suites.strategies import strategies_suite
     [
         (("ddp", "fsdp", "tensor"), ["plain", "ddp", "fsdp", "tensor"], "gpt"),
         (("hsdp", "ddp"), ["plain", "hsdp", "ddp"], "gpt"),  # optional in its own suite
-        (
-            ("ddp", "pipeline"),
-            ["plain", "ddp", "gpipe", "1f1b", "interleaved-1f1b"],
-            "gpt-deep",
-        ),
+        (("ddp", "pipeline"), ["plain", "ddp", "gpipe", "1f1b", "interleaved-1f1b"], "gpt-deep"),
         (("ring-2-groups",), ["plain", "ring-2-groups"], "gpt-long"),
     ],
 )

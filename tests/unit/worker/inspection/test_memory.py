@@ -9,12 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.records.measured.rank import Memory
-from scalebench.worker.inspection.allocations import (
-    CATEGORIES,
-)
-from scalebench.worker.inspection.memory import (
-    watch_memory,
-)
+from scalebench.worker.inspection.allocations import CATEGORIES
+from scalebench.worker.inspection.memory import watch_memory
 
 CPU = torch.device("cpu")
 WIDTH, BATCH = 256, 64

@@ -7,9 +7,7 @@ import torch
 
 from scalebench.spec import Ddp, Fsdp
 from scalebench.worker.inspection import reference
-from scalebench.worker.inspection.deviation import (
-    deviations,
-)
+from scalebench.worker.inspection.deviation import deviations
 from scalebench.worker.inspection.reference import NoReference, Reference, reference_run
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.data_parallel import PlainTraining

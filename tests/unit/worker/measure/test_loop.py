@@ -3,10 +3,7 @@
 import pytest
 
 from scalebench.spec import StepPlan
-from scalebench.worker.measure.loop import (
-    FIRST_WARMUP_BLOCK,
-    WARMUP_BLOCK,
-)
+from scalebench.worker.measure.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK
 from tests.builders.loops import Fake, level, run_loop
 from tests.builders.runs import make_cell
 

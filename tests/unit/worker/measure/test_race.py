@@ -8,9 +8,7 @@ import torch
 from scalebench.errors import UsageError
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.measure.race import (
-    held_out_of,
-)
+from scalebench.worker.measure.race import held_out_of
 from scalebench.worker.workloads import build_workload
 
 CPU = torch.device("cpu")

@@ -3,10 +3,7 @@
 import pytest
 import torch
 
-from scalebench.analysis.convergence.noise_scale import (
-    gradient_variance,
-    squared_gradient,
-)
+from scalebench.analysis.convergence.noise_scale import gradient_variance, squared_gradient
 from scalebench.records.measured.race import GradientNorms
 from scalebench.worker.measure.race import local_square
 

@@ -26,10 +26,7 @@ def walk(num_launches: int, seed: int, turns_of: list[int]) -> list[tuple[int, i
         cycle, place = following
 
 
-@given(
-    turns_of=st.lists(st.integers(1, 6), min_size=1, max_size=8),
-    seed=st.integers(0, 1000),
-)
+@given(turns_of=st.lists(st.integers(1, 6), min_size=1, max_size=8), seed=st.integers(0, 1000))
 def test_every_launch_has_one_turn_in_each_cycle_until_it_leaves(
     turns_of: list[int], seed: int
 ) -> None:

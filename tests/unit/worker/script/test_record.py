@@ -5,12 +5,7 @@ import pytest
 from scalebench.records.measured.trace import ClockAlignment
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
-from scalebench.worker.script.record import (
-    RankSeen,
-    blocks_for,
-    gaps_of,
-    rank_fields,
-)
+from scalebench.worker.script.record import RankSeen, blocks_for, gaps_of, rank_fields
 from tests.builders.runs import make_cell
 
 SCHEDULE = {

@@ -10,12 +10,7 @@ from pydantic import ValidationError
 from scalebench.errors import UsageError
 from scalebench.spec import Loader
 from scalebench.spec.workload import Shard
-from scalebench.worker.workloads.batches import (
-    ResidentBatches,
-    concatenate,
-    endless,
-    split,
-)
+from scalebench.worker.workloads.batches import ResidentBatches, concatenate, endless, split
 from scalebench.worker.workloads.loaded import LoadedBatches
 from tests.examples import examples
 
