@@ -10,7 +10,7 @@ from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.figures.style import COLORS, NEUTRAL, style
-from scalebench.report.tables.layout import PLACE, Column, value
+from scalebench.report.tables.layout import Column, placed, value
 from scalebench.report.words import notes, wording
 from scalebench.report.words.wording import place
 
@@ -183,12 +183,11 @@ def conclude(row: Row) -> str:
     return f"{said} {lost}" if lost else said
 
 
-COLUMNS = (
-    *PLACE,
-    Column("axis", lambda of: of[1].axis),
+COLUMNS: tuple[Column[tuple[Row, AxisFigures]], ...] = placed(
+    Column("axis", lambda one: one.axis),
     Column(
-        "groups of ranks", lambda of: "; ".join(", ".join(map(str, g)) for g in of[1].groups or ())
+        "groups of ranks", lambda one: "; ".join(", ".join(map(str, g)) for g in one.groups or ())
     ),
-    value("sent", lambda of: of[1].wire_bytes, units.bytes_),
-    Column("exposed", lambda of: units.seconds_or_zero(of[1].exposed_s or 0.0)),
+    value("sent", lambda one: one.wire_bytes, units.bytes_),
+    Column("exposed", lambda one: units.seconds_or_zero(one.exposed_s or 0.0)),
 )

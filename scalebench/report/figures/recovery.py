@@ -1,6 +1,6 @@
 """Checkpoints as a figure: what each save costs, what a failure takes, the loss meanwhile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import plotly.graph_objects as go
@@ -20,13 +20,13 @@ from scalebench.report.figures.style import (
     style,
 )
 from scalebench.report.tables import recovery
-from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
+from scalebench.report.tables.layout import CASE, RANKS, Column, placed, value
 from scalebench.report.tables.recovery import (
     LOSS,
     STEPS,
-    Failed,
     elastic_rows,
     failed_rows,
+    phase,
     saved_rows,
     seconds_or_none,
 )
@@ -95,8 +95,8 @@ def _draw_failures(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         return None
     lanes = lay([row for row, _ in failures])
     figure = go.Figure()
-    for phase, name, color, _meaning in PHASE_LOOKS:
-        known = [one.phases_s.get(phase) for _, one in failures]
+    for key, name, color, _meaning in PHASE_LOOKS:
+        known = [one.phases_s.get(key) for _, one in failures]
         lengths = [found.value if found else 0.0 for found in known]
         told = [
             f"{row_name(row)}, {_failure(one)}<br>{name}: {seconds_or_none(found)}"
@@ -114,20 +114,15 @@ def _failure(one: FailureFigures) -> str:
     return f"{wording.plain(one.kind, 32)}, {wording.plain(one.restarted_by, 32)}"
 
 
-def _phase(name: str) -> Callable[[Failed], str]:
-    return lambda of: seconds_or_none(of[1].phases_s.get(name))
-
-
 FAILURE_PHASES = ChartKind(
     "failures",
     "From a failure to the step that was lost",
     _draw_failures,
     lambda rows: " ".join(recovery.failed(rows)),
-    (
-        *PLACE,
-        Column("failure", lambda of: _failure(of[1])),
-        *(Column(name, _phase(phase)) for phase, name, *_ in PHASE_LOOKS),
-        Column("total", lambda of: units.seconds(of[1].total_s.value)),
+    placed(
+        Column("failure", _failure),
+        *(Column(name, phase(key)) for key, name, *_ in PHASE_LOOKS),
+        Column("total", lambda one: units.seconds(one.total_s.value)),
     ),
     failed_rows,
     lambda figure: legend(figure, {name: meaning for _, name, _, meaning in PHASE_LOOKS}),
@@ -139,13 +134,12 @@ SAVE_COST = ChartKind(
     "What a checkpoint costs",
     _draw,
     recovery.headline,
-    (
-        *PLACE,
-        Column("method", lambda of: wording.plain(of[1].method, 32)),
-        Column("blocked", lambda of: units.seconds(of[1].stall_s.value)),
-        Column("slower", lambda of: seconds_or_none(of[1].slower_s)),
-        Column("cost", lambda of: units.seconds(of[1].cost_s.value)),
-        Column("on the disk", lambda of: units.seconds(of[1].durable_s.value)),
+    placed(
+        Column("method", lambda one: wording.plain(one.method, 32)),
+        Column("blocked", lambda one: units.seconds(one.stall_s.value)),
+        Column("slower", lambda one: seconds_or_none(one.slower_s)),
+        Column("cost", lambda one: units.seconds(one.cost_s.value)),
+        Column("on the disk", lambda one: units.seconds(one.durable_s.value)),
     ),
     saved_rows,
     lambda figure: legend(figure, MEANINGS),

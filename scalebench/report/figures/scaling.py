@@ -32,7 +32,7 @@ from scalebench.report.figures.style import (
     whiskers,
 )
 from scalebench.report.findings.findings import headline_row
-from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
+from scalebench.report.tables.layout import CASE, RANKS, Column, placed, value
 from scalebench.report.words import wording
 from scalebench.report.words.wording import CaseKey
 
@@ -475,13 +475,12 @@ STEPS = ChartKind(
     "Step times",
     steps_figure,
     steps_sentence,
-    (
-        *PLACE,
-        Column("launch", lambda of: str(of[1].repeat + 1)),
-        Column("steps", lambda of: str(len(of[1].step_s))),
-        Column("fastest", lambda of: units.seconds(min(of[1].step_s))),
-        Column("median", lambda of: units.seconds(median(of[1].step_s))),
-        Column("slowest", lambda of: units.seconds(max(of[1].step_s))),
+    placed(
+        Column("launch", lambda one: str(one.repeat + 1)),
+        Column("steps", lambda one: str(len(one.step_s))),
+        Column("fastest", lambda one: units.seconds(min(one.step_s))),
+        Column("median", lambda one: units.seconds(median(one.step_s))),
+        Column("slowest", lambda one: units.seconds(max(one.step_s))),
     ),
     lambda rows: [(row, one) for row in rows for one in clean_samples(row)],
     absent="No clean step was recorded.",

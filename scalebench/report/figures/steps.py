@@ -14,7 +14,7 @@ from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.figures.lanes import write_heading
 from scalebench.report.figures.style import PART_COLORS, Looks, hover, safe, style
-from scalebench.report.tables.layout import PLACE, Column, texts
+from scalebench.report.tables.layout import PLACE, Column, placed, texts
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place
 
@@ -315,14 +315,13 @@ SCHEDULE = ChartKind(
     "Pipelines",
     schedule_figure,
     conclude_schedule,
-    (
-        *PLACE,
-        Column("rank", lambda of: str(of[1].rank)),
-        Column("pass", lambda of: of[1].name),
-        Column("from", lambda of: units.seconds(of[1].start_s)),
-        Column("to", lambda of: units.seconds(of[1].end_s)),
-        Column("planned from", lambda of: units.seconds(of[1].planned_start_s)),
-        Column("planned to", lambda of: units.seconds(of[1].planned_end_s)),
+    placed(
+        Column("rank", lambda one: str(one.rank)),
+        Column("pass", lambda one: one.name),
+        Column("from", lambda one: units.seconds(one.start_s)),
+        Column("to", lambda one: units.seconds(one.end_s)),
+        Column("planned from", lambda one: units.seconds(one.planned_start_s)),
+        Column("planned to", lambda one: units.seconds(one.planned_end_s)),
     ),
     lambda rows: [(row, action) for row in largest(rows) for action in _actions(row)],
     legend,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit, Regime
@@ -37,7 +37,7 @@ def show_fits(profile: LinkProfile, screen: Screen) -> None:
     """Show what a calibration's points come to: fits, and which algorithm wins where."""
     fits = profile.fits
     if fits:
-        rows = [(_operation(profile, fit), fit, regime) for fit in fits for regime in fit.regimes]
+        rows = [Fitted(_operation(profile, fit), fit, one) for fit in fits for one in fit.regimes]
         types = {fit.dtype for fit in fits}
         columns = [column for column in FIT_COLUMNS if len(types) > 1 or column.name != "type"]
         of = "" if len(types) > 1 else f" of {types.pop()}"
@@ -127,32 +127,36 @@ def _poor(profile: LinkProfile, fit: LinkFit) -> str:
     )
 
 
-Fitted = tuple[str, LinkFit, Regime]
+class Fitted(NamedTuple):
+    """A range of sizes, under the name of its operation."""
+
+    operation: str
+    fit: LinkFit
+    regime: Regime
 
 
 def _alpha_half_width(of: Fitted) -> float:
-    _, _, regime = of
-    return (regime.alpha_high_s - regime.alpha_low_s) / 2
+    return (of.regime.alpha_high_s - of.regime.alpha_low_s) / 2
 
 
 def _bandwidth_interval(of: Fitted) -> str:
-    bandwidth = of[2].bandwidth_byte_per_s
-    low, high = of[2].bandwidth_low_byte_per_s, of[2].bandwidth_high_byte_per_s
+    bandwidth = of.regime.bandwidth_byte_per_s
+    low, high = of.regime.bandwidth_low_byte_per_s, of.regime.bandwidth_high_byte_per_s
     return _relative((high - low) / 2, bandwidth) if bandwidth and low and high else wording.DASH
 
 
 FIT_COLUMNS: tuple[Column[Fitted], ...] = (
-    Column("operation", lambda of: of[0], numeric=False, once=True),
-    Column("N", lambda of: str(of[1].world_size), once=True),
-    Column("type", lambda of: of[1].dtype, numeric=False),
-    Column("from", lambda of: units.bytes_(of[2].min_bytes)),
-    Column("to", lambda of: units.bytes_(of[2].max_bytes)),
-    Column("α", lambda of: units.seconds(of[2].alpha_s, _alpha_half_width(of))),
-    Column("", lambda of: _relative(_alpha_half_width(of), of[2].alpha_s)),
-    value("B", lambda of: of[2].bandwidth_byte_per_s, lambda b: f"{units.bytes_(b)}/s"),
+    Column("operation", lambda of: of.operation, numeric=False, once=True),
+    Column("N", lambda of: str(of.fit.world_size), once=True),
+    Column("type", lambda of: of.fit.dtype, numeric=False),
+    Column("from", lambda of: units.bytes_(of.regime.min_bytes)),
+    Column("to", lambda of: units.bytes_(of.regime.max_bytes)),
+    Column("α", lambda of: units.seconds(of.regime.alpha_s, _alpha_half_width(of))),
+    Column("", lambda of: _relative(_alpha_half_width(of), of.regime.alpha_s)),
+    value("B", lambda of: of.regime.bandwidth_byte_per_s, lambda b: f"{units.bytes_(b)}/s"),
     Column("", _bandwidth_interval),
-    Column("off by", lambda of: f"{units.significant(100 * of[2].error_ratio, digits=2)} %"),
-    Column("law", lambda of: of[1].law, numeric=False),
+    Column("off by", lambda of: f"{units.significant(100 * of.regime.error_ratio, digits=2)} %"),
+    Column("law", lambda of: of.fit.law, numeric=False),
 )
 
 WINNER_COLUMNS: tuple[Column[Winner], ...] = (

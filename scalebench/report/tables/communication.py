@@ -22,6 +22,7 @@ from scalebench.report.tables.layout import (
     Table,
     ending,
     pages,
+    placed,
     table,
     value,
 )
@@ -56,17 +57,17 @@ def sentence(rows: Sequence[Row]) -> str | None:
 OperationOfRow = tuple[Row, OperationFigures]
 
 
-KIND: Column[OperationOfRow] = Column(
-    "kind", lambda of: wording.plain(of[1].kind, 40), numeric=False
+KIND: Column[OperationFigures] = Column(
+    "kind", lambda one: wording.plain(one.kind, 40), numeric=False
 )
-BUCKET: Column[OperationOfRow] = Column("bucket", lambda of: str(of[1].ordinal))
-OPERATION: tuple[Column[OperationOfRow], ...] = (
-    Column("asked for in", lambda of: wording.plain(of[1].phase, 40), numeric=False),
-    Column("count", lambda of: f"{of[1].count:.4g}"),
-    value("bytes", lambda of: of[1].num_bytes, units.bytes_),
-    Column("total", lambda of: units.seconds_or_zero(of[1].total_s)),
-    Column("exposed", lambda of: units.seconds_or_zero(of[1].exposed_s)),
-    Column("hidden", lambda of: units.seconds_or_zero(of[1].hidden_s)),
+BUCKET: Column[OperationFigures] = Column("bucket", lambda one: str(one.ordinal))
+OPERATION: tuple[Column[OperationFigures], ...] = (
+    Column("asked for in", lambda one: wording.plain(one.phase, 40), numeric=False),
+    Column("count", lambda one: f"{one.count:.4g}"),
+    value("bytes", lambda one: one.num_bytes, units.bytes_),
+    Column("total", lambda one: units.seconds_or_zero(one.total_s)),
+    Column("exposed", lambda one: units.seconds_or_zero(one.exposed_s)),
+    Column("hidden", lambda one: units.seconds_or_zero(one.hidden_s)),
 )
 
 
@@ -80,17 +81,16 @@ def _operations(rows: Sequence[Row], by_bucket: bool) -> list[OperationOfRow]:
 
 
 Axis = tuple[Row, AxisFigures]
-AXIS: tuple[Column[Axis], ...] = (
-    *PLACE,
-    Column("axis", lambda of: wording.plain(of[1].axis, 40), numeric=False),
-    Column("ranks", lambda of: str(of[1].num_ranks)),
-    Column("count", lambda of: f"{of[1].count:.4g}"),
-    value("bytes", lambda of: of[1].num_bytes, units.bytes_),
-    value("wire", lambda of: of[1].wire_bytes, units.bytes_),
-    value("predicted", lambda of: of[1].predicted_wire_bytes, units.bytes_),
-    Column("total", lambda of: units.seconds_or_zero(of[1].total_s)),
-    Column("exposed", lambda of: units.seconds_or_zero(of[1].exposed_s)),
-    value("waiting", lambda of: of[1].wait_s, units.seconds_or_zero),
+AXIS: tuple[Column[Axis], ...] = placed(
+    Column("axis", lambda one: wording.plain(one.axis, 40), numeric=False),
+    Column("ranks", lambda one: str(one.num_ranks)),
+    Column("count", lambda one: f"{one.count:.4g}"),
+    value("bytes", lambda one: one.num_bytes, units.bytes_),
+    value("wire", lambda one: one.wire_bytes, units.bytes_),
+    value("predicted", lambda one: one.predicted_wire_bytes, units.bytes_),
+    Column("total", lambda one: units.seconds_or_zero(one.total_s)),
+    Column("exposed", lambda one: units.seconds_or_zero(one.exposed_s)),
+    value("waiting", lambda one: one.wait_s, units.seconds_or_zero),
 )
 
 
@@ -190,12 +190,11 @@ def _verdict(row: Row, found: ExposedEstimates) -> str:
     return "differ by less than 1 % of the step" if found.disagree else "agree"
 
 
-ARRIVALS: tuple[Column[tuple[Row, Straggler]], ...] = (
-    *PLACE,
-    Column("rank", lambda of: f"rank {of[1].rank}", numeric=False),
-    Column("last in", lambda of: f"{100 * of[1].share:.0f} %"),
-    Column("by (median)", lambda of: units.seconds_or_zero(of[1].median_late_s)),
-    Column("in a row", lambda of: str(of[1].longest_run)),
+ARRIVALS: tuple[Column[tuple[Row, Straggler]], ...] = placed(
+    Column("rank", lambda one: f"rank {one.rank}", numeric=False),
+    Column("last in", lambda one: f"{100 * one.share:.0f} %"),
+    Column("by (median)", lambda one: units.seconds_or_zero(one.median_late_s)),
+    Column("in a row", lambda one: str(one.longest_run)),
 )
 
 
@@ -232,7 +231,7 @@ def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
 _SENT = pages(
     Table(
         "Operations",
-        (*PLACE, KIND, *OPERATION),
+        placed(KIND, *OPERATION),
         lambda rows: _operations(rows, by_bucket=False),
         about=(
             "Per traced step, tracing's own cost included. Exposed: while the rank computed"
@@ -243,7 +242,7 @@ _SENT = pages(
     AXIS_BUDGET,
     Table(
         "Every bucket",
-        (*PLACE, KIND, BUCKET, *OPERATION),
+        placed(KIND, BUCKET, *OPERATION),
         lambda rows: _operations(rows, by_bucket=True),
         folded=True,
     ),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scalebench import units
 from scalebench.records.rows.strategies.experts import ExpertFigures, ExpertRank
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import PLACE, Column, Table, ending, pages, value
+from scalebench.report.tables.layout import Column, Table, ending, pages, placed, value
 from scalebench.report.words import wording
 
 BUSY = 1.5
@@ -21,24 +21,22 @@ def busiest(figures: ExpertFigures) -> str:
     return f"{one.expert} of layer {one.layer}, {one.times_mean:.2f}×"
 
 
-FIGURES: tuple[Column[Found], ...] = (
-    *PLACE,
-    Column("experts", lambda of: str(of[1].num_experts)),
-    Column("ranks", lambda of: str(of[1].ranks_per_group)),
-    Column("imbalance", lambda of: f"{of[1].imbalance:.2f}"),
-    Column("of ranks", lambda of: f"{of[1].rank_imbalance:.2f}"),
-    Column("busiest", lambda of: busiest(of[1]), numeric=False),
-    Column("dropped", lambda of: units.percent(of[1].dropped_share)),
-    value("all-to-all", lambda of: of[1].all_to_all_share, units.percent),
+FIGURES: tuple[Column[Found], ...] = placed(
+    Column("experts", lambda one: str(one.num_experts)),
+    Column("ranks", lambda one: str(one.ranks_per_group)),
+    Column("imbalance", lambda one: f"{one.imbalance:.2f}"),
+    Column("of ranks", lambda one: f"{one.rank_imbalance:.2f}"),
+    Column("busiest", busiest, numeric=False),
+    Column("dropped", lambda one: units.percent(one.dropped_share)),
+    value("all-to-all", lambda one: one.all_to_all_share, units.percent),
 )
 
-OF_RANK: tuple[Column[OfRank], ...] = (
-    *PLACE,
-    Column("rank", lambda of: str(of[1].rank)),
-    Column("experts", lambda of: _numbers(of[1])),
-    Column("tokens", lambda of: f"{of[1].tokens:.4g}"),
-    value("forward", lambda of: of[1].experts_s, units.seconds_or_zero),
-    value("per token", lambda of: of[1].token_s, units.seconds_or_zero),
+OF_RANK: tuple[Column[OfRank], ...] = placed(
+    Column("rank", lambda one: str(one.rank)),
+    Column("experts", lambda one: _numbers(one)),
+    Column("tokens", lambda one: f"{one.tokens:.4g}"),
+    value("forward", lambda one: one.experts_s, units.seconds_or_zero),
+    value("per token", lambda one: one.token_s, units.seconds_or_zero),
 )
 
 

@@ -127,6 +127,15 @@ PLACE: tuple[Column[tuple[Placed, Any]], ...] = (
 """Where a pair belongs: its first is such a row."""
 
 
+def _second(pair: tuple[Placed, S]) -> S:
+    return pair[1]
+
+
+def placed(*columns: Column[S]) -> tuple[Column[tuple[Placed, S]], ...]:
+    """Return where a pair belongs, and columns of its second."""
+    return (*PLACE, *(column.of(_second) for column in columns))
+
+
 def texts(*headers: str, start: int = 1) -> tuple[Column[Any], ...]:
     """Return columns of rows that are tuples of texts, ``start`` of them left out in front."""
 

@@ -10,7 +10,7 @@ from scalebench.costmodel.pipelines.orders import STYLES, bubble_law
 from scalebench.costmodel.pipelines.schedule import Action
 from scalebench.records.rows.strategies.pipeline import PipelineFigures, StageTimes
 from scalebench.records.summary import Row
-from scalebench.report.tables.layout import PLACE, Column, Screen, Table, line, pages, value
+from scalebench.report.tables.layout import Column, Screen, Table, line, pages, placed, value
 from scalebench.report.words import wording
 
 MOST_RANKS = 8
@@ -25,20 +25,15 @@ def _pipelines(rows: Sequence[Row]) -> list[Pair]:
     return [(row, row.pipeline) for row in rows if row.pipeline]
 
 
-def _schedule(of: Pair) -> str:
-    return wording.plain(of[1].schedule, 40)
-
-
-def _sizes(of: Pair) -> str:
-    _, pipeline = of
+def _sizes(pipeline: PipelineFigures) -> str:
     side_by_side = pipeline.num_pipelines
     several = f"{side_by_side} × " if side_by_side > 1 else ""
     sizes = f"{pipeline.num_ranks} × {pipeline.chunks}, {pipeline.num_microbatches}"
     return several + sizes
 
 
-def _in_flight(of: Pair) -> str:
-    kept = of[1].in_flight
+def _in_flight(pipeline: PipelineFigures) -> str:
+    kept = pipeline.in_flight
     return ", ".join(map(str, kept)) if len(kept) <= MOST_RANKS else f"at most {max(kept)}"
 
 
@@ -46,25 +41,23 @@ def _percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
 
 
-BUBBLES: tuple[Column[Pair], ...] = (
-    *PLACE,
-    Column("schedule", _schedule, numeric=False),
+BUBBLES: tuple[Column[Pair], ...] = placed(
+    Column("schedule", lambda one: wording.plain(one.schedule, 40), numeric=False),
     Column("ranks × stages, microbatches", _sizes, numeric=False),
-    value("bubble", lambda of: of[1].bubble_measured_times, _percent),
-    value("by the law", lambda of: of[1].bubble_law, _percent),
-    value("equal stages", lambda of: of[1].bubble_equal_stages, _percent),
-    value("no pass", lambda of: of[1].idle_ratio, _percent),
+    value("bubble", lambda one: one.bubble_measured_times, _percent),
+    value("by the law", lambda one: one.bubble_law, _percent),
+    value("equal stages", lambda one: one.bubble_equal_stages, _percent),
+    value("no pass", lambda one: one.idle_ratio, _percent),
     Column("in flight", _in_flight, numeric=False),
 )
 
-STAGES: tuple[Column[Stage], ...] = (
-    *PLACE,
-    Column("stage", lambda of: str(of[1].stage)),
-    Column("on", lambda of: f"rank {of[1].rank}", numeric=False),
-    value("forward", lambda of: of[1].forward_s, units.seconds),
-    value("backward", lambda of: of[1].backward_s, units.seconds),
-    value("for the inputs", lambda of: of[1].backward_input_s, units.seconds),
-    value("for the weights", lambda of: of[1].backward_weight_s, units.seconds),
+STAGES: tuple[Column[Stage], ...] = placed(
+    Column("stage", lambda one: str(one.stage)),
+    Column("on", lambda one: f"rank {one.rank}", numeric=False),
+    value("forward", lambda one: one.forward_s, units.seconds),
+    value("backward", lambda one: one.backward_s, units.seconds),
+    value("for the inputs", lambda one: one.backward_input_s, units.seconds),
+    value("for the weights", lambda one: one.backward_weight_s, units.seconds),
 )
 
 tables = pages(

@@ -8,12 +8,12 @@ from scalebench.analysis.prediction_scores import predicted_rows, score
 from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (
-    PLACE,
     RANKS,
     SHRINKING_CASE,
     Column,
     Table,
     pages,
+    placed,
     value,
 )
 from scalebench.report.words import wording
@@ -166,13 +166,12 @@ tables = pages(
     PREDICTIONS,
     Table(
         "Operations of a step, predicted and measured",
-        (
-            *PLACE,
-            Column("operation", lambda of: wording.plain(of[1].op, 40), numeric=False),
-            Column("size", lambda of: units.bytes_(of[1].size_bytes)),
-            Column("asked for at", lambda of: units.seconds(of[1].ready_s)),
-            Column("predicted", lambda of: units.seconds(of[1].predicted_s)),
-            value("measured", lambda of: of[1].measured_s, units.seconds),
+        placed(
+            Column("operation", lambda one: wording.plain(one.op, 40), numeric=False),
+            Column("size", lambda one: units.bytes_(one.size_bytes)),
+            Column("asked for at", lambda one: units.seconds(one.ready_s)),
+            Column("predicted", lambda one: units.seconds(one.predicted_s)),
+            value("measured", lambda one: one.measured_s, units.seconds),
         ),
         _operations,
         about=(

@@ -7,13 +7,13 @@ from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import (
     FOLDED,
-    PLACE,
     RANKS,
     SHRINKING_CASE,
     Column,
     Table,
     ending,
     pages,
+    placed,
     value,
     without,
 )
@@ -333,8 +333,8 @@ def _samples_needed(race: RaceFigures) -> float:
 LockstepOfRow = tuple[Row, LockstepFigures]
 
 
-def _batches(found: LockstepOfRow) -> str | None:
-    known = [rank.num_batches for rank in found[1].ranks if rank.num_batches is not None]
+def _batches(found: LockstepFigures) -> str | None:
+    known = [rank.num_batches for rank in found.ranks if rank.num_batches is not None]
     if not known:
         return None
     if len(known) > FEW_RANKS:
@@ -342,15 +342,14 @@ def _batches(found: LockstepOfRow) -> str | None:
     return ", ".join(f"{count:.0f}" for count in known)
 
 
-LOCKSTEP_COLUMNS: tuple[Column[LockstepOfRow], ...] = (
-    *PLACE,
+LOCKSTEP_COLUMNS: tuple[Column[LockstepOfRow], ...] = placed(
     value("batches", _batches, str),
-    Column("computing", lambda of: percents([one.compute for one in of[1].ranks])),
-    Column("exchanging", lambda of: percents([one.exchange for one in of[1].ranks])),
-    Column("waiting", lambda of: percents([one.wait for one in of[1].ranks])),
-    value("staleness", lambda of: of[1].mean_staleness, lambda mean: f"{mean:.2f}"),
-    value("of gradients", lambda of: of[1].staleness, distribution),
-    value("dropped", lambda of: of[1].num_dropped or None, str),
+    Column("computing", lambda one: percents([rank.compute for rank in one.ranks])),
+    Column("exchanging", lambda one: percents([rank.exchange for rank in one.ranks])),
+    Column("waiting", lambda one: percents([rank.wait for rank in one.ranks])),
+    value("staleness", lambda one: one.mean_staleness, lambda mean: f"{mean:.2f}"),
+    value("of gradients", lambda one: one.staleness, distribution),
+    value("dropped", lambda one: one.num_dropped or None, str),
 )
 
 
@@ -378,15 +377,14 @@ def stages(rows: Sequence[Row]) -> list[StageOfRow]:
 
 WEIGHTS = Table(
     "Weights of earlier steps",
-    (
-        *PLACE,
-        Column[StageOfRow]("stage", lambda of: str(of[1].stage)),
-        Column[StageOfRow]("steps old", lambda of: str(of[1].staleness)),
-        Column[StageOfRow]("law", lambda of: str(of[1].staleness_law)),
-        Column[StageOfRow]("versions", lambda of: str(of[1].weight_versions)),
-        Column[StageOfRow]("law", lambda of: str(of[1].weight_versions_law)),
-        Column[StageOfRow]("old weights", lambda of: bytes_or_zero(of[1].stash_bytes)),
-        Column[StageOfRow]("law", lambda of: bytes_or_zero(of[1].stash_law_bytes)),
+    placed(
+        Column[StageFigures]("stage", lambda one: str(one.stage)),
+        Column[StageFigures]("steps old", lambda one: str(one.staleness)),
+        Column[StageFigures]("law", lambda one: str(one.staleness_law)),
+        Column[StageFigures]("versions", lambda one: str(one.weight_versions)),
+        Column[StageFigures]("law", lambda one: str(one.weight_versions_law)),
+        Column[StageFigures]("old weights", lambda one: bytes_or_zero(one.stash_bytes)),
+        Column[StageFigures]("law", lambda one: bytes_or_zero(one.stash_law_bytes)),
     ),
     stages,
     remark="what stages keep that are never flushed",

@@ -12,7 +12,7 @@ from scalebench.records.rows.recovery import (
     SaveFigures,
 )
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import FOLDED, PLACE, Column, Table, pages, value, without
+from scalebench.report.tables.layout import FOLDED, Column, Table, pages, placed, value, without
 from scalebench.report.words import wording
 from scalebench.report.words.wording import seconds
 from scalebench.spec.recovery import BADPUT
@@ -117,37 +117,35 @@ Loaded = tuple[Row, RestoreFigures]
 Failed = tuple[Row, FailureFigures]
 
 
-def _goes_on(of: Loaded) -> str:
-    one = of[1]
+def _goes_on(one: RestoreFigures) -> str:
     if one.continues_equal is None:
         return wording.DASH
     return "equal" if one.continues_equal else "differs"
 
 
-SAVE_COLUMNS: tuple[Column[Saved], ...] = (
-    *PLACE,
-    Column("method", lambda of: wording.plain(of[1].method, 32), numeric=False),
-    Column("blocks", lambda of: seconds(of[1].stall_s)),
-    Column("on disk", lambda of: seconds(of[1].durable_s)),
-    value("slower", lambda of: of[1].slower_s, seconds),
-    Column("cost", lambda of: seconds(of[1].cost_s)),
-    Column("size", lambda of: units.bytes_(of[1].bytes)),
-    Column("rate", lambda of: f"{units.bytes_(of[1].bandwidth_byte_per_s.value)}/s"),
-    value("memory\non top", lambda of: of[1].extra_host_bytes, units.bytes_),
+SAVE_COLUMNS: tuple[Column[Saved], ...] = placed(
+    Column("method", lambda one: wording.plain(one.method, 32), numeric=False),
+    Column("blocks", lambda one: seconds(one.stall_s)),
+    Column("on disk", lambda one: seconds(one.durable_s)),
+    value("slower", lambda one: one.slower_s, seconds),
+    Column("cost", lambda one: seconds(one.cost_s)),
+    Column("size", lambda one: units.bytes_(one.bytes)),
+    Column("rate", lambda one: f"{units.bytes_(one.bandwidth_byte_per_s.value)}/s"),
+    value("memory\non top", lambda one: one.extra_host_bytes, units.bytes_),
 )
-RESTORE_COLUMNS: tuple[Column[Loaded], ...] = (
-    *PLACE,
-    Column("method", lambda of: wording.plain(of[1].method, 32), numeric=False),
-    Column("saved\nat N", lambda of: str(of[1].saved_world_size)),
-    Column("load", lambda of: units.seconds(of[1].load_s)),
-    Column("first step", lambda of: units.seconds(of[1].first_step_s)),
-    Column("tensors\nequal", lambda of: str(of[1].num_tensors)),
+RESTORE_COLUMNS: tuple[Column[Loaded], ...] = placed(
+    Column("method", lambda one: wording.plain(one.method, 32), numeric=False),
+    Column("saved\nat N", lambda one: str(one.saved_world_size)),
+    Column("load", lambda one: units.seconds(one.load_s)),
+    Column("first step", lambda one: units.seconds(one.first_step_s)),
+    Column("tensors\nequal", lambda one: str(one.num_tensors)),
     Column("goes on", _goes_on, numeric=False),
 )
 
 
-def _phase(name: str) -> Callable[[Failed], str]:
-    return lambda of: seconds_or_none(of[1].phases_s.get(name))
+def phase(name: str) -> Callable[[FailureFigures], str]:
+    """Return what writes how long a phase of a failure took."""
+    return lambda one: seconds_or_none(one.phases_s.get(name))
 
 
 def seconds_or_none(estimate: Estimate | None) -> str:
@@ -155,12 +153,14 @@ def seconds_or_none(estimate: Estimate | None) -> str:
     return wording.DASH if estimate is None else units.seconds(estimate.value)
 
 
-FAILURE_COLUMNS: tuple[Column[Failed], ...] = (
-    *PLACE,
-    Column("failure", lambda of: wording.plain(of[1].kind, 32), numeric=False),
-    Column("restarted by", lambda of: wording.plain(of[1].restarted_by, 32), numeric=False),
+FAILURE: tuple[Column[FailureFigures], ...] = (
+    Column("failure", lambda one: wording.plain(one.kind, 32), numeric=False),
+    Column("restarted by", lambda one: wording.plain(one.restarted_by, 32), numeric=False),
+)
+FAILURE_COLUMNS: tuple[Column[Failed], ...] = placed(
+    *FAILURE,
     *(
-        Column(header, _phase(name))
+        Column(header, phase(name))
         for name, header in (
             ("notice", "noticed"),
             ("stop", "stopped"),
@@ -172,8 +172,8 @@ FAILURE_COLUMNS: tuple[Column[Failed], ...] = (
             ("catch_up", "caught\nup"),
         )
     ),
-    Column("total", lambda of: seconds(of[1].total_s)),
-    Column("lost\nsteps", lambda of: f"{of[1].lost_steps:.3g}"),
+    Column("total", lambda one: seconds(one.total_s)),
+    Column("lost\nsteps", lambda one: f"{one.lost_steps:.3g}"),
 )
 
 
@@ -226,16 +226,14 @@ def _throughput(part: ElasticStretchFigures) -> str:
     return wording.DASH if part.throughput is None else units.count(part.throughput)
 
 
-def _lost(name: str) -> Callable[[Failed], str]:
-    return lambda of: seconds_or_none(of[1].badput_s.get(name))
+def _lost(name: str) -> Callable[[FailureFigures], str]:
+    return lambda one: seconds_or_none(one.badput_s.get(name))
 
 
-LOST_COLUMNS: tuple[Column[Failed], ...] = (
-    *PLACE,
-    Column("failure", lambda of: wording.plain(of[1].kind, 32), numeric=False),
-    Column("restarted by", lambda of: wording.plain(of[1].restarted_by, 32), numeric=False),
+LOST_COLUMNS: tuple[Column[Failed], ...] = placed(
+    *FAILURE,
     *(Column(name.replace("_", "\n"), _lost(name)) for name in BADPUT),
-    Column("total", lambda of: seconds(of[1].total_s)),
+    Column("total", lambda one: seconds(one.total_s)),
 )
 IN_MEMORY = dict.fromkeys(("tmpfs", "ramfs"), " (memory: gone when the machine stops)")
 """What is added to the name of a file system whose ``fsync`` keeps nothing."""
