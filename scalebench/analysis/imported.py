@@ -118,14 +118,6 @@ class _Size:
         return estimate_of_log(math.log(values[0]), t_half_width(variance), 1)
 
 
-def _rate_of(log: ImportedLog, mean: MeanStep | None, per: Work) -> float | None:
-    """Return samples or tokens per second of a log: by its mean step, or as it prints them."""
-    work = log.global_batch if per == "sample" else (log.global_batch or 0) * (log.seq or 0)
-    if mean is not None and work:
-        return work / mean.seconds
-    return log.samples_per_s if per == "sample" else log.tokens_per_s
-
-
 def _mean_of(log: ImportedLog) -> MeanStep | None:
     """Return the mean step of a log; of a total its variance is not known, and stands as 0."""
     if not log.step_s:

@@ -7,24 +7,14 @@ from pydantic import Field, model_validator
 from scalebench.spec.base import Spec
 
 SaveMethod = Literal["full", "sharded", "async", "async-pinned"]
-
-SAVE_METHODS: dict[SaveMethod, str] = {
-    "full": "rank 0 gathers everything and calls torch.save",
-    "sharded": "torch.distributed.checkpoint: each rank writes its part",
-    "async": "the same in the background, after a copy to host memory",
-    "async-pinned": "the same, and the copy goes to page-locked memory (CUDA only)",
-}
-
+"""Rank 0 gathers everything and calls ``torch.save``; with ``torch.distributed.checkpoint`` each
+rank writes its part; the same in the background, after a copy to host memory; and to page-locked
+memory (CUDA only)."""
 
 FaultKind = Literal["kill", "raise", "hang", "link"]
+"""SIGKILL, as when the memory runs out; an exception in the training loop; SIGSTOP (needs 2 ranks);
+the link of the rank's virtual host is down (needs 2 hosts)."""
 Restarter = Literal["scalebench", "torchrun"]
-
-FAULT_KINDS: dict[FaultKind, str] = {
-    "kill": "SIGKILL, as when the memory runs out",
-    "raise": "an exception in the training loop",
-    "hang": "SIGSTOP: the rank is there and does nothing; needs 2 ranks or more",
-    "link": "the link of the rank's virtual host is down; needs 2 hosts or more",
-}
 
 PHASES = ("notice", "stop", "start", "rendezvous", "build", "load", "first_step", "catch_up")
 """What lies between a failure and the step that was lost, in order."""

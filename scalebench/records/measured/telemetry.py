@@ -167,12 +167,6 @@ class HostLoad(Record):
             return None
         return max(0.0, self.busy_cpu_s - self.job_cpu_s) / self.wall_s
 
-    @property
-    def foreign_fraction(self) -> float | None:
-        """Share of the processors' time that other processes took."""
-        cores = self.foreign_cores
-        return None if cores is None or self.num_processors is None else cores / self.num_processors
-
 
 class NodeTrack(Record):
     """One machine over one launch.

@@ -50,7 +50,7 @@ def test_what_cannot_be_read_is_null_with_a_reason(tmp_path):
     assert [getattr(load, name) for name in known] == [None] * 5
     assert set(known) <= set(load.unavailable)
     assert "FileNotFoundError" in load.unavailable["busy_cpu_s"]
-    assert (load.foreign_cores, load.steal_fraction, load.foreign_fraction) == (None, None, None)
+    assert (load.foreign_cores, load.steal_fraction) == (None, None)
 
 
 def test_a_machine_that_counts_nothing_is_not_taken_for_an_idle_one(tmp_path):
