@@ -43,10 +43,8 @@ class Hierarchy:
 def find_hierarchy(mounts: str, memberships: str, controller: str = "cpu") -> Hierarchy | None:
     """Return where a controller is; None: nowhere.
 
-    Args:
-        mounts: Text of ``/proc/self/mounts``.
-        memberships: Text of ``/proc/self/cgroup``.
-        controller: Of version 1; version 2 has one hierarchy for all.
+    ``mounts`` and ``memberships``: texts of ``/proc/self/mounts`` and ``/proc/self/cgroup``.
+    Version 2 has one hierarchy for every controller.
     """
     groups = dict(_memberships(memberships))
     unified: Path | None = None

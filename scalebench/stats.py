@@ -116,10 +116,7 @@ def estimate_over_launches(values: Sequence[float]) -> Estimate:
 def estimate_of_log(center: float, half_width: float, n: int) -> Estimate:
     """Return what the mean and the half width of an interval of logarithms say.
 
-    Args:
-        center: At most `LARGEST_LOG`.
-        half_width: An interval that ends beyond what a float holds is none.
-        n: Launches behind it.
+    ``center`` is at most `LARGEST_LOG`. An interval that ends beyond what a float holds is none.
     """
     if center + half_width > LARGEST_LOG:
         return Estimate(value=math.exp(center), n=n)

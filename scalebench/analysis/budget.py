@@ -118,10 +118,8 @@ LARGEST_DRIFT = 0.25
 def losses(parts: StepParts, baseline: StepParts, batch_part: float) -> dict[str, float]:
     """Return what each part adds to the ideal step, seconds.
 
-    Args:
-        parts: Of a clean step.
-        baseline: Of a clean step of the plain baseline.
-        batch_part: A rank's part of the baseline's batch.
+    ``parts`` and ``baseline`` are of clean steps; ``batch_part`` is a rank's part of the baseline's
+    batch.
     """
     ideal = {part: batch_part * baseline[part.activity] for part in MEASURED if part.beyond}
     return {part.field: parts[part.activity] - ideal.get(part, 0.0) for part in MEASURED}
@@ -137,14 +135,9 @@ def closed_budget(
 ) -> Budget:
     """Return the budget whose residual closes the sum; see `Budget` for the arguments.
 
-    Args:
-        ideal_s: The ideal step.
-        measured_s: The headline's step.
-        rank: Whose parts these are.
-        parts: Field of a part → estimate over the launches. Where transfer and wait
-            could not be separated, all of both is called exposed transfer, and there is no wait.
-        not_apart: Why they could not.
-        drift: Of the launch in which it is largest.
+    ``parts``: field of a part → estimate over the launches. Where ``not_apart`` says why transfer
+    and wait could not be separated, all of both is exposed transfer, and there is no wait.
+    ``drift`` is that of the launch in which it is largest.
     """
     known = {name: part.value for name, part in parts.items()}
     residual_s = measured_s - ideal_s - sum(known.values())
@@ -181,14 +174,9 @@ def loss_budget(
     intervals come from each round's own steps: launches differ in those as well. Rounds that were
     traced while the machine was busy with something else are left out, if most were not.
 
-    Args:
-        rounds: The row's and the baseline's launch of every round in which both were traced.
-        rank: Whose parts.
-        step_s: Clean steps of the row and of the baseline: the headline's numbers, seconds.
-        batch_part: A rank's part of the baseline's batch.
-        not_apart: Why transfer and wait cannot be separated in one of the row's launches.
-        over: Ranks whose mean is taken instead of ``rank`` alone, where they do different work:
-            only together do they have the baseline's. Empty: all do the same.
+    ``rounds`` has the row's and the baseline's launch of every round in which both were traced;
+    ``step_s`` has the clean steps of both, seconds. ``over``: ranks whose mean is taken instead of
+    ``rank`` alone, where they do different work: only together do they have the baseline's.
     """
     apart = not_apart is None
     copies_known = all(launch.knows_copies for pair in rounds for launch in pair)
@@ -223,11 +211,8 @@ def losses_by_axis(
 ) -> list[AxisLoss] | None:
     """Divide exposed transfer and wait of a budget among the dimensions of the mesh.
 
-    Args:
-        rounds: Those that the budget rests on.
-        rank: Whose parts it has.
-        budget: Of these rounds; its parts are what the result sums to.
-        apart: Whether transfer and wait are separated; if not, all of it is transfer.
+    ``rounds`` are those that the budget rests on. Unless transfer and wait are ``apart``, all of it
+    is transfer.
 
     Returns:
         The dimensions in the order in which the traces have them; None: no operation has one.

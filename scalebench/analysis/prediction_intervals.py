@@ -86,10 +86,7 @@ def half_width(
     rows (as many degrees of freedom as rows: predictions are not centred on them), and of what
     ``known`` has in excess of theirs, where that is not chance.
 
-    Args:
-        known: What launches and link say about this prediction.
-        compared: Other rows of the run, not this one.
-        doublings: The model's own error is counted so many times.
+    ``compared`` are other rows of the run. The model's own error is counted ``doublings`` times.
 
     Returns:
         None: no other row tells how far the model may be off.

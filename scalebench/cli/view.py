@@ -173,10 +173,7 @@ def show_reference(run: str | None, file: Path, as_json: bool) -> None:
 def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> None:
     """Print what the ranks of a pipeline do when, all stages alike; or as JSON.
 
-    Args:
-        name: Of the schedule.
-        size: Its ``ranks``, ``microbatches`` and ``chunks``, as far as they are given.
-        as_json: Print JSON.
+    ``size``: ``ranks``, ``microbatches`` and ``chunks``, as far as they are given.
 
     Raises:
         UsageError: There is no such schedule, or torch refuses these numbers.

@@ -137,10 +137,8 @@ def machine_name(environment: Mapping[str, Any]) -> str:
 def accept(run: Results, machine: str | None = None, add: bool = False) -> list[Path]:
     """Make a run the baseline of its machine, a file for each suite; return the files.
 
-    Args:
-        run: What was measured.
-        machine: Name of the folder; None: by the hardware.
-        add: Keep the accepted runs and add this one, instead of replacing them.
+    ``machine``: name of the folder; None: by the hardware. ``add`` keeps the runs that were
+    accepted before.
 
     Raises:
         UsageError: The run is not whole: a baseline with holes would let regressions through. Or

@@ -133,10 +133,7 @@ def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> floa
     exact p-value of ``scipy.stats.mannwhitneyu`` takes them for none, and its import alone takes
     longer than a gate. Steps are no unit: they are autocorrelated.
 
-    Args:
-        base: One value per launch.
-        new: Likewise.
-        sign: 1: the new ones are larger, -1: smaller.
+    One value per launch. ``sign``: 1: the new ones are larger, -1: smaller.
 
     Returns:
         None where it could not reach 5 % at all, or the launches are too many to count out (then
@@ -162,10 +159,7 @@ def min_detectable(change: Change, floor: float, hosts: float = 0.0) -> float | 
 
     The interval then excludes ``hosts``, and reaches beyond the floor. Noncentral t.
 
-    Args:
-        change: With the noise of this comparison.
-        floor: As a difference, positive.
-        hosts: By how much another host alone may change it.
+    ``floor`` is a difference, positive; ``hosts``: by how much another host alone may change it.
     """
     if change.error is None:
         return None
@@ -196,13 +190,7 @@ def further_launches(
     Decided is: the interval wholly worse than the floor, or wholly better. The point and the
     variance are taken as they are.
 
-    Args:
-        base: The baseline.
-        new: The new run.
-        floor: As a difference in the direction of what is worse, positive.
-        worse: 1: up, -1: down.
-        confidence: Of the interval.
-        jobs: Launches are whole jobs.
+    ``floor`` is a positive difference in the direction of what is worse: up for 1, down for -1.
 
     Returns:
         None: no number up to 1000 would, or nothing is known of the noise.

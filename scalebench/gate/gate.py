@@ -58,13 +58,9 @@ def compare(
 ) -> GateResult:
     """Hold a run against its baseline.
 
-    Args:
-        base: The baseline.
-        new: The new run.
-        settings: Floors, and what decides.
-        allowed: Names of properties that may differ.
-        rounds: Whether the launches of both took turns on one machine.
-        error_budget: Of the errors that the promise leaves room for, what this analysis may make.
+    ``allowed``: names of properties that may differ. ``rounds``: the launches of both took turns on
+    one machine. ``error_budget``: of the errors that the promise leaves room for, what this
+    analysis may make.
 
     Raises:
         UsageError: One of ``allowed`` is no property.

@@ -94,13 +94,9 @@ def observe(
 ) -> Observation | None:
     """Return what a row says of a metric; None: nothing.
 
-    Args:
-        row: Of one run.
-        metric: Any but a count and the times of checkpoints and restarts.
-        others: All rows of the run: efficiency rests on a second one.
-        series: What step times are taken from, so that runs of two versions can be compared; None:
-            what the row's own are.
-        by_launch: Whether peak memory is that of the launches (`have_peaks`), not of the row.
+    ``others``: all rows of the run, as efficiency rests on a second one. ``series``: what step
+    times are taken from, so that runs of two versions can be compared; None: the row's own.
+    ``by_launch``: peak memory is that of the launches (`have_peaks`).
     """
     if metric.name == "predicted_bubble_ratio":
         return Observation(row.pipeline.bubble_equal_stages) if row.pipeline else None

@@ -144,10 +144,8 @@ def change_over_runs(
     stay R − 1: Satterthwaite's, which weigh the terms by their estimates, let the launches' many
     degrees vouch for a ``B`` that is small by chance (2 to 5 % false alarms with three runs).
 
-    Args:
-        change: By the launches alone.
-        runs: Of the baseline; fewer than two: nothing is known of how runs differ.
-        sides: Baseline and new run, with the variance between launches that is used.
+    ``change`` is by the launches alone. With fewer than two ``runs`` nothing is known of how runs
+    differ. ``sides`` have the variance between launches that is used.
     """
     if len(runs) < 2:
         return change

@@ -12,10 +12,7 @@ from scalebench.importing.reader import Reader
 class Follower:
     """Reads what a log has got since it was last looked at.
 
-    Args:
-        path: The log; it may not be there yet.
-        stated: What the user says of the job.
-        known: The formats to look for.
+    The log may not be there yet.
     """
 
     def __init__(self, path: Path, stated: Stated, known: list[Format]) -> None:

@@ -63,10 +63,7 @@ def import_log(path: Path, stated: Stated, known: list[Format]) -> ImportedLog:
 def job_of(log: Log, stated: Stated, any_size: bool = False) -> ImportedLog:
     """Return what a log that was read says of its job; errors as of `import_log`.
 
-    Args:
-        log: As it was read.
-        stated: What the user says of it.
-        any_size: N may stay unknown: it is 1 then, and rates are those of a GPU.
+    ``any_size``: N may stay unknown: it is 1 then, and rates are those of a GPU.
     """
     world_size = _world_size(log, stated, any_size)
     batch = _batch(log, stated, world_size)

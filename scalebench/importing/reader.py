@@ -326,10 +326,7 @@ def _lines_of(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
 def choose(text: str, known: Sequence[Format], lines: int) -> Format | None:
     """Return the first format of which a text has a line of a step with a time or a clock.
 
-    Args:
-        text: Lines.
-        known: The formats.
-        lines: So many lines a general format has to have.
+    A general format has to have so many ``lines``.
     """
     for form in known:
         if not any(word in text for word in form.words):

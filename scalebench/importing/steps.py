@@ -73,10 +73,8 @@ class Steps:
 def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     """Return the steps of a log.
 
-    Args:
-        log: As it was read.
-        batch: Samples of a step of the job; None: not known.
-        work: What a step does in the unit of the printed rate; None: not known.
+    ``batch``: samples of a step of the job. ``work``: what a step does in the unit of the printed
+    rate. None: not known.
     """
     form, columns = log.format, {n: log.records.column(n) for n in log.records.columns}
     if form.final:

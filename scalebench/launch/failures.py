@@ -39,13 +39,7 @@ def what_went_wrong(
 ) -> Failure | None:
     """Return the first failure of a launch that is over, or None: it succeeded.
 
-    Args:
-        job: What was launched.
-        ranks: Its processes, which have ended.
-        in_time: Whether they did so before their time was over.
-        records: What they left.
-        logs: Rank → its log.
-        positions: Rank → the collectives that it had called when its time was over, as it told.
+    ``positions``: rank → the collectives that it had called when its time was over, as it told.
     """
     records = [record for record in records if not _came_of_the_end(record, ranks)]
     essential = [record for record in records if record.rank not in ranks.dispensable]

@@ -148,12 +148,8 @@ class LocalLauncher(Launcher):
     ) -> "_Done[R]":
         """Have the zygote fork a process for each seat, and wait for their end.
 
-        Args:
-            name: What the worker calls the job.
-            job: What is launched.
-            parts: The jobs in it: their ranks have to find one another.
-            seats: Of each process, its rank and its log.
-            kind: What each leaves.
+        Ranks of all ``parts`` have to find one another. ``seats``: of each process, its rank and
+        its log.
 
         Raises:
             EnvironmentUnfit: Ranks cannot connect here; virtual hosts have own interfaces.

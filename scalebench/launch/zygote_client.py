@@ -31,12 +31,8 @@ MARK = "_SCALEBENCH_RANKS_OF"
 class ZygoteClient:
     """Starts the zygote at once and waits for it only when it is first needed.
 
-    Args:
-        log: File for what the zygote itself prints.
-        environment: Added to its environment, and so to every rank's.
-        worker: The program that is started; the socket and this process's number are its first
-            arguments.
-        arguments: Its other ones.
+    ``environment`` is added to the zygote's, and so to every rank's. The first arguments of
+    ``worker`` are the socket and this process's number; ``arguments`` follow.
     """
 
     def __init__(

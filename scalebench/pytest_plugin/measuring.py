@@ -45,10 +45,8 @@ class Measurements:
     def measure(self, suite: Suite, sizes: Sizes | None, request: dict[str, Any]) -> Run:
         """Return the run that answers a question; it is made when it is first asked for.
 
-        Args:
-            suite: With the cases that are asked for.
-            sizes: Numbers of ranks; None: 1, 2, 4, … up to the devices.
-            request: Fields of `scalebench.session.plan.Request`.
+        ``sizes`` None: 1, 2, 4, … up to the devices. ``request``: fields of
+        `scalebench.session.plan.Request`.
         """
         if self._replayed is not None:
             return self._stored(Path(self._replayed))

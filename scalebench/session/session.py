@@ -54,12 +54,7 @@ def search_largest_batches(
 ) -> Plan:
     """Return the plan with each row's batch as large as fits.
 
-    Args:
-        launcher: Starts the ranks of a probe.
-        plan: Under weak scaling.
-        limit_bytes: Of a rank's peak; None: what the device has.
-        paths: Where the probes' logs go.
-        progress: Hears of each probe.
+    The plan is under weak scaling. ``limit_bytes``: of a rank's peak; None: what the device has.
     """
 
     def fits(probe: Cell) -> bool:
@@ -83,10 +78,8 @@ class Interrupted(Exception):
 class Session:
     """Holds the launcher for as long as there are cells to launch, and closes it then.
 
-    Args:
-        progress: Hears how it goes.
-        launcher: Starts the ranks; None: processes on this machine.
-        requests: Asks for further rounds of a new run; None: the run knows how many there are.
+    ``launcher`` None: processes on this machine. ``requests`` asks for further rounds of a new run;
+    None: the run knows how many there are.
     """
 
     def __init__(
@@ -183,12 +176,9 @@ class Session:
     ) -> Run:
         """Go on with a run: launch the cells that are missing or went wrong.
 
-        Args:
-            root: The run's folder.
-            allow_busy: Use GPUs on which another run measures.
-            changed_script: Go on although the user's script or workload has changed.
-            checkpoint_dir: Where checkpoints go, if the run's directory is not known any more.
-            script: The user's own script, as it was given again; None: it was not.
+        ``allow_busy``: use GPUs on which another run measures. ``changed_script``: go on although
+        the user's script or workload has changed. ``checkpoint_dir``: where checkpoints go, if the
+        run's directory is not known any more. ``script``: as it was given again.
 
         Raises:
             UsageError: The folder holds what is not the run's, or the user's script has changed.

@@ -68,11 +68,8 @@ def partition(
 ) -> Partition:
     """Give every moment of a rank's traced steps to one part.
 
-    Args:
-        trace: Of the rank.
-        chosen: Indices of the steps that count.
-        waiting: When it waited for others inside operations; see `matching`. None: never.
-        gap_ns: Gaps in the computation of at most this length are computation, too.
+    ``waiting``: when it waited for others inside operations; see `matching`. None: never. Gaps in
+    the computation of at most ``gap_ns`` are computation, too.
     """
     steps = union(intervals([trace.steps[i] for i in chosen]))
     counted = frozenset(chosen)

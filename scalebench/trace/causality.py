@@ -116,10 +116,8 @@ def ends_apart(
 
     An all-reduce by NCCL ends everywhere at nearly the same time.
 
-    Args:
-        traces: Rank → its trace.
-        clocks: Rank → how its clock stands against rank 0's.
-        clock_bound_s: How far two clocks may differ beyond that.
+    ``clocks``: rank → how its clock stands against rank 0's. ``clock_bound_s``: how far two clocks
+    may differ beyond that.
     """
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks) for rank, t in traces.items()}
     num = num_apart = 0

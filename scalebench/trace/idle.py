@@ -115,12 +115,9 @@ def _gaps(
     Kernels that overlap on a stream, or seem to by rounding, make a length below 0: so
     HolisticTraceAnalysis sums them.
 
-    Args:
-        events: Of one GPU.
-        kernels: By their start.
-        launched_ns: When the host launched each.
-        ends: Those of all that ran on the GPU, rising.
-        begins: When the gap after each kernel begins.
+    ``kernels`` are by their start, of one GPU. ``launched_ns``: when the host launched each.
+    ``ends``: those of all that ran on the GPU, rising. ``begins``: when the gap after each kernel
+    begins.
     """
     begins = begins[:-1]
     starts = events.start_ns[kernels][1:]

@@ -49,10 +49,9 @@ def waits_of(
 ) -> JobWaits:
     """Tell transfer and wait apart, if the traces of all ranks of each group are there.
 
-    Args:
-        timelines: Rank → what it did; of it, the operations and the extent are looked at.
-        exposed: Rank → tidy set of the communication that no computation hides, on its clock.
-        world_size: Ranks of the job, where a trace does not tell.
+    Of ``timelines``, operations and extent are looked at. ``exposed``: rank → tidy set of the
+    communication that no computation hides, on its clock. ``world_size``: where a trace does not
+    tell.
     """
     if len(timelines) < 2:
         return _unknown("the trace of one rank does not show when the others arrived")

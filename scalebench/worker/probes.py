@@ -143,12 +143,8 @@ def timed_on_device(
     operation faster than Python asks for it. So the stream sleeps until all of them are in its
     queue, and then the ranks meet on the device: no event sees the host, or a rank that came late.
 
-    Args:
-        first: Warms up; its result can be checked.
-        again: The one that is timed. Its result is that of ``count`` in a row.
-        count: How often.
-        context: This rank.
-        ranks: Those that take part; None: all.
+    The result of ``first`` can be checked; that of ``again`` is that of ``count`` in a row.
+    ``ranks``: those that take part; None: all.
     """
     gate = torch.zeros(1, device=context.device)
     context.barrier()

@@ -108,10 +108,8 @@ class PartlyBusy:
     does, and is stopped for it; the rest is waiting that no share makes longer. What is sent has
     just been computed: so in each turn waiting comes first.
 
-    Args:
-        piece: What the processor is busy with.
-        busy: Processor seconds of a second of computation.
-        share: Of a processor that the rank has: the computing of a turn takes so much longer.
+    ``busy``: processor seconds of a second of computation. ``share``: of a processor that the rank
+    has: the computing of a turn takes so much longer.
 
     Attributes:
         waiting: Seconds of waiting in a second of computation.

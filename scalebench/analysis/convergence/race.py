@@ -101,13 +101,7 @@ def figures_of(
 ) -> RaceFigures:
     """Return what came of a row's race.
 
-    Args:
-        row: All of it that is known already.
-        race: What was asked.
-        target: The loss.
-        curves: Of its launches.
-        base: The launches that it is compared with.
-        equal_s: Seconds of training at which losses are compared.
+    ``equal_s``: seconds of training at which losses are compared.
     """
     arrivals = {seed: arrival(points, target.loss) for seed, points in curves.items()}
     theirs = {seed: arrival(points, target.loss) for seed, points in _curves(base).items()}

@@ -34,12 +34,7 @@ def project_logs(
 ) -> Projection:
     """Project a run that was read from logs.
 
-    Args:
-        run: Whose logs.
-        summary: Of the run.
-        world_sizes: Numbers of ranks.
-        links: Whose all-reduce grows as what a step loses; None: the same with each doubling.
-        links_note: Where they are from.
+    ``links``: whose all-reduce grows as what a step loses; None: the same with each doubling.
 
     Raises:
         NothingToProject: The logs do not support it; the text says why.

@@ -117,11 +117,7 @@ class AtOneRank:
     ) -> PredictedStep:
         """Predict a cell.
 
-        Args:
-            cell: At any number of ranks.
-            link: What operations take.
-            what_if: What is changed.
-            shard_s: The computation of a rank's shard, where it was measured, seconds.
+        ``shard_s``: the computation of a rank's shard, where it was measured, seconds.
 
         Raises:
             NoFit: Nothing tells what an operation takes.

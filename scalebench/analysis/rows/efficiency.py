@@ -73,10 +73,7 @@ class Ratios:
     def step_ratio(self, row: Launches, base: Launches, comparisons: int) -> Estimate | None:
         """Estimate a row's step over another's; None: there is no round in which both succeeded.
 
-        Args:
-            row: The one above.
-            base: The one below, of the same suite.
-            comparisons: How many such intervals are to hold together (Bonferroni).
+        ``comparisons``: how many such intervals are to hold together (Bonferroni).
         """
         confidence = 1 - (1 - self.confidence) / comparisons
         return self._steps(row, base, 1, confidence)

@@ -24,11 +24,8 @@ def efficiencies(
 ) -> dict[str, float]:
     """Return POP's efficiencies, those that are known.
 
-    Args:
-        useful_s: Useful time of every rank, seconds.
-        runtime_s: Of the job.
-        ideal_s: The same on an ideal network; None: not known.
-        reference_s: Useful time of all ranks of the reference, for the same work.
+    All in seconds. ``ideal_s``: the runtime on an ideal network. ``reference_s``: useful time of
+    all ranks of the reference, for the same work.
     """
     mean, longest = float(np.mean(useful_s)), max(useful_s)
     found = {

@@ -80,14 +80,8 @@ def predict_row(
 ) -> Fields:
     """Predict a row from the strategy at N=1, or a script's base, and the calibrated link.
 
-    Args:
-        of_row: Its launches, to compare single operations with.
-        base: The launches that it is predicted from; see `prediction_base`.
-        link: Or why none was calibrated.
-        measured_s: Its step; None: there is none to compare the prediction with.
-        contention: How much longer a plain step takes where so many ranks compute at once; None:
-            not measured, and then the prediction has none.
-        slowdowns: The same of each rank; see `slowest_rank`.
+    ``contention``: how much longer a plain step takes where so many ranks compute at once; None:
+    not measured, and then the prediction has none. ``slowdowns``: the same of each rank.
     """
     cell = of_row.cell
     try:

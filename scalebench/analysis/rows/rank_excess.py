@@ -77,10 +77,7 @@ def _work_differs(row: Launches) -> bool:
 def excesses(part: RankPart, launches: Sequence[Floats], step_s: float) -> list[RankExcess]:
     """Return the ranks that certainly take longer for a part in every launch.
 
-    Args:
-        part: Which.
-        launches: Of each launch the seconds by rank and step.
-        step_s: The headline's step.
+    ``launches``: of each launch the seconds by rank and step.
     """
     found = []
     blocks = [np.array([_blocks(of_rank) for of_rank in seconds]) for seconds in launches]

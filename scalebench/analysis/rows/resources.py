@@ -107,12 +107,9 @@ def predicted_peak(
 ) -> int:
     """Predict the peak; also of a row that ran out of memory, from another one's model.
 
-    Args:
-        cell: Of one of the row's launches.
-        sized: A launch that knows the model's size: the row's, where one succeeded.
-        alone: Inspecting launches of one rank, whose activations predictions start from: the
-            plain baseline's, then the strategy's own.
-        shards: Launches of one rank's shard alone.
+    ``sized`` knows the model's size: it is a launch of the row, where one succeeded. ``alone``:
+    inspecting launches of one rank, whose activations predictions start from: the plain baseline's,
+    then the strategy's own.
 
     Raises:
         Unavailable: It is not predictable; the text says why.

@@ -200,11 +200,8 @@ class RoundNoise:
         Where the variance of either is not known, or known with fewer degrees of freedom than the
         rounds have, the interval is Student's t of the logarithms of the rounds' own ratios.
 
-        Args:
-            row: One of ``rows``.
-            base: Another of them, or the same.
-            factor: How much more work the row's step does.
-            confidence: Of the interval. See `interim.CONFIDENCE_OF_LOOKS`.
+        ``factor``: how much more work the row's step does. ``confidence``: see
+        `interim.CONFIDENCE_OF_LOOKS`.
 
         Returns:
             None when there is no such round, or the ratio is more than a float holds.

@@ -48,11 +48,8 @@ def clean_parts(
 ) -> StepParts:
     """Return what a rank's clean step was made of.
 
-    Args:
-        launch: Tells the proportions, what tracing added, and the device.
-        rank: Whose.
-        step_s: The clean step of the headline, seconds.
-        apart: Whether transfer and wait are separated; if not, all of it is transfer.
+    ``launch`` tells the proportions, what tracing added, and the device; ``step_s`` is the clean
+    step of the headline, seconds. Unless transfer and wait are ``apart``, all of it is transfer.
     """
     traced = dict(launch.breakdowns[rank].parts)
     if not apart:

@@ -83,10 +83,7 @@ class BridgeClient(ZygoteClient):
     def collect(self, kind: str, ranks: Sequence[int], limit_s: float) -> dict[int, Any]:
         """Wait until processes have reported something; return it by process.
 
-        Args:
-            kind: Key of the messages that are waited for; others are dropped.
-            ranks: Who is to tell.
-            limit_s: How long to wait.
+        Messages of another ``kind`` are dropped.
         """
         told: dict[int, Any] = {}
         deadline = time.monotonic() + limit_s

@@ -174,11 +174,7 @@ class ExternalLauncher(Launcher):
     ) -> Ranks:
         """Have processes start a rank each, numbered from 0 in their order.
 
-        Args:
-            processes: Who starts one.
-            request: What they are told, all alike.
-            limit_s: How long the ranks have.
-            places: Process → what it alone is told.
+        All are told ``request``; ``places``: process → what it alone is told.
 
         Raises:
             EnvironmentUnfit: One of them is no longer there.

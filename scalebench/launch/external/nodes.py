@@ -38,10 +38,7 @@ def world_of(
     A machine's cores, and GPUs, are those that any of its processes may use: launchers that bind
     ranks give each some of them.
 
-    Args:
-        launcher: Who started it.
-        registrations: Process → what it reports about itself.
-        surveys: Process → what torch says there; None: not asked, and GPUs do not matter.
+    ``surveys``: process → what torch says there; None: not asked, and GPUs do not matter.
     """
     nodes: dict[str, list[int]] = {}
     for rank in sorted(registrations):

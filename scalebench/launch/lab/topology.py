@@ -65,11 +65,8 @@ def switch_commands(
 ) -> Commands:
     """Return what makes the switch, and one end of each host's link.
 
-    Args:
-        hosts: What is asked for.
-        num_hosts: How many there are to be.
-        namespaces: Of the hosts, as files.
-        quiet: Give no interface an IPv6 address of its own (where the kernel has IPv6).
+    ``namespaces``: those of the hosts, as files. ``quiet``: no interface gets an IPv6 address
+    (where the kernel has IPv6).
     """
     commands = Commands(ip=["link set lo up"])
     racks = sorted({hosts.rack_of(host) for host in range(num_hosts)})

@@ -216,10 +216,7 @@ def open_devices(
 ) -> tuple[list[Device], Mapping[str, str]]:
     """Open devices by UUID, after ``nvmlInit``.
 
-    Args:
-        nvml: The module.
-        uuids: As CUDA tells them, with or without ``GPU-`` or ``MIG-``; None: every device.
-        family: Processes whose descendants are of this launch.
+    ``uuids`` are as CUDA tells them, with or without ``GPU-`` or ``MIG-``; None: every device.
 
     Returns:
         The devices, and UUID → reason of those that could not be opened.

@@ -28,10 +28,7 @@ Manifest = dict[str, Any]
 def indexed_job(request: JobRequest, image: str, claim: str | None) -> list[Manifest]:
     """Return the secret of the ranks, a Service to find the first pod, a Job with a pod per node.
 
-    Args:
-        request: What is to be run.
-        image: Container image with scalebench installed.
-        claim: Of a volume for the run; None: it is lost with the pod, but for its output.
+    ``claim``: of a volume for the run; None: it is lost with the pod, but for its output.
     """
     labels = {"app.kubernetes.io/name": CONTAINER, "app.kubernetes.io/instance": request.name}
     spec = _job_spec(request, image, claim, f"{request.name}-0.{request.name}")
@@ -105,10 +102,7 @@ def _job_spec(request: JobRequest, image: str, claim: str | None, first: str) ->
 def train_job(request: JobRequest, image: str, runtime: str) -> list[Manifest]:
     """Return the secret of the ranks, and a TrainJob.
 
-    Args:
-        request: What is to be run.
-        image: Container image with scalebench installed.
-        runtime: Name of a ClusterTrainingRuntime for torch.
+    ``runtime``: name of a ClusterTrainingRuntime for torch.
     """
     return [
         _secret(request),

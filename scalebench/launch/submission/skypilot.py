@@ -13,10 +13,7 @@ FIRST_NODE = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
 def task(request: JobRequest, image: str, gpu_type: str | None) -> str:
     """Return a task in JSON, which SkyPilot reads as YAML, with a secret drawn for it.
 
-    Args:
-        request: What is to be run.
-        image: Container image with scalebench installed.
-        gpu_type: As SkyPilot names it, such as H100; None: on CPUs.
+    ``gpu_type``: as SkyPilot names it, such as H100; None: on CPUs.
 
     Raises:
         UsageError: Either the GPUs of a node or their type are missing.

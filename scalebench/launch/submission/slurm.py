@@ -19,10 +19,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_.,:@+*=&|%\[\]/-]+")
 def batch_script(request: JobRequest, options: Mapping[str, str], python: str) -> str:
     """Return the script of a job in which srun starts one process of scalebench for each rank.
 
-    Args:
-        request: What is to be run.
-        options: Further options of sbatch, without their dashes.
-        python: The interpreter, as the nodes find it.
+    ``options`` of sbatch have no dashes; ``python`` is the interpreter, as the nodes find it.
 
     Raises:
         UsageError: An option's value is none.

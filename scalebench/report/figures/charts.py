@@ -227,11 +227,7 @@ def views(
 
     Of a single one there is nothing to choose; its name says what the figure is about.
 
-    Args:
-        figure: What is to be seen in views.
-        label: What is chosen.
-        names: Of the views, the one that is shown at first in front.
-        layouts: Of each view, changes of plotly's layout.
+    The first of ``names`` is shown at first; ``layouts`` are changes of plotly's layout.
     """
     if not names:
         return None

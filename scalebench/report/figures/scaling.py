@@ -178,12 +178,7 @@ def case_line(
 ) -> go.Scatter:
     """One case over N, with its intervals.
 
-    Args:
-        key: Suite and case.
-        look: How the case is drawn.
-        points: Place on the axis, the row, the estimate to draw.
-        scale: What the estimate is multiplied with for the axis.
-        unit: Written behind the number on hover.
+    ``points``: place on the axis, the row, the estimate to draw, which ``scale`` multiplies.
     """
     known = [(x, row, estimate) for x, row, estimate in points if estimate is not None]
     symbols = [look.hollow if row.oversubscribed else look.symbol for _, row, _ in known]

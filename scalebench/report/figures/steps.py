@@ -130,12 +130,8 @@ def _bar(
 ) -> go.Bar:
     """Draw bars; what a page says of each is put together there, so that it stays small.
 
-    Args:
-        kind: Of the bars.
-        found: Place, start and end in seconds, and a text of each bar.
-        head: Begins what is said of a bar, by plotly's template; its text is ``customdata[0]``.
-        color: Of all bars.
-        height: Of all bars, in lanes.
+    ``found``: place, start and end in seconds, and a text of each bar. ``head`` begins what is said
+    of a bar, by plotly's template; its text is ``customdata[0]``. Heights are in lanes.
     """
     return go.Bar(
         x=[_short(1e3 * (end - start)) for _, start, end, _ in found],

@@ -54,12 +54,8 @@ def whiskers(
 ) -> dict[str, Any]:
     """Return error bars; a missing end is the value.
 
-    Args:
-        spans: Value, low and high of each point.
-        color: Of all.
-        px: Thickness.
-        width: Of the ends.
-        scale: What they are multiplied with for the axis.
+    ``spans``: value, low and high of each point. ``px`` is the thickness, ``width`` that of the
+    ends; ``scale`` multiplies the values for the axis.
     """
     found = [(v, v if a is None else a, v if b is None else b) for v, a, b in spans]
     return {

@@ -20,10 +20,7 @@ DOUBTED = {
 def notes_on(rows: Sequence[Row], headline: Row | None, of_suite: Sequence[Row]) -> list[str]:
     """Return the notes on a case.
 
-    Args:
-        rows: Its rows, by world size.
-        headline: The one that it is judged by; None: nothing was measured.
-        of_suite: All rows of the suite.
+    ``rows`` are in the order of N. ``headline`` None: nothing was measured.
     """
     return [
         *_correctness(rows),

@@ -199,12 +199,7 @@ def render_verdict(
 ) -> str:
     """Return the verdicts as text for a terminal, the worst first.
 
-    Args:
-        result: Of the gate.
-        width: Columns of the terminal.
-        color: Whether ANSI styles are written.
-        ascii_only: Write nothing but ASCII.
-        everything: Show what is unchanged, too; otherwise it is only counted.
+    ``everything``: show what is unchanged, too; otherwise it is only counted.
     """
     screen = Screen(width, color, ascii_only)
     shown = worst_first([row for row in result.rows if everything or not is_quiet(row)])

@@ -49,12 +49,8 @@ def efficiency_chart(
 ) -> Markup | None:
     """Return the picture; None: no case has an efficiency.
 
-    Args:
-        rows: Of one suite.
-        looks: Of its cases.
-        links: ``id`` of a row → address of its view.
-        label: Text alternative.
-        before: The same of an earlier run, drawn pale.
+    ``links``: ``id`` of a row → address of its view. ``before``: rows of an earlier run, drawn
+    pale.
     """
     drawn, earlier = _rated(rows), _rated(before)
     if not drawn:

@@ -186,10 +186,7 @@ def facts(
 ) -> tuple[Fact, ...]:
     """Return what one asks of a run besides its results, a line each.
 
-    Args:
-        summary: Of the run.
-        predicted: How good the predictions are; None: there are none.
-        about: Section of the run's own view → address.
+    ``about``: section of the run's own view → address.
     """
     made = (
         _doubts(summary.rows, about.get("marks", "")),

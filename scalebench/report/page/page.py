@@ -126,10 +126,7 @@ def render_page(
 ) -> str:
     """Return the page of one or several runs.
 
-    Args:
-        summaries: Of the runs.
-        page_data: What each run's folder holds beyond its summary; None: nothing is known of it.
-        shared: It is one of a folder of pages that share their scripts.
+    ``shared``: it is one of a folder of pages that share their scripts.
     """
     looks = assign(row for summary in summaries for row in summary.rows)
     beside = [None] * len(summaries) if page_data is None else page_data

@@ -179,12 +179,7 @@ def fit(
 ) -> tuple[Column[S], ...]:
     """Return the columns as they fit a terminal.
 
-    Args:
-        columns: All of them.
-        rows: Of the table.
-        width: Of the terminal, in characters.
-        ascii_only: Whether it shows nothing but ASCII.
-        narrowing: What gives way, in this order, until the rest fits.
+    ``narrowing`` gives way in this order until the rest fits the ``width``, in characters.
     """
     shown = tuple(column for column in columns if width >= column.from_width)
     for narrow in narrowing:
@@ -245,10 +240,7 @@ def cells(columns: Iterable[Column[S]], row: S) -> tuple[str, ...]:
 class Screen:
     """What a terminal shows, put together line by line.
 
-    Args:
-        width: Columns of the terminal.
-        color: Whether ANSI styles are written.
-        ascii_only: Write nothing but ASCII, for terminals that are not UTF-8.
+    ``ascii_only`` is for terminals that are not UTF-8.
     """
 
     def __init__(self, width: int = 100, color: bool = False, ascii_only: bool = False) -> None:

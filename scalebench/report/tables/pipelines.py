@@ -92,13 +92,8 @@ MOST_RANKS_IN_FLIGHT = 16
 def render_schedule(timeline: Timeline, width: int, color: bool, ascii_only: bool) -> str:
     """Return the drawing of a dry run, and what it says of bubble and memory.
 
-    Args:
-        timeline: With times of whole units: one unit is a column, as wide as the longest name. On
-            a terminal that is too narrow each column stands for more time and only the kinds of
-            the passes are shown.
-        width: Of the terminal, in characters.
-        color: Whether it shows colours.
-        ascii_only: Whether it shows nothing but ASCII.
+    Times are of whole units: one unit is a column, as wide as the longest name. On a terminal that
+    is too narrow each column stands for more time and only the kinds of the passes are shown.
     """
     schedule = timeline.schedule
     rows = [f"rank {rank}" for rank in range(schedule.num_ranks)]

@@ -306,12 +306,7 @@ def render_dumps(
 ) -> str:
     """Return the text for a terminal.
 
-    Args:
-        examinations: By source.
-        link: Name and figures of the link to compare bandwidths with; None: none.
-        width: Of the terminal; as for `Screen`, like the next two.
-        color: Whether ANSI styles are written.
-        ascii_only: Write nothing but ASCII.
+    ``link``: name and figures of the link to compare bandwidths with.
     """
     screen = Screen(width, color, ascii_only)
     for one in examinations:

@@ -141,13 +141,8 @@ def calibrate(
 ) -> LinkProfile:
     """Measure, fit, and return the profile.
 
-    Args:
-        launcher: Starts the ranks; it is not closed here.
-        sweeps: What to measure.
-        device: Of the ranks.
-        num_devices: GPUs or cores: with more ranks than these several share one.
-        environment: Fingerprint of the machine.
-        on_progress: Called with what is being measured.
+    The launcher is not closed. With more ranks than ``num_devices``, GPUs or cores, several share
+    one.
 
     Raises:
         EnvironmentUnfit: A rank failed, or there can be no virtual hosts here.
@@ -247,10 +242,7 @@ def imported(
 ) -> LinkProfile:
     """Read logs of nccl-tests, fit their points, and return the profile.
 
-    Args:
-        files: Text or JSON as nccl-tests writes them.
-        world_size: Of logs that do not tell it.
-        operation: Likewise.
+    ``world_size`` and ``operation`` are of logs that do not tell them.
 
     Raises:
         UsageError: A file is no log of nccl-tests, and the text names it and the line; or none

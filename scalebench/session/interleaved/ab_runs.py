@@ -32,13 +32,9 @@ def abba_order(number: int) -> tuple[int, int]:
 class InterleavedRuns:
     """Two versions measured alternately, round after round, and what that came to so far.
 
-    Args:
-        versions: The baseline and the new one.
-        arguments: Of ``scalebench run``, the same for both; after ``--`` a script of the user's
-            with its own.
-        out: Folder for the runs.
-        on_progress: Called with what is about to run.
-        separate: Make each launch a separate run, with its own checks and traces.
+    ``versions`` are the baseline and the new one, ``arguments`` those of ``scalebench run``, the
+    same for both; after ``--`` a script of the user's with its own. ``separate`` makes each launch
+    a separate run, with its own checks and traces.
 
     Raises:
         UsageError: The arguments have an option that is set here.

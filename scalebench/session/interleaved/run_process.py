@@ -33,11 +33,8 @@ class Version:
 class RunProcess:
     """A run that is under way.
 
-    Args:
-        version: Whose.
-        arguments: Of its interpreter.
-        log: File for what it prints on standard error.
-        waits: Whether it is to wait for requests for further rounds.
+    ``arguments`` are its interpreter's; ``log`` takes its standard error. It ``waits`` for requests
+    for further rounds.
 
     Raises:
         UsageError: The interpreter cannot be started.

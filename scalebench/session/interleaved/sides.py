@@ -74,11 +74,7 @@ def _summary_of_run(root: Path) -> Summary:
 class Side:
     """The launches of one version so far.
 
-    Args:
-        version: Which.
-        options: Of ``scalebench run``.
-        script: The user's script, with the dashes before it; empty: there is none.
-        out: Folder for the runs.
+    ``script``: the user's, with the dashes before it; empty: there is none.
 
     Attributes:
         why_separate: Why each round is a run; None: it is not.

@@ -63,12 +63,8 @@ def until_decided(
 ) -> GateResult:
     """Measure, judge, and measure again what is open, twice as often, while there is time.
 
-    Args:
-        interleaved: What measures.
-        rounds: Before the first analysis.
-        judge: Makes the verdicts.
-        budget_s: Seconds for all rounds; none is begun that would likely end later.
-        fewest: Of ``rounds``, so many are made whatever the budget; None: all.
+    ``rounds`` come before the first analysis; ``fewest`` of them are made whatever the budget,
+    None: all. A round that would likely end after ``budget_s`` seconds does not begin.
 
     Returns:
         The last analysis's verdicts, with the earlier ones on what was decided earlier. A run that

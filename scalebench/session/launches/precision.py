@@ -21,10 +21,7 @@ from scalebench.spec import Cell
 def add_rounds(store: RunStore, run_missing: Callable[[], str], began: float) -> str:
     """Launch further rounds as the run's precision asks for; return the run's status.
 
-    Args:
-        store: Of a run whose plan is done.
-        run_missing: Launches what of the plan has no result yet; returns the status.
-        began: When the run began, on the monotonic clock, seconds.
+    ``began``: when the run began, on the monotonic clock, seconds.
     """
     spec = store.run.info.spec
     if spec.precision is None or spec.precision_budget_s is None:
@@ -46,10 +43,7 @@ def add_rounds(store: RunStore, run_missing: Callable[[], str], began: float) ->
 def reached_by(run: StoredRun, half_width: float, budget_s: float) -> PrecisionReached:
     """Return how precisely the efficiencies of a run are known.
 
-    Args:
-        run: As far as it came.
-        half_width: Wanted, as a fraction of ideal.
-        budget_s: Time for it, seconds.
+    ``half_width`` is a fraction of ideal; ``budget_s`` is the time for it, seconds.
     """
     found = list(Ratios.of(run).efficiencies())
     imprecise = [

@@ -31,10 +31,8 @@ def take_inventory(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the lists by kind; each entry has ``name``, ``about``, and ``cannot_run`` or None.
 
-    Args:
-        survey: What torch says of the machine; of suites, launchers and runs alone: anything.
-        cannot_run: Launcher → why it cannot run here; None: it can.
-        kinds: Which lists; none: all.
+    ``survey``: what torch says of the machine; of suites, launchers and runs alone: anything.
+    ``cannot_run``: launcher → why it cannot run here. No ``kinds``: all.
     """
     takes: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "suites": lambda: [_suite(name) for name in sorted(suite_files())],

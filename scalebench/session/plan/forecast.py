@@ -74,10 +74,8 @@ def forecast(
 ) -> Forecast:
     """Estimate what a plan costs.
 
-    Args:
-        plan: What would be run.
-        num_parameters: Of users' own workloads, by name.
-        script_launch_s: What a launch of the user's own script took before; None: not known.
+    ``num_parameters``: of users' own workloads, by name. ``script_launch_s``: what a launch of the
+    user's own script took before; None: not known.
     """
     cells: dict[tuple[str, str, int], list[Cell]] = {}
     for cell in plan.cells:
@@ -105,10 +103,7 @@ def usual_time(
 ) -> tuple[float | None, str]:
     """Return how long launches usually take together, seconds; or None, and what decides it.
 
-    Args:
-        cells: That are launched.
-        budget_s: After which no further one is.
-        script_launch_s: As for `forecast`.
+    No further launch begins after ``budget_s``. ``script_launch_s``: as for `forecast`.
     """
     unknown = dict.fromkeys(_depends_on(cell, script_launch_s) for cell in cells)
     depends_on = " and on ".join(filter(None, unknown))

@@ -83,10 +83,7 @@ def with_largest_batches(plan: Plan, limit_bytes: int | None, fits: Fits) -> Pla
     Rows that cannot be probed stay as they are: the run will say what is wrong with them. Where a
     GPU is full, results are compared at the planned batch: the reference has all ranks' samples.
 
-    Args:
-        plan: Under weak scaling.
-        limit_bytes: Of a rank's peak; None: what the device has.
-        fits: Launches a probe.
+    The plan is under weak scaling. ``limit_bytes``: of a rank's peak; None: what the device has.
     """
     rows = {cell.row_key: cell for cell in plan.cells if cell.purpose == "measure"}
     found: dict[tuple[str, str, int], LargestBatch] = {}

@@ -18,11 +18,7 @@ _CHUNKS = {"one": "chunk on each rank", "two": "chunks on each rank"}
 def schedule_by_name(name: str, ranks: int, microbatches: int, chunks: int | None) -> Schedule:
     """Return a schedule.
 
-    Args:
-        name: Of `STYLES`.
-        ranks: Of the pipeline, p.
-        microbatches: m.
-        chunks: Stages on each rank, v; None: as many as the schedule has at least.
+    ``name`` is one of `STYLES`. ``chunks``: stages on each rank; None: as many as it has at least.
 
     Raises:
         UsageError: There is none of this name, or torch refuses these numbers.

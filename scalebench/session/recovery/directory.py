@@ -42,11 +42,7 @@ def with_directory(
 
     A folder below the user's directory is made, and marked as the run's.
 
-    Args:
-        cells: Of a plan.
-        chosen: What the user gave; None: what the suite says, or a folder in the run's.
-        run_root: The run's folder.
-        run_id: Name of the folder below the user's.
+    ``chosen``: what the user gave; None: what the suite says, or a folder in the run's.
 
     Raises:
         UsageError: The directory cannot be used.
@@ -96,11 +92,8 @@ def own_directories(
 
     A run that was moved takes what is below its folder with it.
 
-    Args:
-        cells: Of the run's plan, as it is stored.
-        chosen: What the user gives in place of a directory that is not the run's, or unknown.
-        run_root: The run's folder, which has neither links nor pipes in it.
-        run_id: The run's name.
+    ``chosen``: what the user gives in place of a directory that is not the run's, or unknown. The
+    run's folder has neither links nor pipes in it.
 
     Raises:
         UsageError: A directory is not the run's; nothing was removed.

@@ -46,11 +46,8 @@ def with_fewer_ranks(cell: Cell) -> Cell:
 def measure_elastic(launcher: Launcher, cell: Cell, logs: Path) -> ElasticRun:
     """Train, lose a rank, go on with fewer, then with all again; and once without a stop.
 
-    Args:
-        launcher: Starts the ranks, here.
-        cell: Of at least two ranks, with the directory for checkpoints. ``repeat`` and the number
-            after it are those of the failures' folders.
-        logs: Folder for logs: a folder for each launch.
+    The cell has at least two ranks, and the directory for checkpoints; its ``repeat`` and the
+    number after it are those of the failures' folders. ``logs`` gets a folder for each launch.
 
     Raises:
         NoTimeline: It did not go as planned.
@@ -109,11 +106,8 @@ def elastic_run(
 ) -> ElasticRun:
     """Return how a job went, from what its ranks noted.
 
-    Args:
-        cells: Of each stretch: with all ranks, with fewer, with all again.
-        events: Of each stretch, of each rank.
-        unbroken: Of each rank in a run that nothing stopped.
-        failed_ns: When the rank was lost.
+    ``cells`` and ``events`` are of each stretch: with all ranks, with fewer, with all again; events
+    are of each rank in it. ``unbroken``: of each rank in a run that nothing stopped.
     """
     stretches = [stretch_of(*pair) for pair in zip(cells, events, strict=True)]
     done = [_done_ns(of_ranks) for of_ranks in events]

@@ -34,11 +34,8 @@ MONITOR_S = "0.1"
 def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> CellResult:
     """Have ranks of a cell fail in every way that its suite wants; return how each failure went.
 
-    Args:
-        launcher: Starts the ranks, here.
-        cell: With the directory for checkpoints.
-        logs: Folder for logs: a folder for each launch.
-        started: UTC, ISO 8601.
+    ``cell`` has the directory for checkpoints; ``started`` is UTC, ISO 8601. ``logs`` gets a folder
+    for each launch.
     """
     began = time.monotonic()
     timelines: list[FaultTimeline] = []

@@ -23,12 +23,8 @@ def timelines_of(
 ) -> list[FaultTimeline]:
     """Return the timelines of a job's failures, in order.
 
-    Args:
-        plans: Of each failure.
-        by: Who started the ranks again.
-        outside_ns: Of each failure.
-        attempts: Events of each rank: of the attempt that failed first, of the next, …; of one more
-            than failed.
+    ``plans`` and ``outside_ns`` are of each failure. ``attempts``: events of each rank: of the
+    attempt that failed first, of the next, …; of one more than failed.
 
     Raises:
         NoTimeline: One is not complete, or a failure came before the job had caught up with the one
@@ -67,12 +63,8 @@ def timeline_of(
 
     A phase of the new ranks ends when the last of them is through it.
 
-    Args:
-        plan: Of the failure.
-        by: Who started the ranks again.
-        outside_ns: Of the failure.
-        before: Events of each rank that was there when one failed.
-        after: Events of each rank that continued.
+    ``before``: events of each rank that was there when one failed; ``after``: of each that
+    continued.
 
     Raises:
         NoTimeline: A rank did not get as far, or the moments are not in order.

@@ -53,12 +53,8 @@ def self_test(
 ) -> Certificate:
     """Inject what is known, look for it, and return what came of it.
 
-    Args:
-        launcher: Starts the ranks; it is not closed here.
-        form: ``quick`` leaves out what takes minutes, and measures for less time.
-        seed: Of all random choices.
-        environment: Fingerprint of the machine.
-        on_progress: Called with the part that begins (and None), and with each judged line.
+    The launcher is not closed. ``on_progress`` is called with the part that begins (and None), and
+    with each judged line.
     """
     began = time.monotonic()
     created = datetime.now(UTC)

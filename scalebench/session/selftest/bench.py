@@ -102,12 +102,8 @@ class Bench:
     ) -> LaunchAttribution:
         """Train a workload of the self-test and attribute its steps.
 
-        Args:
-            workload: A function of `WORKLOADS`.
-            num_ranks: One: without any strategy; more: under DDP.
-            fault: What to inject.
-            hosts: Where; None: on the machine as it is.
-            plan: How long; None: by the form.
+        ``workload`` is a function of `WORKLOADS`. One rank trains without any strategy, more train
+        under DDP. ``hosts`` None: the machine as it is; ``plan`` None: by the form.
 
         Raises:
             Unusable: The launch failed, or cannot be attributed.
@@ -123,11 +119,7 @@ class Bench:
     ) -> LaunchAttribution:
         """Train by another strategy on the machine as it is, nothing injected; attribute its steps.
 
-        Args:
-            strategy: By which one.
-            workload: Its ``batch_size`` is the global batch.
-            num_ranks: How many.
-            plan: How long.
+        ``batch_size`` of the workload is the global batch.
 
         Raises:
             Unusable: The launch failed, was not traced whole, or cannot be attributed.

@@ -68,11 +68,8 @@ def slowest_host(rate_of_pair: dict[tuple[int, int], float]) -> int:
 def rate_line(name: str, injected: float, pair: Sequence[TimedTransfer], detail: str) -> Line:
     """Return the line of one rate, bits of payload per second.
 
-    Args:
-        name: Of the line.
-        injected: The rate that was set.
-        pair: The same operation at a smaller and a larger size.
-        detail: What else has to be known.
+    ``injected`` is the rate that was set; ``pair``: the same operation at a smaller and a larger
+    size.
     """
     found, noise_ratio = measured_rate(*pair)
     return Line(

@@ -67,11 +67,8 @@ _PLAIN = re.compile(r"-{1,2}[A-Za-z][\w.-]*|[-+]?[\d.,]+(?:e[-+]?\d+)?|\{\w+\}|<
 class Cleaner:
     """Takes secrets out of what is stored, and names where that is asked for.
 
-    Args:
-        names: What is to be replaced → what stands for it, such as ``<host>``; longer ones are
-            replaced first. None: names stay.
-        script: The user's own script; None: there is none.
-        command: The words of the command line.
+    ``names``: what is to be replaced → what stands for it, such as ``<host>``; longer ones are
+    replaced first. None: names stay. ``command``: the words of the command line.
     """
 
     def __init__(

@@ -19,10 +19,8 @@ class RunStore:
 
     What is launched is in memory alone as it was given; what is stored and shown is `as_stored`.
 
-    Args:
-        run: As far as it came.
-        cleaner: Takes out of it what is not stored; None: what looks like a secret.
-        checkpoints: Suite → directory for its checkpoints.
+    ``cleaner`` takes out of it what is not stored; None: what looks like a secret. ``checkpoints``:
+    suite → directory.
     """
 
     def __init__(

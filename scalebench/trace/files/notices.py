@@ -37,10 +37,8 @@ def about_ranks(
 ) -> list[str]:
     """Say which ranks were given, and how it is known which they are.
 
-    Args:
-        traces: Of the job.
-        world_size: Ranks of the job, by the traces' own word.
-        assumed: Ranks that waits were told for, where the traces do not say.
+    ``world_size`` is by the traces' own word; ``assumed``: ranks that waits were told for, where
+    the traces do not say.
     """
     notices = []
     num_ranks = len({trace.rank for trace in traces})

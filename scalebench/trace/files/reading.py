@@ -66,11 +66,8 @@ def read_all(
 ) -> dict[str, ReadTrace | UsageError]:
     """Return what each file says, or why it cannot be used; in the order given.
 
-    Args:
-        files: Paths, each once.
-        window: What to look at.
-        num_processes: At most so many at once; None: as many as there are cores.
-        communication: Kernels in whose name it is found communicate.
+    ``files`` are paths, each once. At most ``num_processes`` are read at once; None: as many as
+    there are cores. Kernels in whose name ``communication`` is found communicate.
 
     Raises:
         EnvironmentUnfit: A process that read a file was killed.

@@ -48,10 +48,7 @@ def calls_on_device(events: Events) -> Indices:
 def launched_by_calls(events: Events, kernels: Indices, known: Indices) -> Indices:
     """Return the kernels that carry out a call of which no kernel is known by its name.
 
-    Args:
-        events: Of one rank.
-        kernels: Those whose name does not tell that they communicate.
-        known: Those whose name does.
+    The names of ``kernels`` do not tell that they communicate, those of ``known`` do.
     """
     calls = Spans.of(events, _between_several(events))
     around = calls.containing(*runtime_calls(events, kernels))

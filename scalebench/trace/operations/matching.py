@@ -41,10 +41,8 @@ def match_requests(events: Events, operations: Indices, requests: Indices) -> In
     The k-th operation of a kind belongs to the k-th request for it. Gloo carries out a
     reduce-scatter by all-reduces, so both requests can stand behind an all-reduce.
 
-    Args:
-        events: The rank's.
-        operations: Annotations in the order of their start, shape [n].
-        requests: ``c10d::`` operators in the order of their start.
+    All are in the order of their start: ``operations`` are annotations, ``requests`` ``c10d::``
+    operators.
     """
     asked_kinds = _kinds(events, requests)
     carried_out = _kinds(events, operations)
@@ -164,10 +162,8 @@ def match(
 ) -> Matched:
     """Match the operations of a launch's ranks.
 
-    Args:
-        traces: Rank → its trace.
-        clocks: Rank → how its clock stands against rank 0's; a rank without: it is the same.
-        root: From which rank broadcasts come.
+    ``clocks``: rank → how its clock stands against rank 0's; a rank without: it is the same.
+    ``root``: from which rank broadcasts come.
     """
     turns = _alternating_roots(traces) if root == "in turn" else {}
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}

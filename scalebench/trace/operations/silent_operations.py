@@ -25,10 +25,7 @@ def silent_operations(
 ) -> tuple[Operation, ...]:
     """Return the operations of groups of one rank that no kernel carried out.
 
-    Args:
-        events: Of one rank, with a GPU.
-        launches: Of the kernels that communicate: their records are not silent.
-        phases: Of the rank.
+    ``events`` are of one rank, with a GPU. Records of ``launches`` are not silent.
     """
     records = _records(events, {int(record) for record in launches.record})
     facts = [from_metadata(events.details[record]) for record in records]

@@ -77,10 +77,8 @@ LOST: dict[str, Any] = {"lost": True}
 def fork_listener(connect: Callable[[], StoreQueue], take: Take, channel: Channel) -> None:
     """Fork a listener. When the store ends it says so (`LOST`) and ends, too.
 
-    Args:
-        connect: Opens a queue, which no other process may share.
-        take: Waits for the message of a number and takes it.
-        channel: Where messages go; the caller closes its own copy.
+    No other process may share the queue that ``connect`` opens; the caller closes its own copy of
+    ``channel``. ``take`` waits for the message of a number and takes it.
     """
 
     def listen() -> None:

@@ -28,11 +28,8 @@ def main(root: Path) -> None:
 def run_rank(folder: FaultFolder, rank: int, attempt: int, meet: Callable[[], Store]) -> None:
     """Train as the plan of an attempt says, as a rank that is no launch of scalebench's.
 
-    Args:
-        folder: Of the job.
-        rank: Of this process.
-        attempt: 0: begin; later ones continue from the newest checkpoint.
-        meet: Returns the store over which the ranks of this attempt find one another.
+    ``attempt`` 0: begin; later ones continue from the newest checkpoint. ``meet`` returns the store
+    over which the ranks of this attempt find one another.
     """
     die_with_parent(os.getppid())
     plan = folder.read_plan(attempt)

@@ -4,7 +4,6 @@ Each save starts when `SaveMethod` is called. What it returns tells when the ran
 and when its bytes are on the disk.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -165,9 +164,3 @@ _SAVE: Mapping[SaveMethod, Callable[[Saver, Tensors, Path], Saving]] = {
     "async": _asynchronous(pinned=False),
     "async-pinned": _asynchronous(pinned=True),
 }
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the bytes that the file system of a folder has left for this user."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize

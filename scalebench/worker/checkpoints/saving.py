@@ -1,5 +1,6 @@
 """Timing saves: each method by turns, with steps before and after, in one training."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.records.measured.recovery import RecoveryRecord, SaveSample
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.units import bytes_
-from scalebench.worker.checkpoints.methods import Saver, Saving, free_bytes, open_saver, why_not
+from scalebench.worker.checkpoints.methods import Saver, Saving, open_saver, why_not
 from scalebench.worker.checkpoints.store import after_of, saved_of, size_of, store_of
 from scalebench.worker.checkpoints.trainee import TimedStep, Trainee, synchronise, write_digests
 from scalebench.worker.process.context import RankContext
@@ -121,7 +122,7 @@ def _check_room(trainee: Trainee, directory: Path, num_methods: int) -> None:
     own = sum(t.numel() * t.element_size() for t in trainee.tensors().values())
     (state,) = context.agree_max([float(own)])
     wanted = ROOM * num_methods * state
-    (missing,) = context.agree_max([wanted - free_bytes(directory)])
+    (missing,) = context.agree_max([wanted - shutil.disk_usage(directory).free])
     if missing > 0:
         raise UsageError(
             f"The directory for checkpoints has {bytes_(int(wanted - missing))} free, and the "

@@ -213,10 +213,7 @@ def _files_of(folder: Path) -> list[Path]:
 def store_of(cell: Cell, method: SaveMethod, world_size: int | None = None) -> CheckpointStore:
     """Return the checkpoints of a case that one method saved.
 
-    Args:
-        cell: Of the case.
-        method: Which saved.
-        world_size: Ranks that saved; None: those of the cell.
+    ``world_size``: ranks that saved; None: those of the cell.
     """
     return CheckpointStore(_folder(cell, world_size) / method)
 

@@ -117,11 +117,7 @@ class Trainee:
 
         A rank without a random state of its own, where fewer ranks saved, takes another rank's.
 
-        Args:
-            saver: Loads.
-            method: Which saved.
-            checkpoint: Is complete.
-            when_loaded: Called when the tensors are there, before the data comes to its place.
+        ``when_loaded`` is called when the tensors are there, before the data comes to its place.
         """
         facts = Facts(**json.loads((checkpoint.folder / FACTS).read_text()))
         make_optimizer_state(self.training)

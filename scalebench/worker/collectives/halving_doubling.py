@@ -75,10 +75,7 @@ all_reduce = partial(reduce_in_place, schedule=schedule)
 def windows(rank: int, core: int, length: int) -> list[Piece]:
     """Return what ``rank`` is responsible for: the whole vector, then after each halving.
 
-    Args:
-        rank: Below ``core``.
-        core: A power of two.
-        length: Of the vector, elements.
+    ``rank`` is below ``core``, a power of two.
     """
     pieces = [Piece(0, length)]
     for step in range(core.bit_length() - 1):

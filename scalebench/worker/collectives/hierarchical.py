@@ -33,12 +33,7 @@ def schedule(
 ) -> Iterator[Step]:
     """Yield what ``rank`` does; lengths in elements.
 
-    Args:
-        rank: Whose steps.
-        world_size: Of the group.
-        length: Of the vector.
-        segment: Of a message at most.
-        hosts: Of each rank, by name or number; the same on every rank, and hashable.
+    ``hosts``: of each rank, by name or number; the same on every rank, and hashable.
 
     Raises:
         UsageError: They do not name one host for each rank.

@@ -37,13 +37,8 @@ def schedule(
 ) -> Schedule:
     """Yield what ``rank`` does; lengths in elements.
 
-    Args:
-        rank: Whose steps.
-        world_size: Of the group.
-        length: Of the vector.
-        segment: Of a message at most.
-        server: The rank that adds up.
-        overlap: It hands out the sum of a segment as soon as it is there.
+    ``server`` is the rank that adds up; with ``overlap`` it hands out the sum of a segment as soon
+    as it is there.
 
     Raises:
         UsageError: There is no rank ``server``.

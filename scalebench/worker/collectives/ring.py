@@ -76,11 +76,8 @@ def reduce_scatter(
 ) -> Iterator[Step]:
     """Leave the sum of ``chunks[position]`` at each position of the ring.
 
-    Args:
-        ring: Ranks, each sends to the next one.
-        position: Of the rank whose steps these are.
-        chunks: As many as ranks, the same on all of them; some may be empty.
-        segment: Elements of a message at most.
+    ``ring``: ranks, each sends to the next one. ``chunks``: as many as ranks, the same on all of
+    them; some may be empty.
     """
     for step in range(len(ring) - 1):
         yield from _step(ring, position, chunks, position - 1 - step, segment, add=True)

@@ -50,11 +50,8 @@ def tolerance(execution: Execution, device: torch.device, flops: CountedFlops) -
     float32 sums in another order agree to about 1e-6 of their size; gradients pass through
     hundreds of such sums. TF32 and float16 keep 10 bits of each factor, bfloat16 keeps 8.
 
-    Args:
-        execution: Of the row.
-        device: Of the ranks.
-        flops: Of the model: TF32 is allowed for only in the operators that it has. Where none is
-            known to the counter, any TF32 that is on may be in use.
+    TF32 is allowed for only in the operators that ``flops`` has. Where none is known to the
+    counter, any TF32 that is on may be in use.
     """
     if execution.computes_in_bfloat16 or execution.rounds_parameters:
         return BF16_TOLERANCE
@@ -89,11 +86,8 @@ def furthest(
 
     One that exceeds `MOST_ALLOWED` tells less than one that exceeds what rounding really explains.
 
-    Args:
-        found: Name of a parameter → its deviation.
-        allowed: For every parameter.
-        rounding: Name → how far bfloat16 alone moves its gradient: `ROUNDINGS` times that is
-            allowed as well, up to `MOST_ALLOWED`.
+    ``rounding``: name → how far bfloat16 alone moves its gradient: `ROUNDINGS` times that is
+    allowed as well, up to `MOST_ALLOWED`.
     """
     each = [
         Deviation(

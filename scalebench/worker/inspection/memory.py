@@ -121,10 +121,8 @@ class MemoryWatch:
 
         Gradients are distinguished stretch by stretch: a step that frees them needs one of its own.
 
-        Args:
-            rest: What remains allocated at the end without an owner belongs here.
-            phase: See `Interval`.
-            kept: See `Interval`.
+        What remains allocated at the end without an owner belongs to ``rest``; for the others see
+        `Interval`.
         """
         with record_function(STRETCH):
             yield

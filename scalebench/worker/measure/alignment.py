@@ -87,10 +87,8 @@ def measure_offset(
     Costs `ROUND_TRIPS` small messages there and back per rank on another machine, one rank after
     the other, and two small collectives in any case.
 
-    Args:
-        context: The job; messages go through its control group.
-        clock: What to read, nanoseconds; it never goes backwards.
-        force: Exchange messages even between ranks that share a clock.
+    ``clock`` tells nanoseconds and never goes backwards. ``force``: exchange messages even between
+    ranks that share a clock.
     """
     alike = {0} if force else _ranks_with_the_clock_of_rank_0(context, clock)
     if context.rank == 0:

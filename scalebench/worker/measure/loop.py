@@ -147,11 +147,9 @@ class Loop:
     ) -> None:
         """Run ``count`` steps without any synchronisation, then share their times.
 
-        Args:
-            phase: What kind of block it is.
-            count: Steps, the first included, which counts for nothing.
-            steps: Trains them and marks their ends; None: one mark after each.
-            num_samples: Samples of each step, if ``steps`` takes a part of the batch.
+        The first of ``count`` steps counts for nothing. ``steps`` trains them and marks their ends;
+        None: one mark after each. ``num_samples``: of each step, if ``steps`` takes a part of the
+        batch.
         """
         seen = self.seen
         first = len(seen.step_s)
@@ -254,10 +252,8 @@ def steps_of_slots(plan: StepPlan, step_s: float) -> list[int]:
 def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> int:
     """Return how many more clean steps the plan asks for; 0: enough.
 
-    Args:
-        clean_s: The clean steps so far, seconds, the same on every rank.
-        plan: Limits; ``steps`` is not looked at.
-        step_s: What the next step will take, seconds.
+    ``clean_s``: the clean steps so far, seconds, the same on every rank. ``step_s``: what the next
+    step will take. ``steps`` of the plan is not looked at.
     """
     missing = max(plan.min_steps - len(clean_s), 0)
     left_s = plan.window_s - sum(clean_s)
@@ -269,10 +265,8 @@ def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> i
 def energy_steps_still_wanted(timed_s: float, plan: StepPlan, step_s: float) -> int:
     """Return how many more clean steps energy needs; 0: enough, or it was not asked for.
 
-    Args:
-        timed_s: Seconds in clean blocks so far whose start was noted, the same on every rank.
-        plan: Its ``energy_s`` is looked at.
-        step_s: What the next step will take, seconds.
+    ``timed_s``: seconds in clean blocks so far whose start was noted, the same on every rank.
+    ``step_s``: what the next step will take.
     """
     left_s = (plan.energy_s or 0.0) - timed_s
     return max(0, math.ceil(left_s / step_s))

@@ -79,10 +79,8 @@ def gradient_norms(
 
     Leaves ``.grad`` of the parameters as it is.
 
-    Args:
-        module: The bare model, whole in this process.
-        workload: Its loss.
-        batches: At least two, each of the same number of samples.
+    ``module`` is bare, and whole in this process. At least two ``batches``, each of the same number
+    of samples.
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
     total = [torch.zeros_like(p) for p in parameters]

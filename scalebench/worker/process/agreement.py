@@ -73,10 +73,7 @@ class StarReduce:
     Attributes:
         alive: Ranks that took part in the last agreement, in order; the same on every rank.
 
-    Args:
-        rank: Of this process.
-        world_size: N.
-        connections: Of rank 0 with every other rank, see `connect`; the other ranks have but one.
+    ``connections``: of rank 0 with every other rank, see `connect`; the other ranks have but one.
     """
 
     def __init__(

@@ -231,11 +231,8 @@ def joined(
     Without a backend (the plain baseline) there is nothing to join. On an error the groups are
     left as they are: tearing them down would wait for ranks that may be gone.
 
-    Args:
-        job: What is launched.
-        rank: This process's number in it.
-        store: Where the ranks meet: the file of a store, or a store that is open already.
-        local_rank: Number among the ranks on this machine; None: all are on this one.
+    ``store``: the file of a store, or a store that is open already. ``local_rank``: number among
+    the ranks on this machine; None: all are on this one.
     """
     local_rank = rank if local_rank is None else local_rank
     device = rank_device(job, local_rank)

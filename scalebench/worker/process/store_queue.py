@@ -83,11 +83,8 @@ def serve_on(
 ) -> TCPStore:
     """Serve a store on a socket that listens, for as long as what is returned is kept.
 
-    Args:
-        listening: See `listen`.
-        host: As clients know it.
-        limit: How long to wait for a key.
-        num_clients: Wait until so many are connected, this one included; None: wait for none.
+    ``listening``: see `listen`. ``host``: as clients know it. ``limit``: how long to wait for a
+    key. ``num_clients``: wait until so many are connected, this one included; None: wait for none.
     """
     port = listening.getsockname()[1]
     wait = num_clients is not None
@@ -120,11 +117,8 @@ def join_session(
 ) -> "StoreQueue":
     """Wait for the session, find the secret that it has, and draw this process's number.
 
-    Args:
-        store: Of the world.
-        rank: Of this process.
-        candidates: Returns the secrets that are known here; asked again until one is right.
-        limit_s: How long one may take, from when the session is there.
+    ``candidates`` returns the secrets that are known here; it is asked again until one is right.
+    ``limit_s``: how long one may take, from when the session is there.
 
     Raises:
         StoreUnreachable: The session does not come.
@@ -151,11 +145,8 @@ def join_session(
 class StoreQueue:
     """One process's way to write to and to read from the others.
 
-    Args:
-        store: Of the world.
-        secret: Of the world.
-        session: The number that the session has drawn.
-        numbers: Rank → the number that it has drawn; others are looked up in the store.
+    ``session`` is the number that the session has drawn. ``numbers``: rank → the number that it has
+    drawn; others are looked up in the store.
     """
 
     def __init__(self, store: Store, secret: str, session: str, numbers: Mapping[int, str]) -> None:
@@ -270,10 +261,7 @@ class StoreQueue:
 def rendezvous_store(request: dict[str, Any], paths: LaunchPaths, job: Job) -> Path | Store:
     """Return the store of a launch: a file on this machine, or a part of the world's store.
 
-    Args:
-        request: ``store`` has the world's ``rendezvous`` and the number of the ``launch``.
-        paths: Of the launch.
-        job: What is launched.
+    ``store`` of the request has the world's ``rendezvous`` and the number of the ``launch``.
 
     Raises:
         StoreUnreachable: The world's store is gone.

@@ -33,12 +33,7 @@ def next_slot(
 ) -> tuple[int, int] | None:
     """Return the cycle and the place of the turn that follows; None: no one is left.
 
-    Args:
-        cycle: Number of the cycle that the turn before was in.
-        place: Of the launch whose turn it was.
-        left: Launches that take no further turn.
-        num_launches: All of them.
-        seed: Of the order.
+    ``place`` is that of the launch whose turn it was; ``left`` take no further turn.
     """
     if len(set(left)) == num_launches:
         return None
@@ -55,12 +50,8 @@ def next_slot(
 class Token:
     """What rank 0 of a launch knows of whose turn it is, and how it hears and tells.
 
-    Args:
-        folder: Where the sockets of all of them are.
-        place: Of this launch, from 0.
-        num_launches: All of them.
-        seed: Of the order.
-        limit_s: How long to wait for a turn.
+    ``place``: of this launch, from 0. ``seed``: of the order. ``limit_s``: how long to wait for a
+    turn.
     """
 
     def __init__(

@@ -32,11 +32,8 @@ def error_of(
 ) -> RankError:
     """Return the error of a rank.
 
-    Args:
-        stored: What the script's process has stored of it; None: it came to nothing of the kind.
-        code: Its exit code, negative for a signal.
-        script: What it ran.
-        log: What it printed.
+    ``stored``: what the script's process has stored of its error. ``code`` is negative for a
+    signal.
     """
     if stored is None:
         return _without_a_word(code, script, log)
@@ -110,11 +107,8 @@ def _without_a_word(code: int, script: ScriptTarget, log: Path) -> RankError:
 def ended(what: str, advice: str, loaded: Iterable[str], log: Path) -> str:
     """Say what a script that has ended by itself too early has printed, and where it went on from.
 
-    Args:
-        what: Has become of it.
-        advice: What to do.
-        loaded: Checkpoints in the working folder that it has loaded.
-        log: Of the rank; where that is empty, rank 0 speaks.
+    ``loaded``: checkpoints in the working folder that it has loaded. Where the log is empty, rank 0
+    speaks.
     """
     first = log.with_name("rank0.log")
     log = log if _lines(log) or not _lines(first) else first

@@ -76,12 +76,8 @@ def compare_clocks(
 
     Ranks that read rank 0's clock exchange nothing. The others ask it one after the other.
 
-    Args:
-        store: Of the launch.
-        rank: This rank.
-        places: Of all ranks.
-        when: A word that no other comparison in this store has.
-        clock: What to read, nanoseconds.
+    ``places`` are of all ranks; no other comparison in this store has the word ``when``. ``clock``
+    tells nanoseconds.
     """
     name = places[0].clock
     others = [r for r, place in enumerate(places) if r and (place.clock != name or not name)]

@@ -137,10 +137,8 @@ def _median(values: Sequence[float]) -> float:
 def blocks_for(schedule: Schedule | None, first_clean: int | None, num_steps: int) -> list[Block]:
     """Return how the steps are grouped.
 
-    Args:
-        schedule: Rank 0's; None: the script ended before there was one.
-        first_clean: Where there is no schedule, the first steady step; None: not found.
-        num_steps: Steps that every rank has.
+    ``schedule`` is rank 0's; None: the script ended before there was one, and ``first_clean`` is
+    the first steady step, if it was found. Every rank has ``num_steps`` steps.
     """
     if schedule is None:
         first = num_steps // 2 if first_clean is None else first_clean

@@ -63,11 +63,7 @@ def run_script(
 ) -> int:
     """Run one rank of a script and write its record; return the process's exit code.
 
-    Args:
-        request: As for `scalebench.worker.rank.run_cell`.
-        cell: Its workload is the script.
-        paths: Of the launch.
-        identity: ``rank``, ``local_rank``, ``pid`` and ``host`` of the record.
+    ``identity``: ``rank``, ``local_rank``, ``pid`` and ``host`` of the record.
     """
     rank, record_file = identity["rank"], paths.record(identity["rank"])
     facts = process.prepare_rank(cell, identity["local_rank"])

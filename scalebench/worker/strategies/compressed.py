@@ -127,11 +127,8 @@ def _one_by_one(hook: Hook) -> Hook:
 def _observed(hook: Hook, observer: Observer, powersgd: Any) -> Hook:
     """Return torch's hook with what it hands over counted.
 
-    Args:
-        hook: torch's.
-        observer: Counts.
-        powersgd: The state of PowerSGD, which counts elements after compression itself; None: all
-            of the bucket is handed over.
+    ``powersgd``: its state, which counts elements after compression itself; None: all of the bucket
+    is handed over.
     """
 
     def observed(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -225,11 +225,8 @@ def _shared_parameters(module: nn.Module) -> set[nn.Parameter]:
 def group_elements(groups: Sequence[nn.Module], root: nn.Module, shards: int) -> list[int]:
     """Return the elements that each group gathers, the root's last.
 
-    Args:
-        groups: Inner ones before outer ones; what belongs to one is not counted in the next.
-        root: The module that all of them are in.
-        shards: Ranks among which the first dimension of each parameter is divided; it is padded to
-            a multiple.
+    Inner ``groups`` come before outer ones; what belongs to one is not counted in the next. The
+    first dimension of each parameter is padded to a multiple of ``shards``.
     """
     sizes = []
     counted: set[nn.Parameter] = set()

@@ -27,11 +27,7 @@ def make_images(
     is odd. Phase, contrast and colour are random, so that neither one pixel nor the mean of an
     image tells anything. Sample i depends on ``seed`` and i alone.
 
-    Args:
-        num_samples: Images to make; sample i has class i mod K.
-        side: Height and width, pixels.
-        num_classes: K.
-        seed: Of the random part.
+    Sample i has class i mod ``num_classes``, K. ``side``: height and width, pixels.
 
     Returns:
         Images ``[num_samples, 3, side, side]``, uint8; labels ``[num_samples]``, int64. Both on

@@ -77,10 +77,7 @@ def _formulas() -> dict[Any, Any]:
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
     """Return 2·B·H·T·S·(D + D_v): scores and their product with the values.
 
-    Args:
-        query: [B, H, T, D].
-        key: [B, H, S, D].
-        value: [B, H, S, D_v].
+    ``query``: [B, H, T, D]; ``key``: [B, H, S, D]; ``value``: [B, H, S, D_v].
     """
     return int(sdpa_flop_count(query, key, value))
 

@@ -54,10 +54,7 @@ class LoadedBatches:
     it. Epochs follow one another as in a training script: the loader is iterated again, so that
     what its workers need to start again is part of the measurement.
 
-    Args:
-        resident: The samples, in host memory, and their order.
-        loader: How the DataLoader is set up.
-        device: Where the batches will be used; they are pinned for a GPU only.
+    The samples of ``resident`` are in host memory; they are pinned for a GPU only.
     """
 
     def __init__(self, resident: ResidentBatches, loader: Loader, device: torch.device) -> None:

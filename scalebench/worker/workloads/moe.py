@@ -52,10 +52,8 @@ def route(logits: torch.Tensor, top_k: int, capacity: int | None) -> Routing:
     before second ones, and then earlier tokens before later ones; the rest are dropped, and only
     the residual stream carries them on.
 
-    Args:
-        logits: Of the router, ``[B, T, E]``.
-        top_k: k.
-        capacity: Tokens of a sample that an expert takes; None: any number.
+    ``logits``: of the router, ``[B, T, E]``. ``capacity``: tokens of a sample that an expert takes;
+    None: any number.
     """
     samples, tokens, experts = logits.shape
     probabilities = logits.float().softmax(-1)
@@ -109,10 +107,8 @@ class Experts(nn.Module):
     def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
         """Map tokens ``[n, W]`` in the order of their experts to ``[n, W]``.
 
-        Args:
-            tokens: Those of the first expert, then those of the second, and so on.
-            counts: How many each expert here has.
-            chosen: How many chose each expert of the layer; not looked at.
+        Tokens of the first expert come first, and so on. ``counts``: how many each expert here has.
+        ``chosen``: how many chose each expert of the layer; not looked at.
         """
         results = []
         for number, part in enumerate(tokens.split(counts)):

@@ -111,11 +111,7 @@ def replayed_break_even(
     launches at N=1: of the logarithm of one step over the other within the rounds, so that drift
     cancels, by Student's t (`estimate_signed`). None with fewer than two common rounds.
 
-    Args:
-        cell: Of the row, N ≥ 2.
-        own: The method's launches at N=1.
-        exact: Those of the exact all-reduce.
-        link: As calibrated.
+    ``own`` and ``exact`` are launches at N=1: the method's, and the exact all-reduce's.
 
     Raises:
         Unavailable: Compression wins on every link, or nothing tells. Where it loses on every

@@ -67,10 +67,8 @@ def load_of(rank: RankRecord) -> Mapping[str, Any]:
 def tokens_of(result: CellResult, which: str, clean: bool = True) -> Tokens:
     """Return tokens by step, layer and expert, of all ranks together.
 
-    Args:
-        result: A launch whose ranks recorded the load.
-        which: ``kept``, or ``chosen``: with those that were dropped.
-        clean: Of the clean window only, where a step of it was kept.
+    ``which``: ``kept``, or ``chosen``: with those that were dropped. ``clean``: of the clean window
+    only, where a step of it was kept.
     """
     steps = counted_steps(result, clean)
     each = [np.array(load_of(rank)[which], dtype=np.float64)[steps] for rank in result.ranks]

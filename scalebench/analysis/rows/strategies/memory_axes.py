@@ -30,11 +30,7 @@ def memory_by_axis(
 ) -> MemoryByAxis:
     """Return what each axis takes off the peak of a row's fullest rank.
 
-    Args:
-        result: A launch of the row that succeeded.
-        inspection: The row's inspecting launch, which tells the fullest rank.
-        baseline: Measured on one rank, with the strategy's activations.
-        shards: Launches of a rank's shard alone, which may know the layers as well.
+    ``inspection``, the row's, tells the fullest rank; ``shards`` may know the layers as well.
 
     Raises:
         Unavailable: It is not known; the text says why.
@@ -90,11 +86,7 @@ def divisions_of(
 ) -> list[Division]:
     """Return how the axes of a strategy divide what a rank holds, outermost first.
 
-    Args:
-        cell: Of a strategy with groups.
-        rank: Whose stage and layers.
-        num_parameters: Of the whole model.
-        facts: Its ``parameters``, where layers are divided.
+    ``facts`` has ``parameters`` where layers are divided.
 
     Raises:
         Unavailable: A dimension has no law.

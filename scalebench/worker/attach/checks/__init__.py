@@ -63,10 +63,7 @@ class Checks:
     def backward(self, step: int, is_first: bool, roots: Any) -> None:
         """Note that a backward pass is about to begin.
 
-        Args:
-            step: Calls of optimizers so far.
-            is_first: Whether it is the first since the last of them.
-            roots: What it computes the gradients of.
+        ``step``: calls of optimizers so far; ``is_first``: since the last of them.
         """
         if step <= self._learning.last_step or (self.is_due and is_first):
             self._look(step, is_first, roots)

@@ -65,10 +65,8 @@ class Replicas:
     ) -> None:
         """Note the sums before the gradients of a step are computed.
 
-        Args:
-            step: Calls of optimizers so far.
-            optimizers: None of them: one that is gone.
-            modules: Those that distribute others; None: they are looked for where needed.
+        ``step``: calls of optimizers so far. None among ``optimizers``: one that is gone.
+        ``modules``: those that distribute others; None: they are looked for where needed.
         """
         held = [one for chunk in self._held for one in chunk]
         if not self._moments or any(one.of() is None for one in held):

@@ -39,12 +39,8 @@ def store_at(address: dict[str, Any], limit_s: float) -> Any:
 class Agreement:
     """Sends or receives the schedule.
 
-    Args:
-        rank: This rank.
-        world_size: N.
-        connect: Opens a connection to the store that no other thread uses; None: there is one rank.
-        limit_s: How long ranks may take until the schedule is known.
-        key: The ranks sign the schedule with it.
+    ``connect`` opens a connection to the store that no other thread uses; None: there is one rank.
+    ``limit_s``: how long ranks may take until the schedule is known. They sign it with ``key``.
     """
 
     def __init__(

@@ -64,10 +64,8 @@ class Chunk:
 def cut(sizes: Sequence[int], largest: int | None, num_servers: int) -> list[Chunk]:
     """Cut parameters into chunks, and give each to the server that has the fewest elements yet.
 
-    Args:
-        sizes: Elements of each parameter, in the order of the vector of all parameters.
-        largest: Elements of a chunk at most; None: every parameter is one.
-        num_servers: Ranks 0 to so many serve.
+    ``sizes``: elements of each parameter, in the order of the vector of all parameters.
+    ``largest``: elements of a chunk at most; None: every parameter is one.
     """
     chunks: list[Chunk] = []
     load = [0] * num_servers
@@ -127,10 +125,8 @@ def layers_within(
 ) -> list[torch.nn.Parameter]:
     """Return the whole layers of a chunk, as views of it in their shapes.
 
-    Args:
-        part: Shape [K]; between two ends of layers.
-        start: Its first element in the vector of all parameters.
-        shapes: Of all layers, in the order of that vector.
+    ``part`` has shape [K] and lies between two ends of layers. ``start``: its first element in the
+    vector of all parameters. ``shapes``: of all layers, in the order of that vector.
     """
     layers, first = [], 0
     for shape in shapes:

@@ -78,12 +78,8 @@ def divide_by_class(
 
     Source: Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks".
 
-    Args:
-        classes: Of each sample.
-        num_clients: Among whom they are divided.
-        concentration: Of the distribution: near 0 a class goes to one client, large values divide
-            it evenly.
-        seed: Of the division.
+    ``classes`` are of each sample. ``concentration``: near 0 a class goes to one client, large
+    values divide it evenly.
 
     Raises:
         UsageError: A client has no samples.

@@ -79,11 +79,7 @@ class Serving:
     ) -> None:
         """Push a worker's gradient of a chunk, and answer whom it releases.
 
-        Args:
-            worker: Whose.
-            chunk: Its number.
-            gradient: Shape [elements].
-            rate: Learning rate of steps from now on; None: it stays as it is.
+        ``gradient`` has shape [elements]. ``rate``: of steps from now on; None: it stays as it is.
         """
         with self._one_at_a_time:
             if rate is not None:

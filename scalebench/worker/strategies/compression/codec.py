@@ -227,11 +227,8 @@ class OneRound(Codec):
     ) -> None:
         """Add ``weight`` times the gradient that a code stands for.
 
-        Args:
-            wire: One rank's code, or a sum of codes where the method is linear.
-            into: float32, shape ``[elements]``, contiguous.
-            weight: Factor.
-            draw: As in `encode`; a rank of its own is not looked at.
+        ``wire``: one rank's code, or a sum of codes where the method is linear. ``into``: float32,
+        shape ``[elements]``, contiguous. ``draw``: as in `encode`; its rank is not looked at.
         """
 
     def decode(self, wire: torch.Tensor, numel: int, draw: Draw) -> torch.Tensor:

@@ -79,10 +79,7 @@ class Emulation:
     Attributes:
         exact: Name → mean of the ranks' gradients in the last step, before compression.
 
-    Args:
-        workload: From the run's seed.
-        context: Of rank 0.
-        other: Settings of the plain execution that are to differ.
+    ``other``: settings of the plain execution that are to differ.
     """
 
     def __init__(self, workload: Workload, context: RankContext, **other: bool) -> None:

@@ -124,11 +124,8 @@ def variables(
 ) -> dict[str, str]:
     """Return the variables that ``horovodrun`` sets.
 
-    Args:
-        strategy: What is trained.
-        place: See `host_place`.
-        hosts: Of each rank, by rank; the first one serves the addresses.
-        port: Where it does.
+    ``place``: see `host_place`. ``hosts`` are by rank; the first one serves the addresses at
+    ``port``.
     """
     found = {f"HOROVOD_{name}": str(number) for name, number in place.items()} | {
         "HOROVOD_HOSTNAME": hosts[place["RANK"]].address,

@@ -42,10 +42,8 @@ def framework_facts(
 ) -> dict[str, Any]:
     """Return the rank's fact ``framework``: versions, and what was configured.
 
-    Args:
-        strategy: What was asked for.
-        settings: What the framework says is in force, by its own names.
-        uncounted: What the rank's memory leaves out; None: nothing.
+    ``settings``: what is in force, by the framework's own names. ``uncounted``: what the rank's
+    memory leaves out.
     """
     found = {name: _version(name) for name in strategy.needs}
     tested = [name for name, known in strategy.needs.items() if found[name] == known]

@@ -137,10 +137,8 @@ class LayerSizes:
             `scalebench.costmodel.layers.tensor_layers.DividedLayer`, in the order of the calls;
             empty before the first pass.
 
-    Args:
-        module: Not yet divided.
-        layers: Name → split.
-        sequence_parts: Parts in which the sequence comes to layers that work token by token.
+    ``module`` is not yet divided; ``layers``: name → split. ``sequence_parts``: parts in which the
+    sequence comes to layers that work token by token.
     """
 
     def __init__(

@@ -48,11 +48,7 @@ class InStages(Training):
     ) -> None:
         """Keep this rank's layers; the memory of all others is given up.
 
-        Args:
-            strategy: Of the pipeline.
-            workload: Whose layers.
-            context: Of the rank.
-            lines: The ranks of each pipeline; None: neighbours.
+        ``lines``: the ranks of each pipeline; None: neighbours.
         """
         self.layout = Layout(strategy, context, lines)
         self.own = Stages(strategy, workload, self.layout, context.device)

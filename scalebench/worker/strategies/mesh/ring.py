@@ -64,10 +64,7 @@ class Block(NamedTuple):
 def places_in_zigzag(tokens: int, ranks: int, rank: int) -> list[int]:
     """Return where in the sequence the tokens of a rank are, in order.
 
-    Args:
-        tokens: Of the whole sequence; 2 · ranks divides it.
-        ranks: N.
-        rank: Of those.
+    2 · ``ranks`` divides ``tokens``, those of the whole sequence.
     """
     size = tokens // (2 * ranks)
     late = 2 * ranks - 1 - rank
@@ -77,10 +74,7 @@ def places_in_zigzag(tokens: int, ranks: int, rank: int) -> list[int]:
 def places_in_order(tokens: int, ranks: int, rank: int) -> list[int]:
     """Return where in the sequence the tokens of a rank are, where its part is in one piece.
 
-    Args:
-        tokens: Of the whole sequence; ``ranks`` divides it.
-        ranks: N.
-        rank: Of those.
+    ``ranks`` divides ``tokens``, those of the whole sequence.
     """
     size = tokens // ranks
     return list(range(rank * size, (rank + 1) * size))
@@ -89,10 +83,7 @@ def places_in_order(tokens: int, ranks: int, rank: int) -> list[int]:
 def block(rank: int, source: int, tokens: int) -> Block:
     """Return what a rank computes with the keys and values of a rank.
 
-    Args:
-        rank: Who asks.
-        source: Whose keys.
-        tokens: Of each rank; 2 divides it.
+    ``rank`` asks, ``source`` has the keys; each has ``tokens``, an even number.
     """
     everything, half = slice(0, tokens), tokens // 2
     if source == rank:
@@ -119,11 +110,8 @@ class Partial(NamedTuple):
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Partial:
     """Return the attention of queries to keys.
 
-    Args:
-        q: ``[B, H, T, D]``.
-        k: ``[B, H, S, D]``.
-        v: ``[B, H, S, D]``.
-        causal: Whether a query sees only the keys up to its own index.
+    ``q``: ``[B, H, T, D]``; ``k`` and ``v``: ``[B, H, S, D]``. If ``causal``, a query sees only the
+    keys up to its own index.
     """
     if is_on_gpu(q):
         found = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
@@ -143,13 +131,8 @@ def attend_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of queries, keys and values, as far as they come from these keys.
 
-    Args:
-        gradient: Of the merged output, ``[B, H, T, D]``.
-        q: ``[B, H, T, D]``.
-        k: ``[B, H, S, D]``.
-        v: ``[B, H, S, D]``.
-        merged: Output and log-sum-exp over all keys, and what `attend` kept for these.
-        causal: As `attend` had it.
+    ``gradient``, of the merged output, and ``q``: ``[B, H, T, D]``; ``k`` and ``v``: ``[B, H, S,
+    D]``. ``merged``: output and log-sum-exp over all keys, and what `attend` kept for these.
     """
     output, log_sum_exp = merged.output, merged.log_sum_exp
     if is_on_gpu(q):
@@ -251,11 +234,7 @@ class OnTheWay:
 def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: Ring) -> torch.Tensor:
     """Return the causal attention of this rank's queries to the keys of all ranks.
 
-    Args:
-        q: ``[B, H, T/N, D]``, tokens in zigzag order.
-        k: The same.
-        v: The same.
-        ring: The ranks.
+    All are ``[B, H, T/N, D]``, tokens in zigzag order.
     """
     return RingAttention.apply(q, k, v, ring)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -190,11 +190,7 @@ class ReduceScatterOnShards(_Buffers, ReduceScatter):
 class MeshTraining(Training):
     """The model on a mesh without a pipeline: every rank has a part of every layer.
 
-    Args:
-        strategy: The dimensions.
-        workload: What is trained.
-        context: Of the rank.
-        also: A division that is made even if a single rank has all of it.
+    ``also``: a division that is made even if a single rank has all of it.
     """
 
     def __init__(
@@ -250,11 +246,8 @@ class MeshTraining(Training):
         Each group's gradients are averaged over the replicas as soon as they are reduced (hybrid
         sharding, Zhao et al. 2023, §3.2.2).
 
-        Args:
-            blocks: Inner ones before outer ones.
-            root: What all of them are in.
-            reshard: Whether gathered parameters are given up after forward. The root keeps its own
-                until backward.
+        Inner ``blocks`` come before outer ones. ``reshard``: gathered parameters are given up after
+        forward; the root keeps its own until backward.
         """
         if self.strategy.shard == 1:
             return

@@ -47,11 +47,8 @@ def traced_actions(
 
     On a GPU an action lasts from the first to the last kernel that it launched.
 
-    Args:
-        events: Of one block.
-        steps: Beginning and end of the steps that count, shape ``[steps, 2]``.
-        first: Number of the first of them in the trace.
-        origin_ns: Of the trace.
+    ``steps``: beginning and end of the steps that count, shape ``[steps, 2]``. ``first``: number of
+    the first of them in the trace.
     """
     marks = events.of("user_annotation")
     known = {code: one for code, name in enumerate(events.names) if (one := action_of(name))}

@@ -47,11 +47,7 @@ class Placed:
 class Stages:
     """This rank's stages, and what it has to know of all the others.
 
-    Args:
-        strategy: How the layers are cut.
-        workload: Whose layers; what belongs to other ranks loses its memory.
-        layout: Which stages are this rank's.
-        device: Where they go.
+    What of ``workload`` belongs to other ranks loses its memory.
 
     Raises:
         Unsupported: The workload names no layers, has fewer than stages, or a stage of this rank
