@@ -26,8 +26,8 @@ from scalebench.report.words.terms import OF_LOGS, definitions
 def render_offline(template: str, with_charts: bool, shared: bool = False, **context: Any) -> str:
     """Return a page with its style and its scripts inside.
 
-    ``template`` is a file below ``templates/``. ``shared``: the page is one of a folder of pages: it
-    is packed, and has style and scripts from the `shared_files` of the folder.
+    ``template`` is a file below ``templates/``. ``shared``: the page is one of a folder of pages.
+    It is packed, and has style and scripts from the `shared_files` of the folder.
     """
     scripts = [] if shared else [page_script()] + [_resource("scripts/unpack.js")] * with_charts
     inside = with_charts and not shared
