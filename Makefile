@@ -10,7 +10,6 @@
 # make bench-coverage                   how often intervals of efficiency hold, simulated
 # make bench-gate                       the gate's false alarms and power, beside other rules, and
 #                                       where runs differ by their hosts
-# make faults                           200 kills at random moments of runs: survived, results lost
 # make attack                           attacks a fresh installation as a user of its own (as root)
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
 # make gpu-evidence SHORT=1             most of it, in 8 minutes
@@ -26,7 +25,6 @@
 #                                       torchx and a notebook's kernel, in an environment of their
 #                                       own; in another mkdocs, twine, uv, pre-commit, ReFrame, SkyPilot
 # make horovod                          Horovod's wheel, built from its source into that environment
-# make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
@@ -36,8 +34,6 @@ GPUS ?= 1,2
 SUITES ?= ddp
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
-HTA_VENV := .venv-hta
-HTA_STAMP := $(HTA_VENV)/.installed
 FRAMEWORKS_VENV := .venv-frameworks
 TOOLS_VENV := .venv-tools
 TOOLS ?= $(TOOLS_VENV)/bin
@@ -53,7 +49,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-links bench-predict bench-scale bench-trace clean bench-gate faults gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel pages site release torch-matrix
+.PHONY: help size attack run check test lint types unit tests bench bench-links bench-predict bench-scale clean bench-gate gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel pages site release torch-matrix
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -107,9 +103,6 @@ size:
 bench: $(DEV_STAMP)
 	$(BIN)/pytest benchmarks -p benchmark --benchmark-only -s
 
-bench-sweep: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.sweep
-
 bench-links: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.held_out
 
@@ -119,9 +112,6 @@ bench-predict: $(DEV_STAMP)
 bench-gate: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_power --write benchmarks/evidence.md
 	$(BIN)/python -m benchmarks.gate_hosts --write benchmarks/evidence.md
-
-faults: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.faults --kills 200
 
 attack: $(DEV_STAMP)
 	$(BIN)/python tests/tools/attack.py
@@ -134,9 +124,6 @@ bench-coverage: $(DEV_STAMP)
 
 bench-scale: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.at_scale
-
-bench-trace: $(DEV_STAMP) $(HTA_STAMP)
-	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python
 
 ## The links of a page lead to others, and to a few programs.
 pages:
@@ -190,11 +177,5 @@ $(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
 	$(FRAMEWORKS_PIP) --no-deps --target $(FRAMEWORKS_VENV)/images torchvision timm
 	@touch $@
 
-$(HTA_STAMP):
-	$(PYTHON) -m venv $(HTA_VENV)
-	$(HTA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  HolisticTraceAnalysis==0.5.0
-	@touch $@
-
 clean:
-	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) $(CUDA_VENV) $(TOOLS_VENV) .venv-torch-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS_VENV) $(CUDA_VENV) $(TOOLS_VENV) .venv-torch-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

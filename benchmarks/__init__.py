@@ -1,1 +1,1 @@
-"""What scalebench itself costs, measured. Run by ``make bench`` and ``make bench-sweep``."""
+"""What scalebench itself costs, measured. Run by ``make bench``."""

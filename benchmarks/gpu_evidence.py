@@ -108,7 +108,6 @@ def steps(folder: Path, dry: bool) -> list[Step]:
         run("gpu-ddp-gpt-124m", "ddp", only.format("ddp"), "gpt-124m", 8, "--repeats", "2"),
         Step("gpu-tests", (PYTHON, "-m", "pytest", "tests", "-m", "gpu", "-q"), 300, is_run=False),
         Step("gpu-trace-read", (PYTHON, "-m", "scalebench", "trace", trace), 60, is_run=False),
-        Step("gpu-trace-hta", (*probe, "overlap", trace), 120, is_run=False),
         run("gpu-fsdp-gpt-1.3b", "fsdp", only.format("fsdp"), "gpt-1.3b", 8, "--repeats", "2"),
         run(
             "gpu-compression-gpt-124m",

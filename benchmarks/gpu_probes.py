@@ -2,13 +2,10 @@
 
 ``power`` reads an idle and a busy GPU in turn: power through scalebench's own NVML queries, through
 ``nvidia-smi``, and from the energy counter. ``trace FILE`` trains a GPT under DDP on one rank and
-writes the Kineto trace of its profiler; ``overlap FILE`` reads it with scalebench and, where
-`make bench-trace` has installed it, with HolisticTraceAnalysis. All print JSON. ``--cpu`` is the
-dry form::
+writes the Kineto trace of its profiler. Both print JSON. ``--cpu`` is the dry form::
 
     python -m benchmarks.gpu_probes [--cpu] power
     python -m benchmarks.gpu_probes [--cpu] trace FILE
-    python -m benchmarks.gpu_probes [--cpu] overlap FILE
 """
 
 import argparse
@@ -20,18 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
-
-from benchmarks.trace_vs_hta import overlap_by_hta
 from scalebench.launch.monitor import nvml as monitor
 from scalebench.launch.monitor.nvml import STATE, Query
-from scalebench.trace.job import analyse_job
 
 SMI = ("nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits", "--id=0")
 PHASE_S = 6.0
 """The energy counter moves every 20 to 100 ms: over six seconds that is nothing."""
 BATCH = 8
-HTA = Path(__file__).parents[1] / ".venv-hta" / "bin" / "python"
 
 
 def power(cpu: bool) -> dict[str, Any]:
@@ -127,38 +119,15 @@ def trace(path: Path, cpu: bool) -> dict[str, Any]:
     return {"file": path.name, "bytes": path.stat().st_size}
 
 
-def overlap(path: Path, hta: Path) -> dict[str, Any]:
-    """Return how much communication runs during computation, as two tools find it; ratios.
-
-    One rank alone may launch no communication: then scalebench has null.
-
-    Args:
-        path: A Kineto trace with profiler steps.
-        hta: Python that has HolisticTraceAnalysis.
-    """
-    found: dict[str, Any] = {"scalebench": analyse_job([path], "steps").total.overlap_ratio}
-    if not hta.exists():
-        return {**found, "skipped": f"no HolisticTraceAnalysis in {hta}: run make bench-trace once"}
-    try:
-        theirs = overlap_by_hta(str(hta), path, HTA_DISABLE_NS_ROUNDING="1")
-    except click.ClickException as error:
-        return {**found, "hta_failed": error.message}
-    return {**found, "hta": theirs}
-
-
 def main() -> None:
     """Answer one question and print it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("question", choices=["power", "trace", "overlap"])
+    parser.add_argument("question", choices=["power", "trace"])
     parser.add_argument("file", type=Path, nargs="?")
     asked = parser.parse_args()
-    if asked.question == "power":
-        answer = power(asked.cpu)
-    elif asked.question == "trace":
-        answer = trace(asked.file, asked.cpu)
-    else:
-        answer = overlap(asked.file, HTA)
+    is_power = asked.question == "power"
+    answer = power(asked.cpu) if is_power else trace(asked.file, asked.cpu)
     print(json.dumps(answer))
 
 

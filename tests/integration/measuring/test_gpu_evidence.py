@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -174,24 +173,3 @@ def test_power_is_compared_by_three_ways(monkeypatch: pytest.MonkeyPatch) -> Non
         "seconds": 4.0,
     }
     assert len(worked) == 2
-
-
-def test_a_trace_is_read_by_two_tools_where_both_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trace = ROOT / "tests" / "golden" / "traces" / "nccl-2.17_2ranks_rank0.json.gz"
-    alone = gpu_probes.overlap(trace, tmp_path / "python")
-    assert alone["scalebench"] == pytest.approx(0.1476, abs=1e-4)
-    assert "make bench-trace" in alone["skipped"]
-    monkeypatch.setattr(gpu_probes, "overlap_by_hta", lambda hta, path, **variables: 0.5)
-    assert gpu_probes.overlap(trace, Path(sys.executable)) == {
-        "scalebench": alone["scalebench"],
-        "hta": 0.5,
-    }
-
-    def fail(*_: object, **__: object) -> float:
-        raise click.ClickException("python ended with 1.")
-
-    monkeypatch.setattr(gpu_probes, "overlap_by_hta", fail)
-    failed = gpu_probes.overlap(trace, Path(sys.executable))
-    assert failed["hta_failed"] == "python ended with 1."
