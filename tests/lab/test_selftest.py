@@ -28,10 +28,10 @@ BROKEN = """
 import sys
 from scalebench.session import selftest
 from scalebench.cli import main
-from scalebench.session.selftest import Part, losses
+from scalebench.session.selftest import Experiments, losses
 
 {damage}
-selftest.PARTS = (Part("losses", lambda bench: iter([losses.{line}(bench)])),)
+selftest.PARTS = (Experiments("losses", lambda bench: iter([losses.{line}(bench)])),)
 main(["selftest", "--quick", "--seed", "1"])
 """
 

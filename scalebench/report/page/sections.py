@@ -52,7 +52,7 @@ from scalebench.report.tables.layout import PlainTable, pages
 from scalebench.report.tables.memory import max_batch_table
 from scalebench.report.words import script_checks, wording
 
-Part = Chart | PlainTable
+ChartOrTable = Chart | PlainTable
 
 NO_LINK = "the link"
 """Name of the block that is about the run's links, not about a suite."""
@@ -67,7 +67,7 @@ class Block:
     """
 
     suite: str
-    parts: tuple[Part, ...]
+    parts: tuple[ChartOrTable, ...]
     conclusion: str | None = None
 
 
@@ -263,7 +263,7 @@ def _link(material: Material) -> list[Block]:
 def _timeline(material: Material) -> Section:
     blocks, absent = [], ""
     for index, suite, rows in material.suites():
-        parts: list[Part] = []
+        parts: list[ChartOrTable] = []
         if material.page_data is not None:
             found = [one for one in material.page_data.timelines if one.suite == suite]
             kind = timeline_kind(found)
@@ -279,7 +279,7 @@ def _communication(material: Material) -> Section:
     blocks = []
     for index, suite, rows in material.suites():
         drawn = material.chart(mesh_kind(rows), index, rows)
-        parts: tuple[Part, ...] = (
+        parts: tuple[ChartOrTable, ...] = (
             *drawn,
             *communication.tables(rows),
             *communication.wires_tables(rows),
@@ -297,7 +297,7 @@ def _experts(material: Material) -> Section:
         found = material.page_data.expert_loads if material.page_data else ()
         kind = expert_kind([load for load in found if load.suite == suite])
         drawn = material.chart(kind, index, rows)
-        parts: tuple[Part, ...] = (*drawn, *experts.tables(rows))
+        parts: tuple[ChartOrTable, ...] = (*drawn, *experts.tables(rows))
         said = experts.slow_sentence(rows) if drawn else experts.sentence(rows)
         blocks.append(Block(suite, parts, said))
     return _section("experts", "Experts", blocks)
@@ -306,7 +306,7 @@ def _experts(material: Material) -> Section:
 def _ranks(material: Material) -> Section:
     blocks, page_data = [], material.page_data
     for index, suite, rows in material.suites():
-        parts: list[Part] = []
+        parts: list[ChartOrTable] = []
         if page_data is not None:
             grids = [grid for grid in page_data.grids if grid.suite == suite]
             parts += material.chart(grid_kind(grids), index, rows)
@@ -326,7 +326,7 @@ def _memory(material: Material) -> Section:
         batches = max_batch_table(rows, material.largest_batches)
         by_axis = material.chart(MEMORY_AXES, index, rows)
         last = [batches] if batches else []
-        parts: tuple[Part, ...] = (*drawn, *by_axis, *counted, *last)
+        parts: tuple[ChartOrTable, ...] = (*drawn, *by_axis, *counted, *last)
         blocks.append(Block(suite, parts, None if drawn else MEMORY.absent))
     return _section("memory", "Memory", blocks)
 

@@ -11,7 +11,7 @@ from scalebench.report.words import wording
 BUSY = 1.5
 """Times the even share; from there on an expert is called busy."""
 
-Found = tuple[Row, ExpertFigures]
+ExpertsOfRow = tuple[Row, ExpertFigures]
 OfRank = tuple[Row, ExpertRank]
 
 
@@ -21,7 +21,7 @@ def busiest(figures: ExpertFigures) -> str:
     return f"{one.expert} of layer {one.layer}, {one.times_mean:.2f}×"
 
 
-FIGURES: tuple[Column[Found], ...] = placed(
+FIGURES: tuple[Column[ExpertsOfRow], ...] = placed(
     Column("experts", lambda one: str(one.num_experts)),
     Column("ranks", lambda one: str(one.ranks_per_group)),
     Column("imbalance", lambda one: f"{one.imbalance:.2f}"),
@@ -76,7 +76,7 @@ def _numbers(rank: ExpertRank) -> str:
     return str(last) if last == rank.first_expert else f"{rank.first_expert} to {last}"
 
 
-def _of_rows(rows: Sequence[Row]) -> list[Found]:
+def _of_rows(rows: Sequence[Row]) -> list[ExpertsOfRow]:
     return [(row, row.experts) for row in rows if row.experts is not None]
 
 

@@ -17,10 +17,10 @@ from scalebench.report.words import wording
 from scalebench.report.words.wording import seconds
 from scalebench.spec.recovery import BADPUT
 
-Found = tuple[Row, RecoveryFigures]
+RecoveryOfRow = tuple[Row, RecoveryFigures]
 
 
-def recovering(rows: Sequence[Row]) -> list[Found]:
+def recovering(rows: Sequence[Row]) -> list[RecoveryOfRow]:
     """Return the rows that were saved and restored, with what came of it."""
     return [(row, row.recovery) for row in rows if row.recovery is not None]
 

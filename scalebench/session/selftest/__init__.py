@@ -18,7 +18,7 @@ Experiment = Callable[[Bench], Iterator[Line]]
 
 
 @dataclass(frozen=True)
-class Part:
+class Experiments:
     """Experiments that stand and fall together.
 
     Attributes:
@@ -31,16 +31,16 @@ class Part:
 
 
 PARTS = (
-    Part("timer resolution", noise.timer),
-    Part("results of collectives", results.results),
-    Part("link rate", links.rates),
-    Part("slower link to one host", links.slower_host),
-    Part("clock offset across hosts", noise.clocks),
-    Part("losses to known causes", losses.losses),
-    Part("pipeline bubble", pipelines.bubbles),
-    Part("smallest change told from noise", noise.same_again),
-    Part("exposed communication", full.exposure, quick=False),
-    Part("speedup repeated", full.speedup_again, quick=False),
+    Experiments("timer resolution", noise.timer),
+    Experiments("results of collectives", results.results),
+    Experiments("link rate", links.rates),
+    Experiments("slower link to one host", links.slower_host),
+    Experiments("clock offset across hosts", noise.clocks),
+    Experiments("losses to known causes", losses.losses),
+    Experiments("pipeline bubble", pipelines.bubbles),
+    Experiments("smallest change told from noise", noise.same_again),
+    Experiments("exposed communication", full.exposure, quick=False),
+    Experiments("speedup repeated", full.speedup_again, quick=False),
 )
 
 
@@ -81,7 +81,7 @@ def self_test(
     )
 
 
-def _lines_of(part: Part, bench: Bench) -> Iterator[Line]:
+def _lines_of(part: Experiments, bench: Bench) -> Iterator[Line]:
     """Yield the judged lines of a part.
 
     A failure has to show twice: whatever fails is tried once more, with other random choices, and
@@ -100,7 +100,7 @@ def _second(first: Line, again: Line) -> Line:
     return again.model_copy(update={"detail": f"{again.detail}, second attempt".lstrip(", ")})
 
 
-def _tried(part: Part, bench: Bench) -> list[Line]:
+def _tried(part: Experiments, bench: Bench) -> list[Line]:
     """Return the judged lines of a part; one that breaks down is a failed line."""
     lines: list[Line] = []
     try:

@@ -44,7 +44,7 @@ PLANS: dict[Form, StepPlan] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class ShownBubble:
     """What one launch shows of its bubble; ratios of the step.
 
     Attributes:
@@ -88,7 +88,7 @@ def bubbles(bench: Bench) -> Iterator[Line]:
         )
 
 
-def _bubble(bench: Bench, setup: Setup, microbatches: int) -> Found:
+def _bubble(bench: Bench, setup: Setup, microbatches: int) -> ShownBubble:
     p = setup.num_ranks
     workload = PacedShape(
         name="paced",
@@ -102,7 +102,7 @@ def _bubble(bench: Bench, setup: Setup, microbatches: int) -> Found:
     return found_in(launch, p, microbatches)
 
 
-def found_in(launch: LaunchAttribution, p: int, m: int) -> Found:
+def found_in(launch: LaunchAttribution, p: int, m: int) -> ShownBubble:
     """Return what a launch of equal stages shows of its bubble."""
     (pipeline,) = launch.pipelines
     law = bubble_law(pipeline.strategy.schedule, p, m, 1)
@@ -110,7 +110,7 @@ def found_in(launch: LaunchAttribution, p: int, m: int) -> Found:
     assert law is not None and pipeline.timeline is not None, "every launch here is whole"
     work_s = np.mean([pipeline.seconds["F", s] + pipeline.seconds["B", s] for s in range(p)])
     per_microbatch_s = launch_step_s(launch.result) / (m + p - 1)
-    return Found(
+    return ShownBubble(
         microbatches=m,
         law=law,
         waited=waited,

@@ -20,7 +20,7 @@ from scalebench.machine import num_cores
 from scalebench.trace.analysis import Figures, analyse
 from scalebench.trace.events import CATEGORIES
 from scalebench.trace.files.kineto import read_kineto
-from scalebench.trace.files.split import Part, parts_of, whole_steps
+from scalebench.trace.files.split import FilePart, parts_of, whole_steps
 from scalebench.trace.idle import Idleness, idleness_of
 from scalebench.trace.intervals import Intervals, intersect, none, subtract
 from scalebench.trace.operations.classify import timeline_of
@@ -130,7 +130,7 @@ def read_trace(
     return replace(first, num_left_out=events.num_left_out, others=tuple(others))
 
 
-def _read_part(part: Part, window: Window, communication: re.Pattern[str] | None) -> ReadTrace:
+def _read_part(part: FilePart, window: Window, communication: re.Pattern[str] | None) -> ReadTrace:
     events, within = part.events, None
     if window == "steps":
         timeline, within, events = whole_steps(events, communication)

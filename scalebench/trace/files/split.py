@@ -71,7 +71,7 @@ _ON_DEVICE = CATEGORIES.index("kernel")
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """The events of one rank of a file, or of one device.
 
     Attributes:
@@ -84,10 +84,10 @@ class Part:
     by: Literal["rank", "device"] | None = None
 
 
-def parts_of(events: Events) -> list[Part]:
+def parts_of(events: Events) -> list[FilePart]:
     """Return the ranks of a file, each by itself; else its devices with kernels; else the file."""
     if events.owner is None:
-        return [Part(events)]
+        return [FilePart(events)]
     counting = np.unique(events.owner[events.category > 0])
     owners = [events.owners[code] for code in counting]
     ranks = [rank for _, _, rank in owners]
@@ -101,7 +101,7 @@ def parts_of(events: Events) -> list[Part]:
     return _by_device(events)
 
 
-def _by_rank(events: Events, names: Sequence[str], codes: Sequence[NDArray[Any]]) -> list[Part]:
+def _by_rank(events: Events, names: Sequence[str], codes: Sequence[NDArray[Any]]) -> list[FilePart]:
     assert events.owner is not None
     numbers = [re.findall(r"\d+", name) for name in names]
     alone = all(len(one) == 1 for one in numbers)
@@ -111,23 +111,23 @@ def _by_rank(events: Events, names: Sequence[str], codes: Sequence[NDArray[Any]]
         part = events.only(np.isin(events.owner, own))
         rank = ranks[place] if len(set(ranks)) == len(names) else None
         label = f"rank {name}" if name.isdigit() else name
-        parts.append(Part(replace(part, rank=rank), label, "rank"))
+        parts.append(FilePart(replace(part, rank=rank), label, "rank"))
     return parts
 
 
-def _by_device(events: Events) -> list[Part]:
+def _by_device(events: Events) -> list[FilePart]:
     assert events.owner is not None
     on_device = events.category >= _ON_DEVICE
     device_of = np.array([_device(owner) for owner in events.owners], dtype=np.int64)[events.owner]
     devices = np.unique(device_of[events.of("kernel")])
     if len(devices) < 2:
-        return [Part(events)]
+        return [FilePart(events)]
     parts = []
     for device in devices.tolist():
         mine = on_device & (device_of == device)
         host = ~on_device & np.isin(events.owner, _hosts_of(events, np.flatnonzero(mine)))
         part = replace(events.only(mine | host), rank=max(device, 0))
-        parts.append(Part(part, f"device {device}", "device"))
+        parts.append(FilePart(part, f"device {device}", "device"))
     return parts
 
 

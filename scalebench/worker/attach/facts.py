@@ -17,7 +17,7 @@ MOST_GROUPS = 64
 
 FRAMEWORKS = ("torch", "deepspeed")
 
-Found = list[dict[str, Any]]
+FactList = list[dict[str, Any]]
 
 
 def living(is_wanted: Callable[[type], Any]) -> list[Any]:
@@ -96,12 +96,12 @@ def backend_for(device: str, by_device: str) -> str | None:
     return next((backend for name, _, backend in pairs if name == device and backend), None)
 
 
-def wrappers() -> Found:
+def wrappers() -> FactList:
     """Return how the modules are distributed: the wrappers that exist, with their settings.
 
     Called after the measurement: it looks at every object of the process.
     """
-    found: Found = []
+    found: FactList = []
     counted: dict[str, dict[str, Any]] = {}
     wanted = {**_DESCRIBED, **_COUNTED}
     for thing in living(lambda kind: wanted.keys() & bases_of(kind)):
@@ -185,9 +185,9 @@ _COUNTED = {"FSDPModule": _fsdp2, "FullyShardedDataParallel": _fsdp1}
 """Class → what is said of the first; the others are counted."""
 
 
-def _once(found: Found) -> Found:
+def _once(found: FactList) -> FactList:
     """Return the same without repetitions, with a number of modules where there were some."""
-    kept: Found = []
+    kept: FactList = []
     for one in found:
         if one not in kept:
             kept.append(one)
@@ -204,7 +204,7 @@ def _mesh_of(parameter: Any) -> dict[str, int] | None:
     return {str(names[i]): int(size) for i, size in enumerate(shape)}
 
 
-def layouts(optimizers: Iterable[Any]) -> Found:
+def layouts(optimizers: Iterable[Any]) -> FactList:
     """Return how parameters are spread as DTensors over meshes: each layout once, with a count.
 
     ``placements`` says for each dimension of the mesh what it does to the parameter: Shard(dim=0)
@@ -242,7 +242,7 @@ def trained_modules(optimizers: Iterable[Any]) -> list[str]:
     return list(dict.fromkeys(type(one).__name__ for one in found if id(one) not in inner))
 
 
-def groups() -> Found:
+def groups() -> FactList:
     """Return the process groups that this rank knows: ``ranks`` in each, ``name``, ``backend``.
 
     Groups of one name and size are one entry: ``count`` says how many there are.
@@ -266,7 +266,7 @@ def _name(group: Any) -> str:
     return "" if said in ("undefined", "default_pg") else said
 
 
-def _megatron() -> Found:
+def _megatron() -> FactList:
     """Return the sizes of Megatron's parallel groups, which it names itself."""
     state: Any = sys.modules.get("megatron.core.parallel_state")
     found = []

@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Found:
+class Newest:
     """What a search for the newest complete checkpoint came to.
 
     Attributes:
@@ -112,17 +112,17 @@ class CheckpointStore:
             shutil.rmtree(one.folder)
         return Checkpoint(step, final)
 
-    def newest(self) -> Found:
+    def newest(self) -> Newest:
         """Return the newest complete checkpoint whose files are as they were written."""
         damaged: dict[str, str] = {}
         for step, _, folder in sorted(self._final(), reverse=True):
             reason = why_damaged(folder)
             if reason is None:
-                return Found(Checkpoint(step, folder), damaged)
+                return Newest(Checkpoint(step, folder), damaged)
             damaged[folder.name] = reason
-        return Found(None, damaged)
+        return Newest(None, damaged)
 
-    def why_none(self, found: Found) -> NoCheckpoint:
+    def why_none(self, found: Newest) -> NoCheckpoint:
         """Return the error that says in one line what is here, what is valid, and what to do."""
         here = [f"{name} is damaged ({why})" for name, why in found.damaged.items()]
         partial = sorted(self.root.glob(f"*{PARTIAL}"), reverse=True)

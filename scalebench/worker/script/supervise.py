@@ -202,7 +202,7 @@ def environment_for(
     return {**kept, **own, **given}
 
 
-class Ended(NamedTuple):
+class ScriptEnd(NamedTuple):
     """How a script's process ended.
 
     Attributes:
@@ -222,7 +222,7 @@ def run_process(
     addresses: dict[str, Any],
     variables: dict[str, str],
     raw_file: Path,
-) -> Ended:
+) -> ScriptEnd:
     """Run the script's process to its end."""
     told = paths.root / f"request{identity['rank']}.json"
     told.write_text(json.dumps(request_for(cell, paths, identity, addresses)))
@@ -255,7 +255,7 @@ def run_process(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if asked.is_set():
         os.kill(os.getpid(), signal.SIGTERM)  # the script's end is no news: no record of it
-    return Ended(child.returncode, killed)
+    return ScriptEnd(child.returncode, killed)
 
 
 def _note_end(child: "subprocess.Popen[bytes]", ended: threading.Event) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scalebench.records.certificate import Line
 from scalebench.records.measured.probes import TimedTransfer
-from scalebench.session.selftest import Part, self_test
+from scalebench.session.selftest import Experiments, self_test
 from scalebench.session.selftest.links import measured_rate
 from scalebench.spec.probes import Transfer
 
@@ -40,7 +40,7 @@ def part_of(*attempts):
         yield Line(name="a", passed=left.pop(0), detail=f"attempt {len(attempts) - len(left)}")
         yield Line(name="b", passed=True)
 
-    return Part("part", experiment)
+    return Experiments("part", experiment)
 
 
 @pytest.mark.parametrize(

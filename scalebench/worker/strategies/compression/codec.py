@@ -71,7 +71,7 @@ def _mixed(*numbers: int) -> int:
 ALIGNMENT = 8
 """Bytes to which every part is padded: the widest element of any wire format."""
 
-Part = tuple[torch.dtype, int]
+WireField = tuple[torch.dtype, int]
 """Element type and number of elements."""
 
 MOST_32_BIT = 2**31 - 1
@@ -82,12 +82,12 @@ def index_dtype(numel: int) -> torch.dtype:
     return torch.int32 if numel <= MOST_32_BIT else torch.int64
 
 
-def num_bytes(*parts: Part) -> int:
+def num_bytes(*parts: WireField) -> int:
     """Return the bytes of the buffer that holds these parts, padding included."""
     return sum(_padded(count * dtype.itemsize) for dtype, count in parts)
 
 
-def new_wire(device: torch.device, *parts: Part) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def new_wire(device: torch.device, *parts: WireField) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return a byte buffer, uninitialised, and the views of its parts.
 
     Padding is zero, so that two encodings of the same thing are the same bytes.
@@ -101,7 +101,7 @@ def new_wire(device: torch.device, *parts: Part) -> tuple[torch.Tensor, list[tor
     return buffer, views(buffer, *parts)
 
 
-def views(buffer: torch.Tensor, *parts: Part) -> list[torch.Tensor]:
+def views(buffer: torch.Tensor, *parts: WireField) -> list[torch.Tensor]:
     """Return the typed views of a buffer's parts, each of shape ``[count]``."""
     found, start = [], 0
     for dtype, count in parts:

@@ -73,7 +73,7 @@ import torch
 from scalebench.worker.strategies.compression.codec import (
     Draw,
     OneRound,
-    Part,
+    WireField,
     flat,
     new_wire,
     num_bytes,
@@ -216,7 +216,7 @@ class GridCode(OneRound):
         """Return the bytes handed over for a bucket."""
         return num_bytes(*self._parts(numel))
 
-    def _parts(self, numel: int) -> tuple[Part, Part]:
+    def _parts(self, numel: int) -> tuple[WireField, WireField]:
         num_chunks = -(-numel // self.chunk)
         scales = (torch.float32, self.num_scales * num_chunks)
         return scales, (torch.uint8, packed_bytes(numel, self.bits))

@@ -57,8 +57,8 @@ from scalebench.worker.strategies.compression.codec import (
     Draw,
     Memory,
     OneRound,
-    Part,
     Rounds,
+    WireField,
     flat,
     index_dtype,
     new_wire,
@@ -69,7 +69,7 @@ from scalebench.worker.strategies.compression.codec import (
 )
 
 
-def _sparse_parts(numel: int, count: int) -> tuple[Part, Part]:
+def _sparse_parts(numel: int, count: int) -> tuple[WireField, WireField]:
     return (index_dtype(numel), count), (torch.float32, count)
 
 

@@ -14,7 +14,7 @@ WHEN_MEASURED = {
 }  # fmt: skip
 
 
-def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervise.Ended:
+def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervise.ScriptEnd:
     """Run a stand-in for the script: it stores its measurement, and then does as told."""
     raw_file = tmp_path / "attach0.json"
     python = tmp_path / "python"
