@@ -223,7 +223,9 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
     records.resolution = 1e-3
     kind: Kind = "cumulative" if "elapsed" in named and "time" not in named else "step"
     records.unsaid = named.get("time") == "time" and "time" not in given
-    form = Format(name="table", step=["{step} "], time=Value(at=["x"], kind=kind))
+    form = Format(
+        name="table", step=["{step} "], time=Value(at=["x"], kind=kind), rate=Value(at=["x"])
+    )
     return Log(path, form, records, facts_of(json.dumps(first, default=str)), notices)
 
 

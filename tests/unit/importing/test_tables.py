@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.importing.job import Stated, job_of
 from scalebench.importing.steps import steps_of
 from scalebench.importing.tables import read_table
 
@@ -31,6 +32,13 @@ def test_columns_are_known_by_their_names_or_named(tmp_path: Path) -> None:
         mean_of(lightning, time="nothing")
     with pytest.raises(UsageError, match="value for --column"):
         mean_of(lightning, tim="took_ms")
+
+
+def test_a_rate_alone_is_that_of_the_job(tmp_path: Path) -> None:
+    path = write(tmp_path, "own.csv", "step,tokens_per_sec\n" + "1,4000\n2,4000\n3,4000\n")
+    log = read_table(path, {})
+    assert log is not None
+    assert job_of(log, Stated(gpus=8)).tokens_per_s == pytest.approx(4000)
 
 
 def table(head: str, row: str, steps: int = 40) -> str:
