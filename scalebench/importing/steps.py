@@ -138,7 +138,7 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
             return found
         time = np.broadcast_to(np.nan, len(at))
     if form.time is not None and form.time.kind == "micro":
-        return _of_micro_batches(time, columns["end"])
+        return _of_micro_batches(time, columns["end"], _stride(at))
     if not np.isfinite(time).any() and np.isfinite(speed).any():
         time = 1 / np.where(speed > 0, speed, np.nan)
     if not np.isfinite(time).any():
@@ -177,8 +177,10 @@ def _stride(at: Floats) -> float:
     return float(np.median(gaps)) if len(gaps) else 1.0
 
 
-def _of_micro_batches(time: Floats, end: Floats) -> Steps:
+def _of_micro_batches(time: Floats, end: Floats, stride: float) -> Steps:
     """Return steps whose micro-batches are added up, each to the one that ends its step."""
+    if stride > 1:
+        return Steps(why_none=f"one micro-batch of {stride:g} is printed: the others are not known")
     ok = np.where(np.isfinite(time), time, 0.0)
     ends = np.flatnonzero(end > 0)
     if len(ends) < 2:

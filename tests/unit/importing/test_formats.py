@@ -110,6 +110,10 @@ LINES = {
         " samples/sec: 32.144 | iteration {i:8d}/  320000 | elapsed time per iteration (ms): 2000.0"
         " | learning rate 4.687E-07 | approx flops per GPU: 34.2TFLOPS | lm_loss: 1.097E+01 |"
     ),
+    "litgpt": (
+        "Epoch 1 | iter {i} step {i} | loss train: 10.9, val: n/a | iter time: 2000.00 ms (step) "
+        "remaining time: 3:04:05"
+    ),
 }
 
 

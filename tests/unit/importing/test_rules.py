@@ -41,6 +41,13 @@ def test_prefixes_tell_the_rank_the_host_and_the_clock() -> None:
     assert prefix_of("2024-05-01 10:00:00,250 ").resolution == pytest.approx(0.001)
 
 
+def test_micro_batches_that_are_not_all_printed_tell_no_step(tmp_path: Path) -> None:
+    line = "Epoch 1 | iter {} step {} | loss train: 9.1, val: n/a | iter time: 443.1 ms (step)"
+    steps = read(tmp_path, [line.format(4 * i, i) for i in range(1, 20)])
+    assert not len(steps.seconds)
+    assert steps.why_none.startswith("one micro-batch of 4 is printed")
+
+
 def test_colours_carriage_returns_and_packed_files_are_read(tmp_path: Path) -> None:
     coloured = (
         f"2024-05-01 10:00:0{i},000 \x1b[36mstep: {i:2}  loss: 7.6  \x1b[34mtps: 8,192\x1b[0m"
