@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from scalebench.errors import UsageError
 
-Kind = Literal["step", "interval", "micro", "cumulative", "window"]
+Kind = Literal["step", "interval", "span", "micro", "cumulative", "window"]
 Scope = Literal["job", "gpu", "rank"]
 
 COUNTS = ("step", "last", "epoch", "per_epoch", "n")
@@ -171,8 +171,9 @@ class Value(_Table):
     Attributes:
         at: Templates, the first that fits counts.
         kind: ``step``: of the very step; ``interval``: mean of the steps since the line before;
-            ``micro``: of a micro-batch; ``cumulative``: since the beginning; ``window``: median or
-            mean of the last few steps, whichever: the clock counts more.
+            ``span``: all of them together; ``micro``: of a micro-batch; ``cumulative``: since the
+            beginning; ``window``: median or mean of the last few steps, whichever: the clock
+            counts more.
         scope: Whose it is.
         doubtful: It only stands where no other value or clock tells.
     """

@@ -174,13 +174,12 @@ def _batch(log: Log, stated: Stated, world_size: int) -> float | None:
 def _work(log: Log, batch: float | None, seq: float | None, world_size: int) -> float | None:
     """Return what a step does in the unit of the printed rate; None: not known."""
     rate = log.format.rate
-    if rate is None or batch is None or rate.doubtful:
+    if rate is None or rate.doubtful:
         return None
+    work = batch
     if log.records.units.get("rate") == "tokens":
-        if seq is None:
-            return None
-        batch *= seq
-    return batch / world_size if rate.scope == "gpu" else batch
+        work = batch * seq if batch and seq else _mean(log, "step_tokens", Steps())
+    return work / world_size if work and rate.scope == "gpu" else work
 
 
 def _batch_by_rate(log: Log, steps: Steps, world_size: int) -> float | None:

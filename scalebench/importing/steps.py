@@ -149,7 +149,9 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     clocked = np.isfinite(columns["clock"]).sum() > 1
     if log.records.unsaid and _stride(at) > 1 and not clocked:
         return Steps(why_none=OF_SOME_STEPS.format(_stride(at)))
-    averaged = form.time is not None and form.time.kind in ("interval", "window")
+    if form.time is not None and form.time.kind == "span":
+        time = time / np.diff(at, prepend=np.nan)
+    averaged = form.time is not None and form.time.kind in ("interval", "span", "window")
     stride = _stride(at) if averaged else 1.0
     ok = np.isfinite(time) & (time > 0) & ~(columns["skipped"] > 0)
     if not ok.any():

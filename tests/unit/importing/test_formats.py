@@ -6,10 +6,11 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.importing.formats import built_in, formats
+from scalebench.importing.job import Stated, job_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
 
-DAY = "2024-05-01 10:00:{:02d}"
+DAY = "2024-05-01 10:00:{0:02d}"
 LINES = {
     "megatron": (
         " [" + DAY + "] iteration {i:8d}/ 100 | consumed samples: 64 | elapsed time per iteration "
@@ -33,7 +34,7 @@ LINES = {
     "nanotron": (
         "[INFO|DP=0|PP=0|TP=0|ip-26]: iteration: {i} / 100 | consumed_tokens: 1.05M | "
         "elapsed_time_per_iteration_ms: 2K | tokens_per_sec: 524K | tokens_per_sec_per_gpu: 65.5K |"
-        " global_batch_size: 256 | lm_loss: 9.1 | lr: 0.0003 | model_tflops_per_gpu: 400"
+        " global_batch_size: 64 | lm_loss: 9.1 | lr: 0.0003 | model_tflops_per_gpu: 400"
     ),
     "olmo": (
         DAY + ".000 host:0  olmo.train:908  INFO  [step={i}/739,epoch=0]\n"
@@ -110,10 +111,90 @@ LINES = {
         " samples/sec: 32.144 | iteration {i:8d}/  320000 | elapsed time per iteration (ms): 2000.0"
         " | learning rate 4.687E-07 | approx flops per GPU: 34.2TFLOPS | lm_loss: 1.097E+01 |"
     ),
+    "icefall of its speech synthesis": (
+        DAY + ",699 INFO [train.py:7] Epoch 1, batch {i}, global_batch_idx: {i}, batch size: 60, "
+        "loss[loss=0.9, over 900.0 samples.], tot_loss[loss=0.95, over 900.0 samples.], "
+    ),
+    "paddle of PaddleClas": (
+        "[" + DAY + "] ppcls INFO: [Train][Epoch 1/120][Iter: {i}/1251]lr(Linear): 0.1, loss: 6.9, "
+        "batch_cost: 2.00000s, reader_cost: 0.0001, ips: 32.00000 samples/s, eta: 1:00:00"
+    ),
+    "paddle of PaddleClas 2": (
+        DAY + " INFO: epoch:0  , train step:{i}  , loss: 6.9, lr: 0.1, batch_cost: 2.00000 s, "
+        "reader_cost: 0.00056 s, ips: 32.00000 images/sec."
+    ),
+    "paddle of PaddleOCR": (
+        "[" + DAY + "] root INFO: epoch: [0/100], iter: {i}, lr: 0.001000, acc: 0.5, loss: 0.7, "
+        "reader_cost: 1.0 s, batch_cost: 2.00000 s, samples: 64, ips: 32.00000"
+    ),
+    "metric-logger of DINOv2": (
+        "I20240501 " + DAY[11:] + " 12345 dinov2 helpers.py:103] Training  [{i:6d}/125000]  "
+        "eta: 1 day, 2:03:04  lr: 0.1 (0.1)  total_loss: 9.1 (9.2)  time: 2.0  data: 0.1  "
+        "max mem: 20100"
+    ),
+    "metric-logger of LAVIS": (
+        "Train: data epoch: [1]  [{i:4d}/1251]  eta: 0:12:17  lr: 0.1  loss: 6.9  time: 2.0  "
+        "data: 0.1  max mem: 1234"
+    ),
+    "mxnet": "INFO:root:Epoch[0] Batch [{i}]\tSpeed: 32.00 samples/sec\taccuracy=0.519",
+    "mxnet of 1.5": "INFO:root:Epoch[0] Batch [0-{i}]\tSpeed: 32.00 samples/sec\taccuracy=0.519",
+    "mindspore": (
+        "epoch: {i} step: 1, loss is 0.35\nepoch time: 2000.000 ms, per step time: 2000.000 ms"
+    ),
+    "mindspore of MindFormers": (
+        DAY + ",100 - mindformers[callback.py:314] - INFO - {{ Epoch:[  1/  2], step:[{i:5d}/ 250]"
+        ", loss: 3.420, per_step_time: 2000ms, lr: 9.9e-06, overflow cond: False"
+    ),
+    "mindspore of MindYOLO": (
+        DAY
+        + ",100 [INFO] Epoch 1/200, Step {i}/3995, imgsize (640, 640), loss: 11.67\n"
+        + DAY
+        + ",100 [INFO] Epoch 1/200, Step {i}/3995, step time: 2000.00 ms"
+    ),
+    "opennmt": (
+        "[" + DAY + ",773 INFO] Step {i}/200000; acc:  31.18; ppl: 57.53; xent: 4.05; lr: 0.00028; "
+        "5092/261 tok/s;   {0} sec"
+    ),
+    "opennmt of its first version": (
+        "Epoch  1, {i:5d}/37527; acc:   3.99; ppl: 12.57; xent:   9.46; 3438 src tok/s; "
+        "3517 tgt tok/s; {0:6d} s elapsed"
+    ),
+    "marian": (
+        "[" + DAY + "] Ep. 1 : Up. {i} : Sen. 12,800 : Cost 238.80 : Time 2.00s : 4419.09 words/s"
+    ),
+    "tensorflow": "INFO:tensorflow:global step {i}: loss = 2.1000 (2.000 sec/step)",
+    "tensorflow of object detection": "INFO:tensorflow:Step {i} per-step time 2.000s loss=0.66",
+    "tf-estimator": "INFO:tensorflow:loss = 2.30251, step = {i} (2.000 sec)",
+    "tf-estimator of the model garden": (
+        "keras_utils.py:148] TimeHistory: 2.00 seconds, 32.00 examples/second between steps 0 and "
+        "{i}"
+    ),
+    "clu": (
+        "I0501 " + DAY[11:] + ".123456 1401 logging_writer.py:48] [{i}] loss=2.1, "
+        "steps_per_sec=0.5, learning_rate=0.1"
+    ),
+    "dlrm": "Finished training it {i}/2048 of epoch 0, 2000.00 ms/it, loss 0.5, accuracy 80 %",
+    "internevo": (
+        DAY + ",977 INFO train.py:317 in record -- tflops=188.0,step={i},loss=5.4,"
+        "tgs (tokens/gpu/second)=4233.73,lr=7.6e-06,loss_scale=65536.0,fwd_bwd_time=1.72"
+    ),
+    "slowfast": (
+        'json_stats: {{"_type": "train_iter", "dt": 2.0, "dt_data": 0.1, "epoch": "1/196", '
+        '"eta": "10:00:00", "gpu_mem": "10.12G", "iter": "{i}/3000", "loss": 3.1}}'
+    ),
+    "picotron": (
+        "[rank 0] Step: {i:<5d} | Loss:  4.2 | Global batch size:   1.00M | Tokens/s:  500.0K | "
+        "Tokens/s/GPU:   62.5K | Tokens:    1.0M | MFU: 38.81% | Memory usage:  20.11GB"
+    ),
     "litgpt": (
         "Epoch 1 | iter {i} step {i} | loss train: 10.9, val: n/a | iter time: 2000.00 ms (step) "
         "remaining time: 3:04:05"
     ),
+    "key-value with spaces": "step = {i}, loss = 9.1, step_time = 2.0",
+    "key-value of DiT": "[" + DAY + "] (step={i:07d}) Train Loss: 0.15, Train Steps/Sec: 0.50",
+    "key-value of MLX": "Iter {i}: Train loss 2.1, It/sec 0.500, Tokens/sec 812.1, Peak mem 10 GB",
+    "key-value of OpenNMT-tf": "Step = {i} ; steps/s = 0.50, source words/s = 29000 ; Loss = 8.1",
+    "key-value with its unit behind": "Step {i}/1000 loss 2.1 (2.0 s/step)",
 }
 
 
@@ -127,9 +208,10 @@ def a_log(folder: Path, line: str, steps: int = 12, name: str = "train.log") -> 
 @pytest.mark.parametrize("name", LINES)
 def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path) -> None:
     log = read_log(a_log(tmp_path, LINES[name]), formats())
-    assert log.format.name == name.split(" of ")[0]
+    assert log.format.name == name.split()[0]
     assert len(log.records) == 12
-    assert steps_of(log, 64).mean_s == pytest.approx(2.0, rel=0.001)
+    steps = job_of(log, Stated(gpus=8, batch_per_gpu=8)).step_s
+    assert steps == pytest.approx([2.0] * max(len(steps), 1), rel=0.001)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def test_prefixes_tell_the_rank_the_host_and_the_clock() -> None:
     assert prefix_of("2024-05-01 10:00:00,250 ").resolution == pytest.approx(0.001)
 
 
+def test_a_time_of_all_steps_since_the_line_before_is_divided_by_them(tmp_path: Path) -> None:
+    lines = [f"Ep. 1 : Up. {i} : Sen. 9 : Time {i % 7 + 50}.0s : 9 words/s" for i in (20, 120, 220)]
+    steps = read(tmp_path, lines)
+    assert list(steps.seconds) == pytest.approx([0.51, 0.53])
+    assert (list(steps.counts), steps.averaged) == ([100, 100], True)
+
+
 def test_micro_batches_that_are_not_all_printed_tell_no_step(tmp_path: Path) -> None:
     line = "Epoch 1 | iter {} step {} | loss train: 9.1, val: n/a | iter time: 443.1 ms (step)"
     steps = read(tmp_path, [line.format(4 * i, i) for i in range(1, 20)])
