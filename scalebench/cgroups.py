@@ -116,9 +116,7 @@ class OutOfMemoryWatch:
     group's, one above it or the machine's. So this process's group is asked; at the root of
     version 2, which does not count, the whole machine is.
 
-    Args:
-        hierarchy: Of the memory controller; None: none.
-        vmstat: The machine's counters.
+    ``hierarchy`` is that of the memory controller; ``vmstat`` has the machine's counters.
     """
 
     def __init__(

@@ -93,9 +93,7 @@ def driver_version(paths: Sequence[str] = _DRIVERS) -> str | None:
 def fingerprint(survey: Mapping[str, Any], world: World | None = None) -> dict[str, Any]:
     """Return what has to be the same for two runs to be comparable, and what explains them.
 
-    Args:
-        survey: What torch says of the machine, from the worker.
-        world: That the ranks are taken from; its first machine is this one.
+    ``survey`` is from the worker; the first machine of ``world`` is this one.
     """
     return {
         **({} if world is None else {"world": world.model_dump(mode="json")}),
@@ -136,9 +134,7 @@ def _shape(world: Mapping[str, Any] | None) -> list[tuple[int, ...]]:
 def elsewhere(identified: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> list[str]:
     """Return in what a machine that was identified earlier is not the one with this fingerprint.
 
-    Args:
-        identified: By `identity`; empty: nothing is known of it.
-        fingerprint: Of the machine here.
+    ``identified``: by `identity`; empty: nothing is known of it.
     """
     if not identified:
         return ["unknown machine"]
@@ -155,10 +151,8 @@ def identity(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 def host_links(ask_gpus: bool = True, sysfs: Path = Path("/sys/class/infiniband")) -> NodeLinks:
     """Return this machine's InfiniBand and RoCE ports, and which GPUs NVLink joins.
 
-    Args:
-        ask_gpus: Call nvidia-smi, which can take seconds.
-        sysfs: Where the kernel lists the adapters. Of several speeds the fastest ports count: a
-            slower one serves storage or management.
+    ``ask_gpus`` calls nvidia-smi, which can take seconds. Of several speeds of adapters in
+    ``sysfs`` the fastest ports count: a slower one serves storage or management.
     """
     rates: dict[str, float] = {}
     for port in sorted(sysfs.glob("*/ports/*")):

@@ -125,10 +125,8 @@ def processors_of_rank(
 def gpu_node(bus_id: str, devices: Path = PCI_DEVICES) -> int | None:
     """Return the NUMA node that a GPU is attached to; None where the machine does not say.
 
-    Args:
-        bus_id: The GPU's address on the PCI bus, ``0000:1B:00.0``, or as NVML writes it with a
-            domain of eight digits.
-        devices: The kernel's ``/sys/bus/pci/devices``, or a copy of it.
+    ``bus_id``: the GPU's address on the PCI bus, ``0000:1B:00.0``, or as NVML writes it with a
+    domain of eight digits.
     """
     domain, _, rest = bus_id.lower().partition(":")
     text = _text(devices / f"{domain[-4:]}:{rest}" / "numa_node")

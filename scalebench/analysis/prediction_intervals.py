@@ -37,9 +37,8 @@ class Compared:
 def variance_at_one_rank(spread: float, dof: int) -> Variance:
     """Return the variance that the launches at N=1 give the logarithm of a predicted step.
 
-    Args:
-        spread: Standard error over the launches.
-        dof: Launches but one; 0: their scatter is not known, and only other rows' errors hold it.
+    ``spread`` is the standard error over the launches. ``dof``: launches but one; 0: their scatter
+    is not known, and only other rows' errors hold it.
     """
     return Variance(spread**2, dof) if dof else Variance(0.0, math.inf)
 
@@ -47,10 +46,8 @@ def variance_at_one_rank(spread: float, dof: int) -> Variance:
 def variance_of_link(step_s: float, high_s: float, dof: float | None) -> Variance:
     """Return the variance that the link gives it.
 
-    Args:
-        step_s: Predicted.
-        high_s: With every operation at the upper end of its 95 % interval.
-        dof: Behind that interval; None or infinite: many.
+    ``high_s``: with every operation at the upper end of its 95 % interval. ``dof`` is behind that
+    interval; None or infinite: many.
     """
     freedom = math.inf if dof is None else dof
     return Variance((math.log(high_s / step_s) / float(quantile(freedom))) ** 2, freedom)

@@ -89,9 +89,7 @@ def validity_stamps(
 ) -> list[str]:
     """Return the stamps of a row, the gravest first.
 
-    Args:
-        row_results: The row's measuring launches that succeeded.
-        baseline_results: Those of the row that it is compared with; may be empty.
+    ``baseline_results``: those of the row that it is compared with; may be empty.
     """
     stamps = {
         "throttled": _throttled(row_results, baseline_results),

@@ -79,9 +79,7 @@ def _options(names: Iterable[str]) -> str:
 def _check_run(request: "JobRequest", here: bool) -> None:
     """Refuse now what would end the job as soon as it has waited in the queue.
 
-    Args:
-        request: What is submitted.
-        here: Whether the job sees the files of this machine, as Slurm's nodes do.
+    ``here``: whether the job sees the files of this machine, as Slurm's nodes do.
     """
     from scalebench.cli.options import config_for
     from scalebench.cli.run import run, wanted

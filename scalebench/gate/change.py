@@ -69,9 +69,7 @@ class Change:
     def p_value(self, sign: int, allowance: float = 0.0) -> float | None:
         """Return how likely so large a difference is where there is none, in one direction.
 
-        Args:
-            sign: 1: up, -1: down.
-            allowance: So large a difference is none yet.
+        ``sign``: 1: up, -1: down. A difference as large as ``allowance`` is none yet.
         """
         if self.error is None:
             return None

@@ -135,10 +135,8 @@ def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
 def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:
     """Return the verdict on every pair, in order.
 
-    Args:
-        pairs: All rows of a call.
-        error_budget: Of all errors that the promise leaves room for, what this analysis may
-            make: intervals grow with it.
+    ``error_budget``: of all errors that the promise leaves room for, what this analysis may make:
+    intervals grow with it.
     """
     num_deciding = max(sum(pair.decides for pair in pairs), 1)
     numbers = [num_deciding if pair.decides else 1 for pair in pairs]

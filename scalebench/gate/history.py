@@ -47,9 +47,7 @@ class ChangePoint:
 def change_points(values: Sequence[float], family: int = 1) -> list[ChangePoint]:
     """Return where the level of a series changes, in order.
 
-    Args:
-        values: In order of time.
-        family: How many series are looked at together; the level is divided by it.
+    ``values`` are in order of time; ``family``: how many series are looked at together.
     """
     series = np.asarray(values, dtype=float)
     level = LEVEL / max(family, 1)

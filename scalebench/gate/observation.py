@@ -182,9 +182,7 @@ def _efficiency_launches(row: Row, others: Iterable[Row], series: StepSeries) ->
 def from_estimate(estimate: Estimate, logarithmic: bool) -> Measured | None:
     """Return mean and variance behind an estimate, from its t interval.
 
-    Args:
-        estimate: By `estimate_over_launches` (logarithmic) or `estimate_signed`.
-        logarithmic: On which scale the interval is symmetrical.
+    The estimate is by `estimate_over_launches` if ``logarithmic``, else by `estimate_signed`.
 
     Returns:
         None: the numbers are no such estimate's.

@@ -122,9 +122,7 @@ def _keyed(key: str) -> re.Pattern[str]:
 def facts_of(text: str, own: Mapping[str, str] | None = None) -> Facts:
     """Read what a part of a log says of its job.
 
-    Args:
-        text: Lines.
-        own: Name of a number → the key that its format calls it by.
+    ``own``: name of a number → the key that its format calls it by.
     """
     found = Facts()
     for name, ways in _table().items():

@@ -47,9 +47,7 @@ class Log:
 def read_log(path: Path, known: Sequence[Format]) -> Log:
     """Read a log.
 
-    Args:
-        path: The file, perhaps packed with gzip.
-        known: The formats to look for; the first one that fits is taken.
+    The file may be packed with gzip; the first of ``known`` that fits is taken.
 
     Raises:
         UsageError: It is no such log, or that of two jobs.

@@ -67,9 +67,7 @@ def is_table(path: Path, columns: Mapping[str, str]) -> bool:
 def read_table(path: Path, columns: Mapping[str, str]) -> Log | None:
     """Read a table.
 
-    Args:
-        path: The file.
-        columns: Value → the column that has it.
+    ``columns``: value → the column that has it.
 
     Returns:
         None: it is none, but text.

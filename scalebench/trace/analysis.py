@@ -76,9 +76,7 @@ class Figures:
 def analyse(timeline: Timeline, within: Intervals | None = None) -> Figures:
     """Return the figures of one rank.
 
-    Args:
-        timeline: What it did.
-        within: Tidy set of the time to look at; None: the whole trace.
+    ``within``: tidy set of the time to look at; None: the whole trace.
     """
     whole = union(intervals([timeline.extent])) if within is None else within
     operations = [op for op in timeline.operations if _runs_in(op, whole)]

@@ -113,9 +113,8 @@ def _changes(
 ) -> tuple[Change, ...]:
     """Return what stands in one or the other, before and after, the largest slowdown first.
 
-    Args:
-        both: Counts and seconds, before and after.
-        over: By how much to divide each: steps, or ranks.
+    ``both``: counts and seconds, before and after. ``over``: by how much to divide each: steps, or
+    ranks.
     """
     found = []
     for key in {**both[0], **both[1]}:

@@ -61,9 +61,7 @@ class Spans:
     def containing(self, moments: Indices, threads: Indices) -> Indices:
         """Return the index of the innermost event around each moment on its thread; -1: none.
 
-        Args:
-            moments: Nanoseconds, shape [m].
-            threads: Thread of each moment, shape [m].
+        Moments are in nanoseconds; both have shape [m].
         """
         answer = np.full(len(moments), -1, dtype=np.int64)
         if len(self.indices) == 0 or len(moments) == 0:
@@ -155,9 +153,7 @@ def divided(moments: Intervals, sets: Mapping[Name, Intervals]) -> dict[Name, fl
     A moment that several sets cover is divided equally among them; one that none covers belongs to
     no one. So the result sums to what the sets together cover of ``moments``.
 
-    Args:
-        moments: A tidy set.
-        sets: Tidy; they may overlap.
+    ``moments`` is a tidy set, and so is each of ``sets``, which may overlap.
     """
     edges = np.unique(np.concatenate([moments.ravel(), *(s.ravel() for s in sets.values())]))
     starts, lengths = edges[:-1], np.diff(edges)

@@ -206,9 +206,8 @@ def memory(device: str, retries_before: int | None = None) -> dict[str, Any]:
 
     CUDA counts from the start of the process.
 
-    Args:
-        device: ``cpu`` or ``cuda``.
-        retries_before: Those of the allocator before the first step: loading a model may have some.
+    ``device``: ``cpu`` or ``cuda``. ``retries_before``: those of the allocator before the first
+    step: loading a model may have some.
     """
     found: dict[str, Any] = {"rss_bytes": peak_rss_bytes()}
     if device == "cuda" and torch.cuda.is_initialized():

@@ -96,9 +96,7 @@ def _device(index: int) -> dict[str, Any]:
 def measure_rates(device: torch.device, size: int) -> dict[str, float]:
     """Return the matrix and copy rate of a device, best of the repetitions within 0.2 s.
 
-    Args:
-        device: Where to measure.
-        size: Side of the square matrices, in `rated_format`.
+    ``size``: side of the square matrices, in `rated_format`.
 
     Returns:
         ``matrix_flop_per_s`` and ``copy_byte_per_s`` (bytes read and written).

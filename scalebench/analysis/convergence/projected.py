@@ -35,9 +35,7 @@ def arrival(points: Sequence[RacePoint], target: float) -> Arrival | None:
     which no other confirms. MLPerf and AlgoPerf take the first evaluation that reaches the target;
     the line from the one before it removes the grid of evaluations from ratios.
 
-    Args:
-        points: Evaluations of one launch in order, the first before any training.
-        target: Loss.
+    ``points``: evaluations of one launch in order, the first before any training.
 
     Returns:
         None: it did not reach the target.

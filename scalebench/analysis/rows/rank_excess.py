@@ -107,9 +107,7 @@ def excesses(part: RankPart, launches: Sequence[Floats], step_s: float) -> list[
 def probable(launches: Sequence[Floats | None], step_s: float) -> list[RankExcess]:
     """Return the rank that the others waited long for in every one of two traced steps or more.
 
-    Args:
-        launches: Of each launch the seconds of lateness by rank and traced step.
-        step_s: The headline's step.
+    ``launches``: of each launch the seconds of lateness by rank and traced step.
     """
     traced = [one for one in launches if one is not None]
     steps = np.concatenate(traced, axis=1) if traced else np.zeros((0, 0))

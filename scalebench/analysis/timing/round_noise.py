@@ -283,10 +283,7 @@ def half_width_of_two(few: Variance, many: Variance, confidence: float = CONFIDE
     the first part is small. The quantile taken is Satterthwaite's, moved towards theirs by
     ``1/(2·dof)`` of the way, which simulation chose (``benchmarks/coverage.py``).
 
-    Args:
-        few: With one degree of freedom or a few.
-        many: Independent of it.
-        confidence: Of the interval.
+    ``few`` has one degree of freedom or a few; ``many`` is independent of it.
     """
     both = sum_variances([few, many])
     by_both = t_half_width(both, confidence)

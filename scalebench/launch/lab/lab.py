@@ -15,9 +15,7 @@ from scalebench.spec.virtual_hosts import VirtualHosts
 class Lab:
     """Virtual hosts for ranks to run in; a placement of `LocalLauncher`.
 
-    Args:
-        hosts: What is asked for.
-        num_ranks: The largest number of ranks of a launch.
+    ``num_ranks``: the largest number of ranks of a launch.
 
     Raises:
         EnvironmentUnfit: It cannot be made here; the text says why and what to do.

@@ -51,9 +51,7 @@ class Quotas:
     The lab's group is locked for as long as this process lives; a group that no process has locked
     was left by a launcher that was killed, and the next one removes it.
 
-    Args:
-        cpu_shares: Of a core, of each rank.
-        hierarchy: Where.
+    ``cpu_shares``: of a core, of each rank.
 
     Raises:
         NoQuota: It cannot be done here.

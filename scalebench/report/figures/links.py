@@ -95,9 +95,8 @@ def _belongs(point: CalibratedPoint, fit: LinkFit) -> bool:
 def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[ChartKind, ...]:
     """Return the kinds of figures of a calibrated link.
 
-    Args:
-        profile: With at least one fitted sweep.
-        rate_bit_per_s: What the link was set to; None: it was not set.
+    At least one sweep of ``profile`` is fitted; ``rate_bit_per_s``: what the link was set to, if it
+    was.
     """
     found = sweeps(profile)
     rate = None if rate_bit_per_s is None else rate_bit_per_s / 8

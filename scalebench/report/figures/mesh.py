@@ -60,9 +60,7 @@ def _stride(group: Sequence[int]) -> int:
 def places(axes: Sequence[AxisFigures], world_size: int) -> dict[int, Place]:
     """Return where each rank is drawn: dimensions go right and down by turns, blocks in blocks.
 
-    Args:
-        axes: The innermost first.
-        world_size: N.
+    The innermost of ``axes`` is first.
     """
     at = {rank: [0.0, 0.0] for rank in range(world_size)}
     reach = [1.0, 1.0]

@@ -215,9 +215,8 @@ def headlines(findings: Sequence[Finding]) -> list[Row]:
 def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
     """Say how one case scales.
 
-    Args:
-        rows: Its rows, by world size.
-        of_suite: All rows of the suite, where the case is to be compared with its neighbours.
+    ``rows`` are in the order of N; ``of_suite`` is given where the case is to be compared with its
+    neighbours.
     """
     headline = headline_row(rows)
     kind, sentence = _answer(rows, headline)
@@ -324,9 +323,7 @@ def where(best: Row | None) -> str:
 def biggest_cause(row: Row, named: bool = False) -> tuple[str, ...]:
     """Say what costs a row most, and how certain that is, or why no cause is named.
 
-    Args:
-        row: On several ranks.
-        named: A cause is certain without the loss budget, and is said elsewhere.
+    ``named``: a cause is certain without the loss budget, and is said elsewhere.
 
     Returns:
         The same in several lengths, the longest first; nothing where nothing is lost.

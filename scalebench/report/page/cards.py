@@ -126,9 +126,7 @@ def _sum(budget: Budget) -> float:
 def strip(row: Row, full: float) -> Strip | None:
     """Return the strip of a row's budget; None: it has none, or it does not close.
 
-    Args:
-        row: The row.
-        full: What the whole strip stands for, as a part of the step.
+    ``full``: what the whole strip stands for, as a part of the step.
     """
     budget = row.budget
     if budget is None or not budget.closes or full <= 0 or compression.is_bound(row):

@@ -59,9 +59,7 @@ def _at(rows: Sequence[Row], world_size: int) -> list[Row]:
 def sentences(row: Row | None, rows: Sequence[Row]) -> list[str]:
     """Say what a case sent, what that did, and on which links it pays.
 
-    Args:
-        row: The case's headline.
-        rows: Of the suite; the link is read off that of ``none``.
+    ``rows`` are those of the suite; the link is read off that of ``none``.
     """
     if row is None or row.compression is None:
         return []

@@ -326,9 +326,7 @@ def render_dumps(
 def group_lines(state: GroupState, recorder: bool) -> list[str]:
     """Say how far a group came, who is behind, and what does not fit.
 
-    Args:
-        state: Of the group.
-        recorder: The flight recorder says it; NCCL Inspector only knows calls that ended.
+    ``recorder``: the flight recorder says it; NCCL Inspector only knows calls that ended.
     """
     where = f" at {state.where}" if state.where else ""
     head = f"{state.group}, {len(state.ranks)} ranks: the last collective is {state.last}, "

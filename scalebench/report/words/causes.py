@@ -207,10 +207,8 @@ def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
 def why_open(budget: Budget, residual: Words, drift: Words) -> str:
     """Say why the parts of a budget do not explain its step: what they leave, or a drift.
 
-    Args:
-        budget: One that does not close.
-        residual: Says what the parts leave, given as a part of the step.
-        drift: Says by how much steps next to the traced ones were slower, a ratio.
+    ``residual`` says what the parts leave, given as a part of the step; ``drift`` says by how much
+    steps next to the traced ones were slower, a ratio.
     """
     left = budget.share(RESIDUAL)
     return residual(left) if abs(left) > LARGEST_RESIDUAL else drift(budget.drift)

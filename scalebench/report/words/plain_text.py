@@ -10,9 +10,7 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 def plain(text: object, limit: int | None = None) -> str:
     """Return ``text`` as one line without control, format or unassigned characters.
 
-    Args:
-        text: Any value of a run.
-        limit: Longest text returned; a longer one ends in ``…``.
+    A text that is longer than ``limit`` ends in ``…``.
     """
     line = " ".join(printable(" ".join(str(text).split())).split())
     if limit is not None and len(line) > limit:
@@ -23,9 +21,7 @@ def plain(text: object, limit: int | None = None) -> str:
 def printable(text: str, colour: bool = False) -> str:
     """Return ``text`` without what steers a terminal or reorders a line; lines and tabs stay.
 
-    Args:
-        text: One line or several.
-        colour: Keep the sequences that set a colour, which are scalebench's own.
+    ``colour`` keeps the sequences that set a colour, which are scalebench's own.
     """
     if colour:
         parts = _COLOUR.split(text)

@@ -89,9 +89,8 @@ class InterleavedRuns:
     def measure(self, upto: int, only: Collection[str] = ()) -> None:
         """Make one further round of both.
 
-        Args:
-            upto: Rounds that are planned in all, for the progress message.
-            only: Rows, as `row_name` writes them; none: all.
+        ``upto``: rounds that are planned in all, for the progress message. ``only``: rows, as
+        `row_name` writes them; none: all.
 
         Raises:
             UsageError: ``run`` refuses the arguments.

@@ -92,9 +92,7 @@ class Side:
     def make_round(self, number: int, only: Collection[str]) -> None:
         """Measure a round.
 
-        Args:
-            number: Of the round, from 0.
-            only: Rows, as `row_name` writes them; none: all.
+        ``number`` is from 0. ``only``: rows, as `row_name` writes them; none: all.
 
         Raises:
             UsageError: ``run`` refuses the arguments.

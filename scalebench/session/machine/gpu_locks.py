@@ -65,9 +65,7 @@ class GpuClaims:
     def claim(self, uuids: Sequence[str], allow_busy: bool) -> list[str]:
         """Claim devices until `close`; those that are claimed already stay so.
 
-        Args:
-            uuids: As CUDA tells them.
-            allow_busy: Use devices that another process holds.
+        ``uuids`` are as CUDA tells them; ``allow_busy``: use devices that another process holds.
 
         Returns:
             A notice for each device that another process holds or may hold.

@@ -75,9 +75,7 @@ def about_unusable(facts: Mapping[str, Any]) -> tuple[str, str] | None:
 def refusal(facts: Mapping[str, Any], instead: str = "--device cpu") -> str | None:
     """Return why ranks are not silently put on the CPU instead of the devices; None: no reason.
 
-    Args:
-        facts: As for `about_unusable`.
-        instead: What the user gives to have them there.
+    ``facts``: as for `about_unusable`. ``instead``: what the user gives to have them there.
     """
     about = about_unusable(facts)
     if about is None:

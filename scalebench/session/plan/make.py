@@ -103,9 +103,7 @@ def about_scripts(rows: Sequence[Cell]) -> list[str]:
 def about_emulation(rows: Sequence[Cell], emulating: str | None) -> list[str]:
     """Say why rows on GPUs train in other formats; a script decides about its own arithmetic.
 
-    Args:
-        rows: Of the plan.
-        emulating: Name of a GPU on which torch emulates bfloat16; None: none does.
+    ``emulating``: name of a GPU on which torch emulates bfloat16; None: none does.
     """
     ours = any(not isinstance(cell.strategy, Script) for cell in rows)
     formats = "float16 with a scaled loss, or in float32 where a strategy has none"

@@ -42,9 +42,7 @@ class Bracket:
 def largest_fitting(fits: Callable[[int], bool], first: int) -> Bracket:
     """Find the largest number that fits, to within one part in `PRECISION`.
 
-    Args:
-        fits: Must be true up to some number and false beyond.
-        first: Where to begin, at least 1.
+    ``fits`` must be true up to some number and false beyond; ``first`` is at least 1.
     """
     low, high = 0, first
     while fits(high):

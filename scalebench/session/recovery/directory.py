@@ -66,9 +66,7 @@ def with_directory(
 def saving_in(cell: Cell, folders: Mapping[str, Path]) -> Cell:
     """Return a cell with the directory for its checkpoints.
 
-    Args:
-        cell: Of a plan.
-        folders: Suite → its directory; of other suites, cells stay as they are.
+    ``folders``: suite → its directory; of other suites, cells stay as they are.
     """
     if cell.recovery is None or cell.suite not in folders:
         return cell
@@ -171,9 +169,7 @@ def needed_bytes(cells: Iterable[Cell]) -> int:
 def check_directory(directory: Path, wanted_bytes: int) -> None:
     """Check that checkpoints can be written into a directory, before anything is launched.
 
-    Args:
-        directory: Must be there.
-        wanted_bytes: Room that is needed.
+    The directory must be there; ``wanted_bytes`` is the room that is needed.
 
     Raises:
         UsageError: It is not there, cannot be written, cannot keep files, or is too small.

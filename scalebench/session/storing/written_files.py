@@ -26,9 +26,7 @@ States = dict[str, tuple[int, int]]
 class WrittenFiles:
     """Looks at a folder before and after each launch.
 
-    Args:
-        folder: Where the script runs.
-        own: The run's folder, in which scalebench itself writes.
+    The script runs in ``folder``; scalebench itself writes in ``own``, the run's folder.
     """
 
     def __init__(self, folder: Path, own: Path) -> None:

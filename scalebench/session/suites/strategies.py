@@ -16,9 +16,8 @@ def strategies_suite(names: tuple[str, ...], workload: str | None) -> Suite:
 
     All of its rows take turns, so that each gets a fair share of the time.
 
-    Args:
-        names: Cases of the suites, or suites: all cases that such a suite runs by default.
-        workload: That the user wants; None: the one that the strategies' suites are made for.
+    ``names``: cases of the suites, or suites: all cases that such a suite runs by default.
+    ``workload`` None: the one that the strategies' suites are made for.
 
     Raises:
         UsageError: There is no such strategy, or they are made for different workloads.

@@ -40,9 +40,8 @@ def name_ranks(
 ) -> list[RankTrace]:
     """Say which trace is of which rank.
 
-    Args:
-        timelines: File and what its rank did; a file may have several.
-        devices: Of each, whether its rank is the number of a device; empty: none is.
+    ``timelines``: file and what its rank did; a file may have several. ``devices``: of each,
+    whether its rank is the number of a device; empty: none is.
     """
     is_device = list(devices) or [False] * len(timelines)
     labels: Sequence[int | None] = [_labelled(Path(file).name) for file, _ in timelines]

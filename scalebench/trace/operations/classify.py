@@ -89,9 +89,7 @@ _WAIT = "_c10d_functional::wait_tensor"
 def timeline_of(events: Events, communication: re.Pattern[str] | None = None) -> Timeline:
     """Return what one rank did when.
 
-    Args:
-        events: Of the rank.
-        communication: Kernels in whose name it is found communicate, whatever else is known.
+    Kernels in whose name ``communication`` is found communicate, whatever else is known.
 
     Raises:
         UsageError: The rank used NCCL but its GPU was not traced, so that neither communication

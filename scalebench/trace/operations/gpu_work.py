@@ -97,9 +97,8 @@ def gpu_events(events: Events) -> Indices:
 def work_of(events: Events, timeline: Timeline) -> tuple[Work, ...] | None:
     """Return what the GPU did, by operator, the longest first; None: the trace has no kernel.
 
-    Args:
-        events: Those that count; see `steps.whole_steps`.
-        timeline: Of the same events: it says what communicates.
+    ``events``: those that count; see `steps.whole_steps`. ``timeline``, of the same events, says
+    what communicates.
     """
     if not timeline.on_gpu:
         return None

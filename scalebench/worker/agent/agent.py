@@ -62,9 +62,7 @@ WATCH_LIMIT_S = 5.0
 class DeviceWatch:
     """A process that watches GPUs until `stop`: the one that forks ranks has no thread, no driver.
 
-    Args:
-        uuids: Of the GPUs.
-        family: Processes that are of the launch, with all that descend from them.
+    ``family``: processes that are of the launch, with all that descend from them.
     """
 
     def __init__(self, uuids: Sequence[str], family: Sequence[int]) -> None:

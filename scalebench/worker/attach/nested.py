@@ -45,9 +45,7 @@ def refuse_launchers() -> None:
 def launched(words: Sequence[str], env: Mapping[Any, Any]) -> tuple[str, str] | None:
     """Return the launcher that a command starts, and the script behind it; None: it starts none.
 
-    Args:
-        words: The command's.
-        env: Its environment; empty: this process's.
+    ``env`` empty: this process's environment.
     """
     for i, word in enumerate(words):
         name = PurePath(word).name

@@ -60,10 +60,9 @@ class Plan:
 def make_plan(schedule: Schedule, window: int) -> Plan:
     """Work out what each step has to wait for.
 
-    Args:
-        schedule: Of one rank. Empty messages are left out: both sides know that they are empty.
-        window: How many elements may be on their way to this rank. A step that takes in more is
-            in flight alone.
+    Empty messages of ``schedule`` are left out: both sides know that they are empty. ``window``:
+    how many elements may be on their way to this rank. A step that takes in more is in flight
+    alone.
     """
     filled = (tuple(m for m in step if m.piece.length) for step in schedule)
     received: list[Receive] = []

@@ -75,9 +75,7 @@ def frees_of(
 def composition_at_peak(events: Sequence[AllocatorEvent], intervals: Sequence[Interval]) -> Memory:
     """Return the largest sum of live allocations while training is built or steps, by owner.
 
-    Args:
-        events: In the order of time.
-        intervals: In the order of time, without overlap.
+    Both are in the order of time; intervals do not overlap.
     """
     events = _with_unseen_frees(events, intervals)
     always, categories = _attribute(events, intervals)

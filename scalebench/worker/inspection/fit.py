@@ -35,9 +35,7 @@ def train_watched(
 ) -> Memory:
     """Return the memory of building and of two steps.
 
-    Args:
-        context: Of the rank.
-        prepare: Is given the training before its first step.
+    ``prepare`` is given the training before its first step.
     """
     cell = context.cell
     workload = fresh_workload(context)

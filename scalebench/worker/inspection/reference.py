@@ -65,9 +65,8 @@ def gather_batches(batches: Any, group: "dist.ProcessGroup") -> list[Any] | None
 
     The structure, and what neither is a tensor nor a plain value in it, is rank 0's own.
 
-    Args:
-        batches: Tensors in host memory, in tuples, lists and dicts; structured alike on all ranks.
-        group: Of CPU tensors; all of its ranks call this.
+    ``batches``: tensors in host memory, in tuples, lists and dicts; structured alike on all ranks.
+    ``group`` is of CPU tensors; all of its ranks call this.
     """
     tensors: list[torch.Tensor] = []
     plain: list[Any] = []
@@ -219,9 +218,8 @@ class Reference:
     def furthest(self, found: Mapping[str, float], allowed: float | None = None) -> Deviation:
         """Return which parameter deviates most, against what rounding may explain.
 
-        Args:
-            found: Name → deviation.
-            allowed: At least, for every parameter; None: what the arithmetic in use needs.
+        ``found``: name → deviation. ``allowed``: at least, for every parameter; None: what the
+        arithmetic in use needs.
         """
         return furthest(found, self.allowed if allowed is None else allowed, self.rounding)
 

@@ -186,9 +186,7 @@ class Loop:
     def marked_steps(self, count: int, num_samples: int | None = None) -> list[torch.Tensor]:
         """Train steps with a mark after each; return their losses.
 
-        Args:
-            count: Steps.
-            num_samples: Of each batch, so many of its samples; None: all.
+        ``num_samples``: of each batch, so many of its samples; None: all.
         """
         losses = []
         for _ in range(count):
@@ -232,9 +230,7 @@ def steps_of_slots(plan: StepPlan, step_s: float) -> list[int]:
 
     Every launch of a round has the same number of turns, whatever its steps take.
 
-    Args:
-        plan: ``steps`` are divided over the turns; None: a turn lasts ``turn_s``.
-        step_s: What a step takes, seconds.
+    ``steps`` of the plan are divided over the turns; None: a turn lasts ``turn_s``.
     """
     num_turns = max(1, round(plan.window_s / plan.turn_s))
     if plan.steps is not None:

@@ -150,10 +150,7 @@ def clocks_apart(marks: Any, before_ns: list[int], step_ns: list[int]) -> tuple[
     from both sides. A rank that loses its processor in between makes the bounds wider, never wrong:
     the clocks moved only where no difference lies within the bounds of all marks.
 
-    Args:
-        marks: When the profiler began each mark.
-        before_ns: Our clock, read before each of them.
-        step_ns: Our clock, read inside each of them.
+    ``before_ns`` and ``step_ns``: our clock, read before and inside each of the marks.
     """
     ordered = np.sort(marks)[: len(step_ns)]
     if not len(ordered):

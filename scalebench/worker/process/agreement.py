@@ -19,9 +19,7 @@ def gather_json(item: Any, group: "dist.ProcessGroup") -> list[Any]:
     JSON, never pickled objects: torch's own ``all_gather_object`` unpickles what it receives, so
     who can connect to a rank could have it run anything.
 
-    Args:
-        item: What JSON can hold.
-        group: Of CPU tensors; all of its ranks call this.
+    ``item`` is what JSON can hold; ``group`` is of CPU tensors, and all of its ranks call this.
     """
     data = torch.frombuffer(bytearray(json.dumps(item).encode()), dtype=torch.uint8)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
@@ -86,9 +84,7 @@ class StarReduce:
     def agree(self, values: torch.Tensor, combine: Combine) -> torch.Tensor:
         """Return, on every rank that is there alike, what comes of the values of all of them.
 
-        Args:
-            values: Shape [K], float64, as many on every rank.
-            combine: What rank 0 does with them.
+        ``values``: shape [K], float64, as many on every rank. Rank 0 combines them.
 
         Raises:
             RuntimeError: Rank 0 is gone.

@@ -114,9 +114,7 @@ def classify(error: BaseException) -> ErrorKind:
 def kind_of(types: Collection[str], text: str) -> ErrorKind:
     """Return what kind of failure an exception of any process stands for.
 
-    Args:
-        types: Names of its class and of the classes above.
-        text: What it says.
+    ``types``: names of its class and of the classes above.
     """
     is_runtime_error = "RuntimeError" in types  # DistError and gloo's own are RuntimeErrors
     if {"OutOfMemoryError", "MemoryError"} & set(types):

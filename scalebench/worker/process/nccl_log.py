@@ -36,9 +36,7 @@ class NcclLog:
 def write_nccl_log(path: Path, output: Path) -> NcclLog:
     """Have NCCL write its log from now on, unless the user has a setting for it.
 
-    Args:
-        path: The file.
-        output: Where this process prints: the log goes there if the user asked for it.
+    ``output``: where this process prints: the log goes there if the user asked for it.
     """
     own = {name for name in os.environ if name.startswith("NCCL_DEBUG")} | set(_in_files())
     if not own:

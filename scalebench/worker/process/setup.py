@@ -36,10 +36,8 @@ _SOCKET_FOLDER_LENGTH = 80
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Ask the kernel to end this process when its parent ends (Linux; elsewhere nothing).
 
-    Args:
-        parent: The pid that is expected as parent. If it is gone already, this process exits:
-            the request would come too late.
-        number: The signal.
+    If ``parent``, the pid that is expected, is gone already, this process exits: the request would
+    come too late.
     """
     if sys.platform != "linux":
         return

@@ -60,9 +60,7 @@ def listen(address: str, port: int) -> socket.socket:
 
     Left to itself, torch's store listens at all of them.
 
-    Args:
-        address: Of this machine; empty: all of them.
-        port: 0: one that is free.
+    ``address`` empty: all of this machine's. ``port`` 0: one that is free.
 
     Raises:
         OSError: The port is taken, or not permitted, or the address is not this machine's.
@@ -277,9 +275,7 @@ def rendezvous_store(request: dict[str, Any], paths: LaunchPaths, job: Job) -> P
 class SealedStore:
     """What the ranks of a launch tell one another: values that only they can have written.
 
-    Args:
-        store: Of the launch.
-        key: Of the launch; see `StoreQueue.launch_key`. Empty: no one else can write to the store.
+    ``key``: see `StoreQueue.launch_key`. Empty: no one else can write to the store.
     """
 
     def __init__(self, store: Store, key: str) -> None:

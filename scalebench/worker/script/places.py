@@ -49,9 +49,7 @@ def meet(store: SealedStore, rank: int, world_size: int, identity: dict[str, Any
 def sent_by_rank_0(store: SealedStore, own: dict[str, Any] | None) -> dict[str, Any]:
     """Return what rank 0 has to say of the launch.
 
-    Args:
-        store: Of the launch.
-        own: What it is, on rank 0; None: on the others.
+    ``own``: what it is, on rank 0; None: on the others.
     """
     if own is not None:
         store.set("addresses", json.dumps(own))

@@ -71,10 +71,8 @@ def exchange(store: SealedStore, rank: int, world_size: int, own: RankSeen) -> l
 def steps_of_calls(call_s: Sequence[float | None], period: int) -> list[float]:
     """Return the time of each whole step, seconds.
 
-    Args:
-        call_s: For each call that matters the seconds since the last one whose time was taken;
-            None: no time was taken.
-        period: Calls that make a step.
+    ``call_s``: for each call that matters the seconds since the last one whose time was taken;
+    None: no time was taken. ``period`` calls make a step.
     """
     ends: list[float | None] = []
     now = 0.0

@@ -233,9 +233,8 @@ def gathered_gradients(
 def whole(tensor: Any, device: torch.device | None = None) -> torch.Tensor:
     """Return the full tensor of a divided one; every rank takes part in gathering it.
 
-    Args:
-        tensor: Another one is returned as it is.
-        device: Whose group gathers it, where it is kept on another; None: it is there.
+    What is not divided is returned as it is. ``device``: whose group gathers it, where it is kept
+    on another; None: it is there.
     """
     there: Any = tensor if device is None or not isinstance(tensor, DTensor) else tensor.to(device)
     full: torch.Tensor = there.full_tensor() if isinstance(there, DTensor) else there

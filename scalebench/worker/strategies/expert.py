@@ -251,10 +251,8 @@ def send_rows(
 def by_expert(rows: torch.Tensor, counts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Return rows in the order of the experts.
 
-    Args:
-        rows: In the order of the ranks, those of a rank in that of the experts,
-            ``[sum of counts, width]``.
-        counts: Rank → expert → rows.
+    ``rows``: in the order of the ranks, those of a rank in that of the experts, ``[sum of counts,
+    width]``. ``counts``: rank → expert → rows.
     """
     experts = len(counts[0])
     if experts == 1 or len(counts) == 1:

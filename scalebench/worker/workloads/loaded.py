@@ -108,9 +108,7 @@ def _prepare_worker(rank: int, processors: set[int] | None, _: int) -> None:
     not see them close. It may use every processor, as in a job whose ranks are not pinned; the
     DataLoader itself has set it to one thread.
 
-    Args:
-        rank: The pid of the rank.
-        processors: Those on which it may run; None: the platform cannot pin.
+    ``rank`` is a pid. ``processors``: those on which it may run; None: the platform cannot pin.
     """
     process.die_with_parent(rank)
     if processors is not None:

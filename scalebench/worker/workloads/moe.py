@@ -83,9 +83,8 @@ def balancing_loss(probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.T
 
     Source: Fedus et al. 2021, eq. 4 to 6.
 
-    Args:
-        probabilities: Of the router, ``[B, T, E]``; P is their mean over a sample's tokens.
-        chosen: f, the part of a sample's choices that fell on each expert, ``[B, E]``.
+    ``probabilities``: of the router, ``[B, T, E]``; P is their mean over a sample's tokens.
+    ``chosen``: f, the part of a sample's choices that fell on each expert, ``[B, E]``.
     """
     experts = probabilities.shape[-1]
     return experts * (chosen * probabilities.mean(1)).sum(-1).mean()
@@ -205,9 +204,7 @@ class MoeGpt(nn.Module):
 def balanced_cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross entropy in nats, and `BALANCE` times the balancing losses; over samples.
 
-    Args:
-        module: A `MoeGpt`.
-        batch: Inputs and targets, both int64 ``[B, T]``.
+    ``module`` is a `MoeGpt`; inputs and targets are int64 ``[B, T]``.
     """
     inputs, targets = batch
     logits, balance = module(inputs)

@@ -43,9 +43,7 @@ class RandomTokens:
 def hf(name: str, shard: Shard) -> Workload:
     """Return the causal language model of a configuration of Hugging Face.
 
-    Args:
-        name: ``hf:config.json``, as `scalebench.spec.presets.hf_configuration` reads it.
-        shard: What this rank has to feed.
+    ``name``: ``hf:config.json``, as `scalebench.spec.presets.hf_configuration` reads it.
 
     Raises:
         UsageError: transformers is not installed, or makes no causal language model of it.

@@ -66,9 +66,7 @@ class LossCurve:
 def compare(curves: Mapping[K, LossCurve], of_none: LossCurve) -> dict[K, LossComparison]:
     """Return what each method's loss came to compared with that of ``none``.
 
-    Args:
-        curves: Whatever names a method → its curve; none of them without a step.
-        of_none: The exact all-reduce's.
+    No curve is without a step; ``of_none`` is the exact all-reduce's.
     """
     everyone = [*curves.values(), of_none]
     steps = min(len(curve.losses) for curve in everyone)

@@ -84,9 +84,8 @@ def median(values: Sequence[float]) -> float:
 def first_steady(step_s: Sequence[float], plan: dict[str, Any]) -> tuple[int, bool] | None:
     """Return the first step that may count and whether it is steady; None: the warm-up goes on.
 
-    Args:
-        step_s: All steps so far, seconds; the first one is the script's start and left out.
-        plan: The fields of `scalebench.spec.StepPlan`.
+    ``step_s``: all steps so far, seconds; the first one is the script's start and left out.
+    ``plan`` has the fields of `scalebench.spec.StepPlan`.
     """
     found = steady_start(step_s[1:])
     if found is not None:

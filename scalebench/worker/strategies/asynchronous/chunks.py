@@ -157,10 +157,8 @@ class Waiting:
     def put(self, chunk: Any, need: int) -> None:
         """Add a chunk.
 
-        Args:
-            chunk: Whatever stands for it.
-            need: The smaller, the sooner the next forward pass needs it. Chunks of the same need
-                go in the order in which they were put here.
+        The smaller ``need``, the sooner the next forward pass needs it. Chunks of the same need go
+        in the order in which they were put here.
         """
         heapq.heappush(self._heap, (need if self.by_need else 0, self._num_put, chunk))
         self._there.add(self._num_put)
@@ -180,9 +178,7 @@ class Waiting:
 def need_of_parameters(num_parameters: int, fired: Sequence[Sequence[int]]) -> list[int]:
     """Return how soon a forward pass needs each parameter, smallest first.
 
-    Args:
-        num_parameters: Of the module.
-        fired: The parameters of each layer, in the order in which a forward pass came to them.
+    ``fired``: the parameters of each layer, in the order in which a forward pass came to them.
 
     Returns:
         Of each parameter, the place of its first layer. Those that no layer announced may be needed

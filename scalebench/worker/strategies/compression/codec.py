@@ -39,9 +39,7 @@ class Draw:
     def shared(self, device: torch.device, *stream: int) -> torch.Generator:
         """Return a generator that is in the same state on every rank.
 
-        Args:
-            device: Where the numbers are drawn.
-            stream: At most one number, not positive: another one for numbers that are independent.
+        ``stream``: at most one number, not positive: another one for numbers that are independent.
         """
         return _generator(device, self.seed, self.step, self.bucket, *stream)
 
@@ -216,9 +214,7 @@ class OneRound(Codec):
     def encode(self, gradient: torch.Tensor, draw: Draw) -> torch.Tensor:
         """Return the code of a gradient, one contiguous tensor.
 
-        Args:
-            gradient: Of any shape and layout, floating point; taken as float32.
-            draw: The random numbers of this bucket.
+        ``gradient``: of any shape and layout, floating point; taken as float32.
         """
 
     @abstractmethod

@@ -307,9 +307,7 @@ class MeshTraining(Training):
     def first_facts(self, samples: int, in_forward: int) -> dict[str, Any]:
         """Return what a first step has shown of the layers.
 
-        Args:
-            samples: Of the step.
-            in_forward: Calls of attention before the backward pass; the others recomputed.
+        ``in_forward``: calls of attention before the backward pass; the others recomputed.
         """
         self.sizes.stop()
         facts: dict[str, Any] = {

@@ -173,9 +173,8 @@ def cut(
 def release(module: nn.Module, kept: set[int]) -> None:
     """Take the memory from the parameters and buffers of a module but those to be kept.
 
-    Args:
-        module: Stays what it is, with parameters of the same shapes on the meta device.
-        kept: ``id`` of the parameters that stay. Modules that have any stay whole.
+    ``module`` stays what it is, with parameters of the same shapes on the meta device. ``kept``:
+    ``id`` of the parameters that stay. Modules that have any stay whole.
     """
     for part in module.modules():
         parameters = [id(p) for p in part.parameters(recurse=False)]
