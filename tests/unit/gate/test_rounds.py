@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks import gate_interleaved
 from scalebench.gate.change import change_between
 from scalebench.gate.family import TRIMMED, paired
 from scalebench.gate.merging import merged
@@ -56,3 +57,18 @@ def test_drift_hides_a_change_between_runs_and_not_between_rounds():
     assert found.verdict == "regressed" and found.change == pytest.approx(0.03, abs=0.005)
     same = gated(base, merged(drifting(3, 1.0, drift)), rounds=True)
     assert verdict_of(same, "step_s").verdict == "unchanged"
+
+
+def test_comparisons_of_kept_rounds_are_red_where_a_slower_version_was_planted(tmp_path):
+    """``python -m benchmarks.gate_interleaved``, with fourteen rounds of two equal versions."""
+    drift = [1.0, 1.08, 1.15, 1.2, 1.1, 0.9, 1.0] * 2
+    base, new = (merged(drifting(seed, 1.0, drift)) for seed in (1, 1001))
+    gate_interleaved.keep(tmp_path, (base, new, [6.0] * len(drift)))
+    found = gate_interleaved.compared(gate_interleaved.kept(tmp_path), comparisons=2)
+    red = {planted: [is_red for is_red, _ in judged] for planted, judged in found.items()}
+    assert red == {
+        "equal": [False, False],
+        "5 % slower at the largest N": [True, True],
+        "5 % slower everywhere": [True, True],
+    }
+    assert all(0 < took_s <= 6.0 * len(drift) for judged in found.values() for _, took_s in judged)
