@@ -10,7 +10,8 @@ any white space. What may stand in the braces:
 ``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
 ``{*}``  anything
 
-A ``?`` before it: of a step or of all since the line before, it is not said which.
+A ``?`` before it: of a step or of all since the line before, it is not said which; with another
+word before it, as in ``data time``, it is something else.
 """
 
 import re
@@ -69,7 +70,7 @@ class Template:
         if name == "*":
             return ".*?"
         if name in COUNTS:
-            return rf"\s*(?P<{name}>\d[\d,]*)(?:\.0+)?(?!\.?\d)"
+            return rf"\s*(?P<{name}>\d[\d,]*)(?:\.0+)?(?!\.?\d|e[-+])"
         self.unit = name or "number"
         if name == "elapsed":
             return r"(?P<value>(?:\d+ days?, )?(?:\d+:)?\d+:\d\d(?:\.\d+)?)(?P<suffix>)"
@@ -88,7 +89,8 @@ class Template:
             return self.pattern.search(line)
         at = line.find(self.lead)
         while at >= 0:
-            if found := self.pattern.match(line, at):
+            alone = not self.unsaid or not line[max(0, at - 2) : at].strip().isalpha()
+            if alone and (found := self.pattern.match(line, at)):
                 return found
             at = line.find(self.lead, at + 1)
         return None

@@ -48,6 +48,18 @@ def test_a_time_of_all_steps_since_the_line_before_is_divided_by_them(tmp_path: 
     assert (list(steps.counts), steps.averaged) == ([100, 100], True)
 
 
+def test_the_time_of_a_part_is_none_of_a_step(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no known format fits"):
+        log_of(tmp_path, [f"step {i} loss 2.1 data time 0.01 forward time 0.2" for i in range(9)])
+
+
+def test_a_rounded_step_number_is_passed_over(tmp_path: Path) -> None:
+    numbers = [f"{i}.0" for i in range(8991, 9010)]
+    numbers[9] = "9e+3"
+    log = log_of(tmp_path, [f"global_step={i}, train_step_timing in s=0.615" for i in numbers])
+    assert (len(log.records), log.notices) == (18, [])
+
+
 def test_micro_batches_that_are_not_all_printed_tell_no_step(tmp_path: Path) -> None:
     line = "Epoch 1 | iter {} step {} | loss train: 9.1, val: n/a | iter time: 443.1 ms (step)"
     steps = read(tmp_path, [line.format(4 * i, i) for i in range(1, 20)])
