@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
-from scalebench.importing.formats import Format, Template, Value
+from scalebench.importing.formats import TIMES, Format, Template, Value
 from scalebench.importing.lines import chunks, opened, prefix_of
 from scalebench.importing.records import Line, Records
 
@@ -346,11 +346,14 @@ def choose(text: str, known: Sequence[Format], lines: int) -> Format | None:
 
 
 def _tells_time(form: Format, line: str, start: int) -> bool:
-    for name in ("time", "rate", "speed", "clock"):
-        value = form.values.get(name)
-        if value is not None and any(one.find(line) is not None for one in value.templates):
-            return True
-    return not form.general and prefix_of(line[:start]).clock is not None
+    said = {
+        name
+        for name, value in form.values.items()
+        if any(one.find(line) is not None for one in value.templates)
+    }
+    if not said.isdisjoint(TIMES):
+        return True
+    return (not form.general or "loss" in said) and prefix_of(line[:start]).clock is not None
 
 
 def totals_of(text: str) -> dict[str, float]:

@@ -194,6 +194,8 @@ LINES = {
     "key-value of DiT": "[" + DAY + "] (step={i:07d}) Train Loss: 0.15, Train Steps/Sec: 0.50",
     "key-value of MLX": "Iter {i}: Train loss 2.1, It/sec 0.500, Tokens/sec 812.1, Peak mem 10 GB",
     "key-value of OpenNMT-tf": "Step = {i} ; steps/s = 0.50, source words/s = 29000 ; Loss = 8.1",
+    "key-value with a clock": DAY + ",100 INFO step {i} loss 9.1 epoch time 2.0",
+    "trainer-steps with a clock": "[INFO] " + DAY + ",371 >> {{'loss': 0.63, 'step': {i}}}",
     "key-value with parts": "step {i} | loss 9.1 | data time: 0.0100 | batch time: 2.0000",
     "key-value with its unit behind": "Step {i}/1000 loss 2.1 (2.0 s/step)",
 }
