@@ -3,11 +3,11 @@
 Simulated rounds: every row has a block in every cycle, in a random order, and what the machine does
 goes on through all of them. Kinds of noise of blocks: white; drifting (what all rows share wanders
 by 3 % within seconds); bursty (one block in twenty is disturbed, by up to many times the scatter);
-heavy-tailed (Student's t, 3); episodes (for a second or two all rows are 30 % slower); recorded
-(resampled from the steps of a stored run). Rows also differ from round to round by an effect of
-launching afresh. Intervals are looked at after a fixed number of rounds, and after every round
-until all are narrow enough (`scalebench.analysis.rows.efficiency`). Beside them stand launches one
-after the other of the same total time, as `scalebench.analysis.timing.round_noise` judges them.
+heavy-tailed (Student's t, 3); episodes (for a second or two all rows are 30 % slower). Rows also
+differ from round to round by an effect of launching afresh. Intervals are looked at after a fixed
+number of rounds, and after every round until all are narrow enough
+(`scalebench.analysis.rows.efficiency`). Beside them stand launches one after the other of the same
+total time, as `scalebench.analysis.timing.round_noise` judges them.
 
 ``python -m benchmarks.block_coverage --runs 400``: some minutes for each kind of noise.
 """
@@ -16,18 +16,15 @@ import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.coverage import NOISES as NOISES_OF_STEPS
 from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
-from scalebench.analysis.run import load_run
 from scalebench.analysis.timing.mean_step import mean_of_means
 from scalebench.analysis.timing.paired_blocks import Block, levels_of_round
 from scalebench.analysis.timing.round_noise import RoundNoise
-from scalebench.analysis.timing.steps import clean_pace
 from scalebench.records.summary import RowKey
 from scalebench.stats import CONFIDENCE, Estimate, trimmed_mean
 
@@ -36,7 +33,6 @@ SIZES = (1, 1, 1, 1, 2, 2, 2)
 SCATTER = {False: 0.01, True: 0.03}
 """Of the blocks of a row, by whether it has several ranks."""
 EFFECTS = (0.0, 0.01, 0.03, 0.1)
-RECORDED = Path(__file__).parent.parent / "reports/gallery/ddp-2-cores"
 SEED = 20261122
 MANY = 4000
 
@@ -53,33 +49,6 @@ def _scattered(draw: Callable[[Generator, tuple[int, ...]], Floats]) -> Callable
         return scatter * draw(generator, (len(sizes), num_blocks))
 
     return blocks
-
-
-class _Recorded:
-    """Blocks of consecutive steps of a stored run, around the median of their launch."""
-
-    def __init__(self, root: Path) -> None:
-        launches: dict[RowKey, list[Floats]] = {}
-        for result in load_run(root).results.values():
-            if result.cell.purpose == "measure":
-                steps = np.array(clean_pace(result))
-                num_steps = max(1, round(BLOCK_S / float(np.median(steps))))
-                means = np.convolve(steps, np.ones(num_steps) / num_steps, mode="valid")
-                logs = np.log(means / np.median(means))
-                launches.setdefault(result.cell.row_key, []).append(logs)
-        self.pool = {
-            several: [
-                np.concatenate(logs) for key, logs in launches.items() if (key[2] > 1) is several
-            ]
-            for several in (False, True)
-        }
-
-    def __call__(self, generator: Generator, sizes: Sequence[int], num_blocks: int) -> Floats:
-        rows = []
-        for place, size in enumerate(sizes):
-            pool = self.pool[size > 1]
-            rows.append(generator.choice(pool[place % len(pool)], num_blocks))
-        return np.array(rows)
 
 
 def _quiet(generator: Generator, num_blocks: int) -> Floats:
@@ -112,7 +81,6 @@ NOISES: dict[str, tuple[Callable[..., Floats], Callable[[Generator, int], Floats
     "bursty": (_scattered(NOISES_OF_STEPS["bursty"]), _quiet),
     "heavy-tailed": (_scattered(NOISES_OF_STEPS["heavy-tailed"]), _quiet),
     "episodes": (White, _episodes),
-    "recorded": (_Recorded(RECORDED), _wandering),
 }
 
 
@@ -259,11 +227,6 @@ def simulate(kind: Kind, runs: int, seed: int = SEED) -> dict[str, str]:
     cells["3 launches"] = _held([one.error for one in apart], [one.half_width for one in apart])
     width = [run[FEWEST_ROUNDS].half_width.mean() for run in turns]
     cells["width"] = f"{np.mean(width) / np.mean([one.half_width.mean() for one in apart]):.2f}"
-    squares = [
-        np.mean([one.error**2 for one in looks])
-        for looks in ([run[FEWEST_ROUNDS] for run in turns], apart)
-    ]
-    cells["error"] = f"{math.sqrt(squares[0] / squares[1]):.2f}"
     for about in (3, 4, 6):
         target = float(np.median([_widest(run[about]) for run in turns]))
         cells[f"until ±{100 * target:.1f} %"] = _stopped(turns, target)
@@ -293,17 +256,8 @@ def _stopped(turns: Sequence[Mapping[int, Look]], target: float) -> str:
         for run in turns
     ]
     at_the_end = [run[n] for run, n in zip(turns, ends, strict=True)]
-    naive = [
-        next(
-            run[n]
-            for n in range(FEWEST_ROUNDS, MOST_ROUNDS + 1)
-            if n == MOST_ROUNDS or run[n].half_width.max() <= target
-        )
-        for run in turns
-    ]
     held = _held([one.error for one in at_the_end], [one.wide for one in at_the_end])
-    plain = _held([one.error for one in naive], [one.half_width for one in naive])
-    return f"{held} after {np.mean(ends):.1f} (95 %: {plain})"
+    return f"{held} after {np.mean(ends):.1f}"
 
 
 def _held(errors: Sequence[Floats], widths: Sequence[Floats]) -> str:
@@ -315,12 +269,7 @@ def kinds() -> list[Kind]:
     each = [Kind(noise, 12, effect) for noise in NOISES for effect in EFFECTS]
     few = [Kind(noise, num, 0.01) for noise in NOISES for num in (4, 40)]
     slowed = [Kind("white", 12, 0.01, of_sizes={1: each, 2: each}) for each in (0.01, 0.03)]
-    small = [
-        Kind(noise, 12, effect, sizes)
-        for sizes in ((1, 2), (1, 1, 2), (1, 1, 2, 4))
-        for noise in ("white", "recorded")
-        for effect in (0.0, 0.01)
-    ]
+    small = [Kind("white", 12, 0.01, sizes) for sizes in ((1, 2), (1, 1, 2), (1, 1, 2, 4))]
     return [*each, *few, *slowed, *small]
 
 

@@ -107,13 +107,9 @@ class Arms:
     def _cpu_s(self, began_ns: int) -> float:
         return (time.process_time_ns() - began_ns) / 1e9 / (LEAD_STEPS + self.count)
 
-    def driven_by_hand(self, name: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Return what an arm's loop by hand trains: what scalebench's loop trains."""
-        return self.training.module, self.training.optimizer
-
     def by_hand(self, name: str) -> Blocks:
         """Nothing around the steps, and the clock read twice in a block."""
-        module, optimizer = self.driven_by_hand(name)
+        module, optimizer = self.training.module, self.training.optimizer
         loss_of = self.loss
         cpu_began_ns = time.process_time_ns()
         for number, batch in enumerate(islice(self.batches, LEAD_STEPS + self.count)):
@@ -208,9 +204,9 @@ def train_in_blocks(plan: BlockPlan, rank: int) -> None:
     plan.record(rank).write_text(json.dumps(record))
 
 
-def arguments_for(plan: BlockPlan, rank: int, program: str) -> list[str]:
-    """Return the command line that runs one rank of a program."""
-    return [sys.executable, "-m", program, json.dumps(asdict(plan)), str(rank)]
+def arguments_for(plan: BlockPlan, rank: int) -> list[str]:
+    """Return the command line that runs one rank."""
+    return [sys.executable, "-m", "benchmarks.probe_blocks", json.dumps(asdict(plan)), str(rank)]
 
 
 if __name__ == "__main__":

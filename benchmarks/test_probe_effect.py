@@ -55,14 +55,14 @@ def test_probe_effect(benchmark: BenchmarkFixture, tmp_path: Path, world_size: i
     print_section(f"Probe effect, {world_size} process(es), one thread each", *lines)
 
 
-def run_ranks(plan: BlockPlan, program: str = "benchmarks.probe_blocks") -> list[dict[str, Any]]:
-    """Run all ranks of a program in processes of their own; return their records."""
+def run_ranks(plan: BlockPlan) -> list[dict[str, Any]]:
+    """Run all ranks in processes of their own; return their records."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "KINETO_LOG_LEVEL": "5"}
     log = Path(plan.folder) / "log"
     with log.open("wb") as output:
         ranks = [
             subprocess.Popen(
-                arguments_for(plan, rank, program),
+                arguments_for(plan, rank),
                 cwd=REPOSITORY,
                 env=environment,
                 stdout=output,

@@ -1,6 +1,6 @@
 """Intervals of predictions from few launches and few rows, on errors whose law is known.
 
-The same at full size, for every setting: ``benchmarks/test_coverage.py``.
+The same at full size, for every setting: ``python -m benchmarks.interval_coverage``.
 """
 
 import pytest
