@@ -8,15 +8,32 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks import torchrun
-from benchmarks.cells import cpu_cell
 from benchmarks.verdict import against_floor, against_limit, print_section
+from scalebench import machine
 from scalebench.launch.local import LocalLauncher
-from scalebench.spec import StepPlan
+from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.spec import Case, Cell, Ddp, StepPlan, Suite
 
 TARGET_S = 1.0
 TORCHRUN_EXPECTED_S = 5.0
 NUM_STEPS = 2
 ROUNDS = int(os.environ.get("SCALEBENCH_BENCH_LAUNCH_ROUNDS", "7"))
+
+
+def planned_cell() -> Cell:
+    """Return one measuring cell of two ranks on CPU, planned by scalebench."""
+    suite = Suite(
+        name="bench",
+        question="What does a launch cost?",
+        cases=(Case(name="case", strategy=Ddp()),),
+        workload="gpt-tiny",
+        batch_size=16,
+        steps=StepPlan(steps=NUM_STEPS, max_warmup_steps=NUM_STEPS),
+        repeats=1,
+    )
+    here = Machine(num_gpus=0, num_cores=machine.num_cores())
+    plan = make_plan(Request(world_sizes=(2,), device="cpu"), [suite], here)
+    return next(c for c in plan.cells if c.purpose == "measure" and c.world_size == 2)
 
 
 class LaunchClock:
@@ -37,7 +54,7 @@ CLOCK = LaunchClock()
 @pytest.mark.benchmark(group="launch of 2 ranks", timer=CLOCK)
 def test_launch_of_two_ranks(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     """Launch one further cell of two ranks; before each launch, the same through torchrun."""
-    cell = cpu_cell(2, StepPlan(steps=NUM_STEPS, max_warmup_steps=NUM_STEPS))
+    cell = planned_cell()
     ours_s: list[float] = []
     theirs_s: list[float] = []
 

@@ -1,17 +1,15 @@
-"""What a report costs: a run of 1,000 ranks × 1,000 steps, a usual one, and one of four suites.
+"""What a report costs: of a run of 1,000 ranks × 1,000 steps, and of a usual one.
 
 Fresh processes; imports do not count. The page is then opened in headless Chromium, where there
 is one, and asked when it answered; then views are opened, and each is asked how long it took until
 it was shown and until the figures in sight were drawn.
 """
 
-import gzip
 import json
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -23,7 +21,6 @@ from benchmarks.verdict import against_limit, print_section
 
 ROUNDS = 7
 USUAL = Path(__file__).parents[1] / "reports" / "gallery" / "ddp-2-cores"
-CORE_SUITES = Path(__file__).parents[1] / "tests/golden/summaries-0.1/core-suites.show.json.gz"
 CLICK_S = 0.2
 MOST_VIEWS = 8
 MARKS = ("scalebench-interactive", "scalebench-ready")
@@ -51,21 +48,6 @@ requestAnimationFrame(look);
 """
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A page in a browser, seconds.
-
-    Attributes:
-        interactive_s: From its opening until it answers.
-        shown_s: The slowest view, from the click until it is shown.
-        drawn_s: The same until its figures in sight are drawn.
-    """
-
-    interactive_s: float
-    shown_s: float
-    drawn_s: float
-
-
 def rendered(folder: Path) -> dict[str, float]:
     """Render a run folder in a fresh process; return what that took."""
     command = [sys.executable, "-m", "benchmarks.render_once", str(folder)]
@@ -74,8 +56,11 @@ def rendered(folder: Path) -> dict[str, float]:
     return told
 
 
-def opened(page: Path) -> Opened | None:
-    """Return how fast a page answers; None: there is no Chromium."""
+def opened(page: Path) -> tuple[float, float, float] | None:
+    """Return the seconds until a page answers; its slowest view is shown; its figures are drawn.
+
+    None: there is no Chromium.
+    """
     from selenium import webdriver
 
     browser, driver = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -94,26 +79,22 @@ def opened(page: Path) -> Opened | None:
         time.sleep(1.0)
         views = chromium.execute_script(VIEWS)[:MOST_VIEWS]
         times = [chromium.execute_async_script(OPEN, view) for view in views]
-        return Opened(
-            float(marks[0]) / 1e3,
-            max(shown for shown, _ in times) / 1e3,
-            max(drawn for _, drawn in times) / 1e3,
-        )
+        return marks[0] / 1e3, *(max(each) / 1e3 for each in zip(*times, strict=True))
     finally:
         chromium.quit()
 
 
-def print_opened(name: str, found: Opened | None, limit_s: float) -> None:
+def print_opened(name: str, found: tuple[float, float, float] | None, limit_s: float) -> None:
     """Print how fast a page answers, next to the targets."""
-    if found is None:
-        print_section(f"Page of a {name} in a browser", "no Chromium here")
-        return
-    print_section(
-        f"Page of a {name} in a browser",
-        f"interactive {against_limit(found.interactive_s, limit_s)} after it was opened",
-        f"a view is shown {against_limit(found.shown_s, CLICK_S)} after a click, the slowest",
-        f"its figures in sight are drawn after {found.drawn_s:.2f} s, the slowest",
-    )
+    lines = ["no Chromium here"]
+    if found is not None:
+        interactive_s, shown_s, drawn_s = found
+        lines = [
+            f"interactive {against_limit(interactive_s, limit_s)} after it was opened",
+            f"a view is shown {against_limit(shown_s, CLICK_S)} after a click, the slowest",
+            f"its figures in sight are drawn after {drawn_s:.2f} s, the slowest",
+        ]
+    print_section(f"Page of a {name} in a browser", *lines)
 
 
 @pytest.mark.timeout(0)
@@ -149,22 +130,3 @@ def test_report(
         f"memory     {against_limit(found['peak_bytes'] / 1e6, limit_memory_mb, 'MB')}",
     )
     print_opened(name, opened(folder / "report.html"), interactive_s)
-
-
-@pytest.mark.benchmark(group="report")
-def test_four_suites_answer_at_once(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
-    """Open the page of a recorded run of three suites, one of them twice, and its views."""
-    from scalebench.records.summary import Summary
-    from scalebench.report import render_page
-
-    summary = Summary.model_validate_json(gzip.decompress(CORE_SUITES.read_bytes()))
-    again = [
-        row.model_copy(update={"suite": f"{row.suite}-again"})
-        for row in summary.rows
-        if row.suite == summary.rows[0].suite
-    ]
-    four = summary.model_copy(update={"rows": [*summary.rows, *again]})
-    page = tmp_path / "report.html"
-    text = benchmark.pedantic(lambda: render_page([four]), rounds=3)
-    page.write_text(text, encoding="utf-8")
-    print_opened("run of four suites", opened(page), 1.0)
