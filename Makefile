@@ -5,7 +5,6 @@
 # make size                             how large the code is, beside what it should be
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
-# make bench-links                      links of known rate: the fitted bandwidth, sizes not seen
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-coverage                   how often intervals of efficiency hold, simulated
 # make bench-gate                       the gate's false alarms and power, beside other rules, and
@@ -49,7 +48,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help size attack run check test lint types unit tests bench bench-links bench-predict bench-scale clean bench-gate gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel pages site release torch-matrix
+.PHONY: help size attack run check test lint types unit tests bench bench-predict bench-scale clean bench-gate gallery gpu-evidence bench-coverage frameworks-env horovod cuda-wheel pages site release torch-matrix
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -102,9 +101,6 @@ size:
 
 bench: $(DEV_STAMP)
 	$(BIN)/pytest benchmarks -p benchmark --benchmark-only -s
-
-bench-links: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.held_out
 
 bench-predict: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.prediction
