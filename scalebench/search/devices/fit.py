@@ -32,6 +32,13 @@ NOISE = 0.04
 """Least standard deviation of a measured step's logarithm that is taken for granted."""
 
 FOLDS = 5
+OF_FEW = 0.08
+"""What fewer than `SPREAD_FROM` rows, which cannot tell it, are trusted to: the usual error on rows
+of a system that is known (docs/predictions.md)."""
+
+SPREAD_FROM = 4
+"""Rows from which on their own errors tell how far the model is off."""
+
 ENOUGH = 8
 """Rows from which on their own held-out errors make the interval."""
 
@@ -224,8 +231,8 @@ def _solved(
     if not active.any():
         return problem, problem.start, active
     at, scale = problem.start if begin is None or len(begin) != len(problem.start) else begin, 0.4
-    if len(rows) < 4:
-        return problem, problem.solve(at, active, NOISE, 15), active
+    if len(rows) < SPREAD_FROM:
+        return problem, problem.solve(at, active, OF_FEW, 15), active
     for most in (12, 10, 10) if begin is None else (8,):
         if begin is not None:
             scale = _scale(problem.errors(at))
