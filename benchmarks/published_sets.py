@@ -23,6 +23,7 @@ from scalebench.search.job import Job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import LinkValues, NominalLinks
 from scalebench.search.prediction.speed import device_type, modelled_speed
+from scalebench.search.ranking import first_to_try
 from scalebench.search.space import Floats
 
 Line = Mapping[str, str]
@@ -266,15 +267,16 @@ def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
 def _regrets(rows: Rows, step: Floats, truth: Floats, fits: npt.NDArray[np.bool_]) -> list[float]:
     """Return a sample's measured time in the first choice over the least, by model and nodes.
 
-    The first choice is the fastest one of those that are predicted to fit, as in a search.
+    The first choice is what a search says to try first of those that are predicted to fit.
     """
     batch = np.array([row.batch for row in rows])
+    stages = np.array([row.pipeline for row in rows])
     step, truth = np.where(fits, step, step * 1e6) / batch, truth / batch
     alike: dict[tuple[Any, int], list[int]] = {}
     for i, row in enumerate(rows):
         alike.setdefault((row.model, row.gpus), []).append(i)
     several = [each for each in alike.values() if len(each) > 2]
-    return [float(truth[e[int(np.argmin(step[e]))]] / truth[e].min()) for e in several]
+    return [float(truth[e[first_to_try(step[e], stages[e])]] / truth[e].min()) for e in several]
 
 
 def table(folder: Path, seeds: int = 3) -> Iterator[str]:

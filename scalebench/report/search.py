@@ -95,6 +95,12 @@ def notes(result: SearchResult) -> list[str]:
         else "no memory limit was given"
     )
     told = []
+    if result.first_to_try:
+        simplest = result.best[result.first_to_try]
+        told.append(
+            f"try {simplest.mesh_words} first: it has fewer stages, and the model cannot tell its "
+            "step from the fastest one"
+        )
     if result.probability is not None and result.error is not None:
         told.append(f"{_chance(result)}typical error {percent(result.error)} ({result.error_told})")
     meshes = "1 mesh" if result.num_meshes == 1 else f"{result.num_meshes:,} meshes"

@@ -10,7 +10,7 @@ from scalebench.search.choice import Choice, choices
 from scalebench.search.devices.fit import ENOUGH, SHIPPED
 from scalebench.search.job import Job
 from scalebench.search.prediction.step import PARTS
-from scalebench.search.ranking import Ranking
+from scalebench.search.ranking import Ranking, first_to_try
 from scalebench.search.scores import Z90, Scores, probability_fastest
 from scalebench.search.space import refused_meshes
 from scalebench.search.strategies import strategy_of
@@ -89,6 +89,7 @@ class SearchResult(Record):
         probability: That the mesh of the first is the fastest; null: no error is known.
         why: Why the first beats the second, one sentence.
         best: The fastest of each mesh and ZeRO stage.
+        first_to_try: Place in ``best`` of the simplest that is about as fast as the first.
         trained: As ``best``, of what a strategy of scalebench trains: the fastest such way of each
             mesh and ZeRO stage.
         front: Least memory first, least time last.
@@ -118,6 +119,7 @@ class SearchResult(Record):
     probability: float | None
     why: str
     best: tuple[RankedChoice, ...]
+    first_to_try: int = 0
     trained: tuple[RankedChoice, ...] = ()
     front: tuple[RankedChoice, ...]
     rejected: RankedChoice | None
@@ -183,6 +185,7 @@ def result_of(
         probability=probability_fastest(steps, error),
         why=why_faster(best[0], best[1]) if len(best) > 1 else "There is no other that fits.",
         best=tuple(best),
+        first_to_try=first_to_try(ranking.best.step_s, ranking.best.candidates.pipeline),
         trained=tuple(_ranked(job, one, spread) for one in choices(job, ranking.trained)),
         front=tuple(_ranked(job, one, spread) for one in choices(job, ranking.front)),
         rejected=next((one for one in rejected if one.strategy is not None), None)

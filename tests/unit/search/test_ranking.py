@@ -14,7 +14,7 @@ from scalebench.search.job import Job
 from scalebench.search.prediction.links import NominalLinks
 from scalebench.search.prediction.memory import fits, memory_bytes
 from scalebench.search.prediction.step import bound_s, step_parts
-from scalebench.search.ranking import Ranking, search
+from scalebench.search.ranking import CLOSE, Ranking, first_to_try, search
 from scalebench.search.run import Trainable
 from scalebench.search.space import Candidates, Floats, candidates, joined, meshes, refused_meshes
 from scalebench.search.strategies import strategy_of
@@ -146,3 +146,15 @@ def test_refused_meshes_are_counted_by_reason() -> None:
         "more stages than layers": 3,
         "data, shard and expert ranks do not divide the batch": 1,
     }
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10.0), st.integers(1, 16)), min_size=1))
+def test_what_to_try_first_is_about_as_fast_and_has_the_fewest_stages(
+    ways: list[tuple[float, int]],
+) -> None:
+    steps, stages = np.array(ways).T
+    first = first_to_try(steps, stages.astype(int))
+    close = steps <= CLOSE * steps.min()
+    assert close[first]
+    assert stages[first] == stages[close].min()
+    assert steps[first] == steps[close & (stages == stages[first])].min()
