@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from scalebench.launch.external.environment import port_of
-from scalebench.records.measured.rank import Block, RankRecord
+from scalebench.records.measured.rank import RankRecord
 from scalebench.spec.world import Rendezvous
 from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import join_session, open_session, open_store
+from tests.builders.runs import make_record
 
 LIMIT = timedelta(seconds=120)
 SECRET = "of the benchmark"
@@ -27,15 +28,7 @@ RANKS_PER_PROCESS = 64
 def record_of(rank: int, num_steps: int) -> RankRecord:
     """Return what a rank might have recorded."""
     steps = [0.01 + 1e-7 * ((rank * 7919 + i * 104729) % 99991) for i in range(num_steps)]
-    return RankRecord(
-        rank=rank,
-        local_rank=rank,
-        pid=os.getpid(),
-        host="here",
-        step_s=steps,
-        loss=[1.0 / (1 + i) for i in range(num_steps)],
-        blocks=[Block(phase="clean", first=0, count=num_steps)],
-    )
+    return make_record(rank, step_s=steps, loss=[1.0 / (1 + i) for i in range(num_steps)])
 
 
 def be_rank(rendezvous: Rendezvous, rank: int, num_steps: int) -> None:

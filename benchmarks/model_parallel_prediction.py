@@ -6,14 +6,9 @@ TCP over links of a known rate. Each case is predicted from its step at
 one rank or its shard alone, and from links calibrated in the same run. Other arguments go to
 ``scalebench run``: ``--quick -k ulysses`` is one case, in two minutes on two cores. Nothing else
 may use them: otherwise the shares of the CPU do not hold, and neither does the result.
-
-A share of the CPU is given in pieces: a rank that has waited computes some milliseconds of it at
-once. ``PACE_NS=50`` with ``--link 5mbit --batch-size 16`` makes steps of seconds, in which these
-pieces are small.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -47,17 +42,12 @@ def lines(rows: list[dict[str, Any]]) -> tuple[list[str], list[float]]:
 
 
 def main() -> None:
-    """Run the suite, or read a run, and print the errors; exit with 1 where a target is missed."""
+    """Run the suite and print the errors; exit with 1 where a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--link", default="100mbit")
-    parser.add_argument("--read", type=Path, help="a run of the suite; nothing is measured")
     given, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        if given.read is None:
-            sizes, out = f"1,{NUM_HOSTS}", Path(folder) / "run"
-            summary = on_hosts(SUITE, sizes, given.link, out, *more)
-        else:
-            summary = json.loads((given.read / "summary.json").read_text())
+        summary = on_hosts(SUITE, f"1,{NUM_HOSTS}", given.link, Path(folder) / "run", *more)
     told, errors = lines(summary["rows"])
     print("\n".join(told))
     if not errors:

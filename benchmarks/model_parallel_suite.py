@@ -1,15 +1,12 @@
 """Each way to divide a model, on eight ranks, for `benchmarks.model_parallel_prediction`.
 
 Small transformers, whose linear layers take as long as on a device of 0.8 GFLOP/s; see
-`benchmarks.paced_layers`. PACE_NS is another time for each multiplication, in nanoseconds. With
-PACED=no they compute with the host's share of a core instead.
+`benchmarks.paced_layers`.
 """
-
-import os
 
 from scalebench import Case, Context, Expert, LayerWise, Mesh, Plain, StepPlan, Suite, Tensor
 
-SECONDS_PER_MULTIPLICATION = 1e-9 * float(os.environ.get("PACE_NS", "2.5"))
+SECONDS_PER_MULTIPLICATION = 2.5e-9
 GPT, DEEP, MOE = (f"benchmarks.model_parallel_suite:{name}" for name in ("gpt", "deep", "moe"))
 
 
@@ -46,8 +43,7 @@ def paced(workload, layers):
     """Have the linear layers wait; those of several blocks together as long as those of one."""
     from benchmarks.paced_layers import pace
 
-    if os.environ.get("PACED") != "no":
-        pace(workload.module, SECONDS_PER_MULTIPLICATION / layers)
+    pace(workload.module, SECONDS_PER_MULTIPLICATION / layers)
     return workload
 
 
