@@ -1,7 +1,6 @@
 """What commands cost as a user gives them: help, the gate on fifty rows, a search of 1,024 GPUs.
 
-Fresh processes from their start to their end. Help stands beside the bare interpreter and the
-import of torch, interleaved; the search's memory limits refuse little and more.
+Fresh processes from their start to their end. The search's memory limits refuse little and more.
 """
 
 import json
@@ -25,7 +24,6 @@ from scalebench.stats import estimate_over_launches
 
 HELP_S, GATE_S, SEARCH_S, SEARCH_MB = 0.2, 1.5, 10.0, 500.0
 ROUNDS, GATE_ROUNDS = 21, 11
-TORCH_EVERY = 4
 NUM_ROWS, NUM_LAUNCHES, NUM_STEPS = 50, 5, 100
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery" / "ddp-2-cores" / "summary.json"
 SCALEBENCH = str(Path(sys.executable).with_name("scalebench"))
@@ -38,34 +36,17 @@ SEARCHES = {
 pytestmark = pytest.mark.timeout(0)
 
 
-def _timed(command: list[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - began
-
-
 @pytest.mark.benchmark(group="start")
 def test_help(benchmark: BenchmarkFixture) -> None:
-    """Start fresh processes, the three kinds interleaved."""
-    pass_s: list[float] = []
-    torch_s: list[float] = []
-
-    def others() -> None:
-        if len(pass_s) % TORCH_EVERY == 0:
-            torch_s.append(_timed([sys.executable, "-c", "import torch"]))
-        pass_s.append(_timed([sys.executable, "-c", "pass"]))
-
-    _timed([SCALEBENCH, "--help"])  # byte code is compiled once, after installation
-    help_s: list[float] = []
+    """Start fresh processes; byte code is compiled once, after installation."""
+    command = [SCALEBENCH, "--help"]
     benchmark.pedantic(
-        lambda: help_s.append(_timed([SCALEBENCH, "--help"])), setup=others, rounds=ROUNDS
+        lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True),
+        rounds=ROUNDS,
+        warmup_rounds=1,
     )
-    print_section(
-        "Start of a fresh process, medians, interleaved",
-        f"scalebench --help         {against_limit(median(help_s), HELP_S)}  (n={len(help_s)})",
-        f"python -c pass            {median(pass_s):.2f} s  (n={len(pass_s)})",
-        f'python -c "import torch"  {median(torch_s):.2f} s  (n={len(torch_s)})',
-    )
+    taken_s = benchmark.stats.stats.median
+    print_section("Help, a fresh process", f"median {against_limit(taken_s, HELP_S)}")
 
 
 def _run(seed: int) -> Summary:

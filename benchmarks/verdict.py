@@ -7,12 +7,6 @@ def against_limit(value: float, limit: float, unit: str = "s") -> str:
     return f"{value:.2f} {unit}, target at most {limit:g} {unit}: {word}"
 
 
-def against_floor(value: float, floor: float, unit: str = "s") -> str:
-    """Return one phrase that says whether ``value`` is at least the ``floor`` that was expected."""
-    word = "as expected" if value >= floor else "LESS than expected"
-    return f"{value:.2f} {unit}, expected at least {floor:g} {unit}: {word}"
-
-
 def print_section(title: str, *lines: str) -> None:
     """Print a heading with its lines, apart from pytest's own progress."""
     print(f"\n\n{title}")
