@@ -5,7 +5,7 @@ did them, each with the measured time of its stage, nothing for transfer. What a
 others beyond that is wait. See docs/definitions.md, "Pipelines".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,21 +117,24 @@ class PipelineTrace:
         )
         return union(self._unmade(rank), held_up)
 
-    def _unmade(self, rank: int) -> Intervals:
-        """Return from the end of each action until what the next one needs was made."""
-        made = self._made_ns
+    def _needs(self, rank: int) -> Iterator[tuple[TracedAction, tuple[int, Action] | None, int]]:
+        """Yield each action, step and action that it needs, and when the rank was done before."""
         num_stages = len(self.ranks) * self.strategy.chunks
         trace = self.traces[rank]
-        waits: list[tuple[int, int]] = []
         for step, (begin, _) in enumerate(trace.steps):
             reached = begin
             for action in (a for a in trace.actions if a.step == step):
                 source = needs(_plain(action), num_stages)
-                there = made.get((step, source)) if source is not None else None
-                if there is not None:
-                    here = there - self._shift(rank)
-                    waits.append((reached, max(reached, min(here, action.start_ns))))
+                yield action, None if source is None else (step, source), reached
                 reached = action.end_ns
+
+    def _unmade(self, rank: int) -> Intervals:
+        """Return from the end of each action until what the next one needs was made."""
+        waits: list[tuple[int, int]] = []
+        for action, source, reached in self._needs(rank):
+            if source is not None and source in self._made_ns:
+                here = self._made_ns[source] - self._shift(rank)
+                waits.append((reached, max(reached, min(here, action.start_ns))))
         return union(intervals(waits))
 
     def _untaken(self, rank: int) -> Intervals:
@@ -149,18 +152,12 @@ class PipelineTrace:
     @cached_property
     def _taken_ns(self) -> dict[tuple[int, Action], int]:
         """Step and action → when another rank came for its result, on rank 0's clock."""
-        num_stages = len(self.ranks) * self.strategy.chunks
-        taken = {}
-        for rank in self.ranks:
-            trace = self.traces[rank]
-            for step, (begin, _) in enumerate(trace.steps):
-                reached = begin
-                for action in (a for a in trace.actions if a.step == step):
-                    source = needs(_plain(action), num_stages)
-                    if source is not None and self._maker.get((step, source)) != rank:
-                        taken[step, source] = reached + self._shift(rank)
-                    reached = action.end_ns
-        return taken
+        return {
+            source: reached + self._shift(rank)
+            for rank in self.ranks
+            for _, source, reached in self._needs(rank)
+            if source is not None and self._maker.get(source) != rank
+        }
 
     @cached_property
     def _maker(self) -> dict[tuple[int, Action], int]:
