@@ -18,14 +18,11 @@ from scalebench.records.precision import PrecisionReached
 from scalebench.records.rows.base import IfValid
 from scalebench.records.rows.budget import Budget, PopEfficiencies
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
-from scalebench.records.rows.lockstep import LockstepFigures
 from scalebench.records.rows.prediction import Prediction
-from scalebench.records.rows.race import RaceFigures
-from scalebench.records.rows.rank_excess import RankExcess
+from scalebench.records.rows.race import LockstepFigures, RaceFigures
 from scalebench.records.rows.recovery import RecoveryFigures
-from scalebench.records.rows.reproducible import Reproducible
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
-from scalebench.records.rows.step_kinds import StepKinds
+from scalebench.records.rows.steps import RankExcess, Reproducible, StepKinds
 from scalebench.records.rows.strategies.balance import BalanceFigures
 from scalebench.records.rows.strategies.compression import CompressionFigures
 from scalebench.records.rows.strategies.experts import ExpertFigures

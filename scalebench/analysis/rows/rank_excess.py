@@ -17,7 +17,7 @@ from scalebench.analysis.rows.fields import Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.records.measured.rank import RankRecord
-from scalebench.records.rows.rank_excess import RankExcess, RankPart
+from scalebench.records.rows.steps import RankExcess, RankPart
 from scalebench.records.run import CellResult
 from scalebench.spec import Mesh, Pipeline
 from scalebench.trace.breakdown import partition

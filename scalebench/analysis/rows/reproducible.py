@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.measured.rank import RankRecord
-from scalebench.records.rows.reproducible import Reproducible
+from scalebench.records.rows.steps import Reproducible
 from scalebench.records.run import CellResult
 
 ONE_LAUNCH = "it takes two launches to compare their losses"

@@ -23,7 +23,7 @@ from scalebench.records.rows.script import (
     ScriptFacts,
     Wrapper,
 )
-from scalebench.records.rows.step_kinds import StepKinds
+from scalebench.records.rows.steps import StepKinds
 from scalebench.records.run import CellResult
 from scalebench.spec import Script
 from scalebench.stats import estimate_over_launches

@@ -10,8 +10,8 @@ from math import ceil
 
 from scalebench import units
 from scalebench.analysis.rows.script_checks import gradients_sent, sends_each_pass, synchronising
-from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.script import Wrapper
+from scalebench.records.rows.steps import RankExcess
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, Advice, Loss
 from scalebench.report.words import script_remarks, wording

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalebench.records.rows.lockstep import LockstepFigures, StageFigures
-from scalebench.records.rows.race import RaceFigures
+from scalebench.records.rows.race import LockstepFigures, RaceFigures, StageFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import (
     FOLDED,

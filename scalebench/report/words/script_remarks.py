@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.records.rows.script import LoaderSettings, LongestGap, OutsideSteps, ProcessGroups
-from scalebench.records.rows.step_kinds import StepKinds
+from scalebench.records.rows.steps import StepKinds
 from scalebench.records.summary import Row
 from scalebench.report.words import script_checks, wording
 

@@ -6,8 +6,7 @@ from typing import Any
 from scalebench.records.precision import ImpreciseRow, PrecisionReached
 from scalebench.records.rows.budget import ComputeInflation
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
-from scalebench.records.rows.lockstep import LockstepFigures, RankShares
-from scalebench.records.rows.rank_excess import RankExcess
+from scalebench.records.rows.race import LockstepFigures, RankShares
 from scalebench.records.rows.script import (
     HostWaitPlace,
     HostWaits,
@@ -15,6 +14,7 @@ from scalebench.records.rows.script import (
     ScriptFacts,
     Wrapper,
 )
+from scalebench.records.rows.steps import RankExcess
 from scalebench.records.rows.strategies.experts import BusiestExpert, ExpertFigures, ExpertRank
 from scalebench.records.rows.strategies.exposed import ExposedEstimates
 from scalebench.records.rows.strategies.frameworks import AgainstFastest, FrameworkFacts

@@ -9,7 +9,7 @@ from scalebench.analysis.rows.fields import Context, Fields, null
 from scalebench.analysis.timing.steps import mean_losses
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.budget import Budget
-from scalebench.records.rows.lockstep import LockstepFigures, RankShares, StageFigures
+from scalebench.records.rows.race import LockstepFigures, RankShares, StageFigures
 from scalebench.records.run import CellResult
 from scalebench.records.summary import Row
 from scalebench.spec import PipeDream
