@@ -6,14 +6,10 @@ from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, predic
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import DeepSpeed, FairScale, Plain
 
-PARAMETERS = 1000
-N = 4
-
 
 def test_state_follows_the_stage():
-    states = [predict_state_bytes(DeepSpeed(stage=s), PARAMETERS, N) for s in (0, 1, 2, 3)]
-    per_parameter = [4 + 4 + 8, 4 + 4 + 2, 4 + 1 + 2, 1 + 1 + 2]
-    assert states == [PARAMETERS * each for each in per_parameter]
+    states = [predict_state_bytes(DeepSpeed(stage=stage), 1000, 4) for stage in range(4)]
+    assert states == [16_000, 10_000, 7_000, 4_000]
 
 
 GPT_TINY = 437_760

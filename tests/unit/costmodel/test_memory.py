@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.memory import (
-    FP32_ADAM,
     MIXED_PRECISION_ADAM,
     Division,
     MeasuredBaseline,
@@ -25,12 +24,6 @@ def test_zero_paper_figure_1(stage, gigabytes):
     """7.5 billion parameters on 64 ranks, mixed precision, Adam."""
     state = zero_state(stage, 7_500_000_000, 64, MIXED_PRECISION_ADAM)
     assert state.total / 1e9 == pytest.approx(gigabytes, abs=0.05)
-
-
-def test_float32_by_the_law_for_each_stage():
-    n = 8
-    totals = [zero_state(stage, PSI, n, FP32_ADAM).total for stage in range(4)]
-    assert totals == [16 * PSI, 8 * PSI + 8 * PSI / n, 4 * PSI + 12 * PSI / n, 16 * PSI / n]
 
 
 def measured(activations=400, activations_peak=5000, gradients=4 * PSI, batch=16, **strategy):
