@@ -23,7 +23,7 @@ from tests.builders.gated import (
     with_row,
     without_row,
 )
-from tests.builders.summaries import make_missing, make_row
+from tests.builders.summaries import make_missing, make_pipeline, make_row
 
 
 def settings(**tables) -> GateSettings:
@@ -295,3 +295,16 @@ def test_a_row_whose_ranks_were_pinned_is_not_compared_with_one_whose_ranks_were
     assert row_mismatches(old, left, []) == [
         Mismatch("pinned", "True", "False", where="ddp-25mb, N=2")
     ]
+
+
+def test_exact_quantities_of_a_pipeline_decide_only_where_both_sides_report_the_same_rank():
+    def run(rank, **changes):
+        fields = {"communication": [collectives(5)], "budget": budget_points(0.8, rank), **changes}
+        return with_row(gated_run(seed=1), "ddp", 2, pipeline=make_pipeline(), **fields)
+
+    more = {"wire_bytes": 1200, "communication": [collectives(6)]}
+    for rank, verdict in ((0, "regressed"), (1, "inconclusive")):
+        result = gated(run(0), run(rank, **more))
+        for metric in ("wire_bytes", "all_reduce_count"):
+            assert verdict_of(result, metric).verdict == verdict
+    assert "report different ranks" in verdict_of(result, "wire_bytes").reason
