@@ -1,11 +1,13 @@
 """What Python files import when they run."""
 
 import ast
+import functools
 from pathlib import Path
 
 import scalebench
 
 
+@functools.cache
 def imported(code: str) -> set[str]:
     """Return what code imports, wherever the import stands, as dotted names.
 

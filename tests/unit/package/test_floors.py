@@ -1,5 +1,6 @@
 """The house as a test: what stands on which floor. CONTRIBUTING.md has its picture."""
 
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -34,3 +35,20 @@ def test_imports_go_down_in_no_circle_and_launch_worker_and_report_are_strangers
         assert not (room in STRANGERS and others & STRANGERS), f"{file} imports {others}"
         house[room] |= others
     TopologicalSorter(house).prepare()
+
+
+def test_only_the_worker_imports_torch_and_nothing_imports_the_suites_or_the_tests():
+    for file in FILES:
+        code = (PACKAGE / file).read_text(encoding="utf-8")
+        roots = {name.partition(".")[0] for name in imported(code)}
+        assert "torch" not in roots or file.parts[0] == "worker", file
+        assert not roots & {"suites", "_suites", "tests"}, file
+        # No rank unpickles what another has sent: torch's collectives of objects do.
+        assert not re.search(r"\b(dist\.\w*_object|pickle\.loads?\b)", code), file
+
+
+def test_a_suite_imports_only_the_public_names():
+    for path in (PACKAGE.parent / "suites").glob("*.py"):
+        names = imported(path.read_text(encoding="utf-8"))
+        assert {name.partition(".")[0] for name in names} == {"scalebench"}, path
+        assert all(name.count(".") == 1 for name in names), path
