@@ -34,8 +34,13 @@ import numpy
 import torch
 
 ROOT = Path(__file__).parents[1]
-FIRST = {"KINETO_LOG_LEVEL": "5"}
+FIRST = {"KINETO_LOG_LEVEL": "5", "DS_ACCELERATOR": "cpu"}
 """What libraries read when they are loaded, as the process that forks ranks is given it."""
+FRAMEWORKS = (
+    *("deepspeed", "torch._inductor.compile_fx", "accelerate", "fairscale.optim.oss"),
+    "lightning",
+)
+"""What each rank would import for seconds in an environment that has them."""
 FRESH = "TESTS_START_SCRIPTS_AFRESH"
 """Variable with which users' scripts have interpreters of their own, and no forks."""
 
@@ -167,6 +172,9 @@ def import_all() -> None:
         if not found.name.endswith(("__main__", "pytest_plugin", "cli.gallery")):
             with suppress(ImportError):  # a framework that is not installed
                 importlib.import_module(found.name)
+    with suppress(ImportError):
+        for name in FRAMEWORKS:
+            importlib.import_module(name)
     from scalebench.worker import jobs
 
     jobs.preload()
