@@ -137,9 +137,7 @@ class Reader:
 
     def _training(self) -> Records:
         """Return the records of the training; of several bars that with the most steps."""
-        found = max(self.bars.items(), key=lambda bar: (len(bar[1]), bar[0]))
-        found[1].last_total = found[0]
-        return found[1]
+        return max(self.bars.items(), key=lambda bar: (len(bar[1]), bar[0]))[1]
 
     def _scan(self, form: Format, text: str, unended: bool) -> None:
         end, self.last_end = len(text), 0
@@ -163,8 +161,11 @@ class Reader:
         prefix = prefix_of(line[max(0, start - 300) : start])
         total = _int(groups.get("last")) or 0
         records = self.bars.setdefault(total, Records()) if form.bar else self.bars[0]
+        records.last_total = total
         at = records.place(step, _int(groups.get("epoch")), _int(groups.get("per_epoch")), form.bar)
         values = self._values(form, line, records)
+        if form.bar and "time" in values:
+            values["time"] += records.bars_before
         goes_back = records.goes_back(at)
         if prefix.clock is not None and "clock" not in values:
             values["clock"] = prefix.clock
@@ -220,7 +221,7 @@ class Reader:
             yield text.rfind("\n", 0, found.start()) + 1, len(text) if stop < 0 else stop
 
     def _anchor(self, form: Format, line: str) -> re.Match[str] | None:
-        sticky = self._sticky.get("")
+        sticky = None if form.bar else self._sticky.get("")  # some bars have an epoch, some none
         if sticky is not None and (found := sticky.search(line)):
             return found
         for anchor in form.anchors:

@@ -20,6 +20,8 @@ OPEN_STEPS = 16
 SAME_BAR_S = 3.0
 """Bars of two ranks show the same step within this."""
 MOST_SEEN = 1 << 17
+HALF_SECOND = 0.5
+"""Bars cut off the fraction of their seconds, half of one on the average."""
 
 
 class Records:
@@ -30,6 +32,7 @@ class Records:
         ranks: Numbers of ranks in front of lines.
         resolution: Of the clock, seconds.
         unsaid: Times may be of a step or of all since the line before.
+        bars_before: Seconds of the bars of earlier epochs.
     """
 
     def __init__(self) -> None:
@@ -49,6 +52,7 @@ class Records:
         self._clock = -math.inf
         self._newest = -1.0
         self._offset, self._place = 0.0, -1.0
+        self.bars_before = self._elapsed = 0.0
         self._epoch = -1.0
 
     def __len__(self) -> int:
@@ -70,9 +74,11 @@ class Records:
             return epoch * per_epoch + step
         starts = epoch is not None and epoch > self._epoch
         if bar:
-            starts = step < self._place - OPEN_STEPS and step <= 2
+            ended = self._place == self.last_total
+            starts = (starts and ended) or (step < self._place - OPEN_STEPS and step <= 2)
         if starts and self._place >= 0 and step <= self._place:
             self._offset += self._place
+            self.bars_before = self._elapsed + HALF_SECOND * (self.units.get("time") == "elapsed")
         if epoch is not None:
             self._epoch = max(epoch, self._epoch)
         self._place = step
@@ -92,6 +98,7 @@ class Records:
     def add(self, step: float, line: "Line") -> None:
         """Add what a line says of a step."""
         self._clock = line.values.get("clock", self._clock)
+        self._elapsed = line.values.get("time", 0.0)
         if len(self._seen) < MOST_SEEN and "time" in line.values:
             self._seen.setdefault(step, line.values["time"])
         known = self._open.get(step)

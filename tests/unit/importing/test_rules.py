@@ -60,6 +60,29 @@ def test_a_rounded_step_number_is_passed_over(tmp_path: Path) -> None:
     assert (len(log.records), log.notices) == (18, [])
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{i}/3  3.45G  1.2: 100%|#| 463/463 [02:15<00:00,  3.42it/s]",
+        "{i}/3  3.45G  1.2: 100% ━━━━ 463/463 3.4it/s 2:15",
+        "Epoch {i}: 100%|#| 463/463 [02:15<00:00,  3.42it/s, v_num=0]",
+    ],
+)
+def test_the_last_bar_of_each_epoch_tells_its_steps(line: str, tmp_path: Path) -> None:
+    validation = "mAP: 100% ━━━━ 8/8 2.1it/s 3.8s\nmAP: 100%|#| 8/8 [00:03<00:00,  2.17it/s]"
+    lines = [text for i in range(1, 9) for text in (line.format(i=i), validation)]
+    assert read(tmp_path, lines).mean_s == pytest.approx(1 / 3.42, rel=0.002)
+
+
+def test_a_bar_of_all_epochs_does_not_begin_again_with_the_next_one(tmp_path: Path) -> None:
+    bars = [
+        f"Epoch {epoch}: 1%|#| {i}/200 [{2 * i // 60:02}:{2 * i % 60:02}<0:05, 2.00s/it]"
+        for i in range(200)
+        for epoch in dict.fromkeys((max(i - 1, 0) // 50, i // 50))  # its name changes at a step
+    ]
+    assert read(tmp_path, bars).mean_s == pytest.approx(2.0)
+
+
 def test_micro_batches_that_are_not_all_printed_tell_no_step(tmp_path: Path) -> None:
     line = "Epoch 1 | iter {} step {} | loss train: 9.1, val: n/a | iter time: 443.1 ms (step)"
     steps = read(tmp_path, [line.format(4 * i, i) for i in range(1, 20)])
@@ -94,7 +117,6 @@ def test_lines_of_several_ranks_are_one_step_and_their_rates_add_up(tmp_path: Pa
     [
         "step={i} loss=2.0 elapsed={half:.1f}",
         "step {i} loss 2.0 time 10:00:{i:02}",
-        "{i}/3  3.45G  1.2: 100%|#| 463/463 [02:15<00:00,  3.42it/s]",
     ],
 )
 def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_step(
