@@ -15,7 +15,7 @@ total time, as `scalebench.analysis.timing.round_noise` judges them.
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,14 +93,12 @@ class Kind:
         num_blocks: Of each row in a round.
         effect: By how much a row differs from round to round.
         sizes: Ranks of each row; the first is the baseline.
-        of_sizes: What a round does to all rows at one number of ranks, for each number.
     """
 
     noise: str
     num_blocks: int
     effect: float
     sizes: Sequence[int] = SIZES
-    of_sizes: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def keys(self) -> list[RowKey]:
@@ -133,8 +131,6 @@ def draw_round(kind: Kind, generator: Generator) -> tuple[Levels, Levels]:
     noise, course = NOISES[kind.noise]
     num_rows, num_blocks = len(kind.sizes), kind.num_blocks
     launched = kind.effect * generator.standard_normal((num_rows, 1))
-    for size, effect in kind.of_sizes.items():
-        launched[np.array(kind.sizes) == size] += effect * generator.standard_normal()
     turns = _turns(generator, num_rows, num_blocks)
     in_turns = launched + noise(generator, kind.sizes, num_blocks)
     in_turns += course(generator, turns.size)[turns]
@@ -268,25 +264,20 @@ def kinds() -> list[Kind]:
     """Return all kinds of runs."""
     each = [Kind(noise, 12, effect) for noise in NOISES for effect in EFFECTS]
     few = [Kind(noise, num, 0.01) for noise in NOISES for num in (4, 40)]
-    slowed = [Kind("white", 12, 0.01, of_sizes={1: each, 2: each}) for each in (0.01, 0.03)]
     small = [Kind("white", 12, 0.01, sizes) for sizes in ((1, 2), (1, 1, 2), (1, 1, 2, 4))]
-    return [*each, *few, *slowed, *small]
+    return [*each, *few, *small]
 
 
 def main() -> None:
     """Simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=400)
-    parser.add_argument("--noise", choices=[*NOISES], help="only this kind")
     asked = parser.parse_args()
     for kind in kinds():
-        if asked.noise in (None, kind.noise):
-            found = simulate(kind, asked.runs)
-            ranks = " ".join(map(str, kind.sizes))
-            slowed = f", sizes by {100 * max(kind.of_sizes.values()):g} %" if kind.of_sizes else ""
-            name = f"{kind.noise}, {kind.num_blocks} blocks, rounds {100 * kind.effect:g} %{slowed}"
-            print(f"{name}, rows at {ranks}:", flush=True)
-            print("   ", "; ".join(f"{what} {held}" for what, held in found.items()), flush=True)
+        found = simulate(kind, asked.runs)
+        name = f"{kind.noise}, {kind.num_blocks} blocks, rounds {100 * kind.effect:g} %"
+        print(f"{name}, rows at {' '.join(map(str, kind.sizes))}:", flush=True)
+        print("   ", "; ".join(f"{what} {held}" for what, held in found.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,10 @@ from scalebench.gate.baselines import read_summary
 from scalebench.gate.gate import compare
 from scalebench.gate.result import GateResult
 from scalebench.gate.results import Results
-from scalebench.records.baseline import baseline_of, log_efficiencies, series_of, step_of
 from scalebench.records.storage.files import write_model
-from scalebench.records.summary import Row, RowKey, StepSamples, Summary
+from scalebench.records.summary import RowKey, StepSamples, Summary
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 from scalebench.session.interleaved.until_decided import until_decided
-from scalebench.stats import estimate_over_launches
 
 SLOWER = 1.05
 ONE_CASE = (
@@ -50,23 +48,12 @@ def rounds_of(summary: Summary) -> list[int]:
 
 
 def with_rounds(summary: Summary, rounds: Sequence[int]) -> Summary:
-    """Return a run that has these rounds and no others."""
-    kept = [_with_rounds(row, rounds) for row in summary.rows]
-    return summary.model_copy(update={"rows": [_with_ratio(r, kept) for r in kept]})
-
-
-def _with_rounds(row: Row, rounds: Sequence[int]) -> Row:
-    samples = [s for s in row.samples if s.repeat in rounds]
-    steps = estimate_over_launches([step_of(s, series_of(row)) for s in samples])
-    return row.model_copy(update={"samples": samples, "step_s": steps})
-
-
-def _with_ratio(row: Row, rows: Sequence[Row]) -> Row:
-    base = baseline_of(row, rows)
-    if base is None or row.efficiency is None:
-        return row
-    ratios = np.exp(log_efficiencies(row, base, series_of(row, base)))
-    return row.model_copy(update={"efficiency": estimate_over_launches(ratios.tolist())})
+    """Return a run that has the launches of these rounds and no others."""
+    rows = [
+        row.model_copy(update={"samples": [s for s in row.samples if s.repeat in rounds]})
+        for row in summary.rows
+    ]
+    return summary.model_copy(update={"rows": rows})
 
 
 def slowed(summary: Summary, keys: Sequence[RowKey]) -> Summary:
@@ -77,7 +64,7 @@ def slowed(summary: Summary, keys: Sequence[RowKey]) -> Summary:
         else row
         for row in summary.rows
     ]
-    return with_rounds(summary.model_copy(update={"rows": rows}), rounds_of(summary))
+    return summary.model_copy(update={"rows": rows})
 
 
 def _slowed(samples: StepSamples) -> StepSamples:

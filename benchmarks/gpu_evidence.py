@@ -81,42 +81,25 @@ def steps(folder: Path, dry: bool) -> list[Step]:
         return Step(name, chosen, 60.0 * minutes)
 
     only = "{0} and not accumulate and not bucket and not shard"
+    once = ("--repeats", "1", "--no-compile")
+    shared = ("--gpus", "1,2", "--oversubscribe", "--quick", "--no-compile")
+    largest = ("--max-batch", "--quick", "--no-compile", "--memory-limit", "20GB")
+    codecs = "none or powersgd or quantise-8bit"
     short = [
         Step("gpu-doctor", (PYTHON, "-m", "scalebench", "doctor"), 60, is_run=False),
         Step("gpu-power", (*probe, "power"), 60, is_run=False),
         run("gpu-ddp-short", "ddp", only.format("ddp"), "gpt-124m", 2.5, "--repeats", "1"),
         run("gpu-fsdp-short", "fsdp", only.format("fsdp"), "gpt-124m", 2.5, "--quick"),
         Step("gpu-trace", (*probe, "trace", trace), 90, is_run=False),
-        run(
-            "gpu-shared-by-two",
-            "ddp",
-            only.format("ddp"),
-            "gpt-tiny",
-            1.5,
-            *["--gpus", "1,2", "--oversubscribe", "--quick", "--no-compile"],
-        ),
-        run(
-            "gpu-max-batch",
-            "ddp",
-            "plain",
-            "gpt-124m",
-            2,
-            *["--max-batch", "--quick", "--no-compile", "--memory-limit", "20GB"],
-        ),
+        run("gpu-shared-by-two", "ddp", only.format("ddp"), "gpt-tiny", 1.5, *shared),
+        run("gpu-max-batch", "ddp", "plain", "gpt-124m", 2, *largest),
     ]
     rest = [
         run("gpu-ddp-gpt-124m", "ddp", only.format("ddp"), "gpt-124m", 8, "--repeats", "2"),
         Step("gpu-tests", (PYTHON, "-m", "pytest", "tests", "-m", "gpu", "-q"), 300, is_run=False),
         Step("gpu-trace-read", (PYTHON, "-m", "scalebench", "trace", trace), 60, is_run=False),
         run("gpu-fsdp-gpt-1.3b", "fsdp", only.format("fsdp"), "gpt-1.3b", 8, "--repeats", "2"),
-        run(
-            "gpu-compression-gpt-124m",
-            "compression",
-            "none or powersgd or quantise-8bit",
-            "gpt-124m",
-            6,
-            *["--repeats", "1", "--no-compile"],
-        ),
+        run("gpu-compression-gpt-124m", "compression", codecs, "gpt-124m", 6, *once),
         run("gpu-ddp-cnn-56", "ddp", only.format("ddp"), "cnn-56", 4, "--repeats", "2"),
     ]
     every = [*(replace(step, is_short=True) for step in short), *rest]

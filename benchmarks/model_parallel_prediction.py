@@ -8,7 +8,6 @@ one rank or its shard alone, and from links calibrated in the same run. Other ar
 may use them: otherwise the shares of the CPU do not hold, and neither does the result.
 """
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -43,11 +42,9 @@ def lines(rows: list[dict[str, Any]]) -> tuple[list[str], list[float]]:
 
 def main() -> None:
     """Run the suite and print the errors; exit with 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--link", default="100mbit")
-    given, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        summary = on_hosts(SUITE, f"1,{NUM_HOSTS}", given.link, Path(folder) / "run", *more)
+        out = Path(folder) / "run"
+        summary = on_hosts(SUITE, f"1,{NUM_HOSTS}", "100mbit", out, *sys.argv[1:])
     told, errors = lines(summary["rows"])
     print("\n".join(told))
     if not errors:

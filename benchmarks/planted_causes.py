@@ -67,12 +67,12 @@ def busy_neighbour() -> Iterator[None]:
         process.wait()
 
 
-def verdict_of(cause: str, seed: int, options: list[str]) -> tuple[str, float]:
+def verdict_of(cause: str, seed: int) -> tuple[str, float]:
     """Return the terminal's verdict on one run, on one line, and the seconds that it took."""
     neighbour = nullcontext() if cause == "sleep" else busy_neighbour()
     with tempfile.TemporaryDirectory(prefix="scalebench-bench-") as folder, neighbour:
         command = [sys.executable, "-m", "scalebench", "run", "--gpus", "1,2", "--no-report"]
-        command += [*options, "--out", f"{folder}/run", "--", str(SCRIPT)]
+        command += ["--quick", "--out", f"{folder}/run", "--", str(SCRIPT)]
         command += ["--cause", cause, "--seed", str(seed), "--folder", "{run_dir}"]
         began = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True)
@@ -97,13 +97,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--causes", nargs="+", choices=CAUSES, default=CAUSES)
-    parser.add_argument("--options", nargs="*", default=["--quick"], help="of scalebench run")
     given = parser.parse_args()
     lines = []
     for cause in given.causes:
         named, times_s = 0, []
         for seed in range(given.seeds):
-            verdict, took_s = verdict_of(cause, seed, given.options)
+            verdict, took_s = verdict_of(cause, seed)
             right = is_named(cause, verdict)
             named += right
             times_s.append(took_s)
