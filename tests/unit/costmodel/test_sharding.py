@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Zero1
+from scalebench.spec import Accelerate, Ddp, Fabric, Fsdp, Fsdp1, Plain, Zero1
 
 PSI = 1200
 GROUPS = (500, 500, 200)
@@ -53,3 +53,7 @@ def test_state_is_divided_as_zero_divides_it(n, psi):
     assert predict_state_bytes(Zero1(), psi, n) == pytest.approx(8 * psi + 8 * psi / n, abs=1)
     assert predict_state_bytes(Fsdp(shard_size=1), psi, n) == 16 * psi
     assert predict_state_bytes(Ddp(), psi, n) == 16 * psi
+    assert predict_state_bytes(Ddp(gradient_as_bucket_view=False), psi, n) == 20 * psi
+    assert predict_state_bytes(Fabric(), psi, n) >= 16 * psi
+    for fsdp2 in (Fabric(sharding="fsdp2"), Accelerate(plugin="fsdp2")):
+        assert predict_state_bytes(fsdp2, psi, n) == predict_state_bytes(Fsdp(), psi, n)

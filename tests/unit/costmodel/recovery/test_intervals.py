@@ -35,6 +35,7 @@ def test_daly_is_the_series_of_the_exact_optimum(cost_s, ratio):
 def test_young_saves_too_seldom_where_saves_are_long():
     assert young_interval(60, 120) > 1.4 * optimal_interval(60, 120)
     assert young_interval(1, 1e6) == pytest.approx(optimal_interval(1, 1e6), rel=1e-3)
+    assert daly_interval(8, 4) == daly_interval(9, 4) == 4 > daly_interval(7, 4)
 
 
 @given(interval_s=positive, cost_s=positive, restart_s=positive, mtbf_s=positive)
