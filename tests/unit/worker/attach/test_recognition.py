@@ -13,6 +13,7 @@ import pytest
 from scalebench.worker import attach, portable
 from scalebench.worker.attach.imports import after_import_of
 from scalebench.worker.attach.nested import launched
+from tests.builders.repository.imports import imported
 
 pytestmark = pytest.mark.slow
 
@@ -87,30 +88,15 @@ def test_a_command(words: str, found: tuple[str, str] | None) -> None:
     assert launched(words.split(), {}) == found
 
 
-MODULES = [*sorted(Path(attach.__file__).parent.glob("*.py")), Path(portable.__file__)]
+MODULES = [*sorted(Path(attach.__file__).parent.rglob("*.py")), Path(portable.__file__)]
 OURS = ("scalebench.worker.attach", "scalebench.worker.portable")
 ON_THE_WAY = [Path(attach.__file__).parents[up] / "__init__.py" for up in (1, 2)]
 
 
 @pytest.mark.parametrize("path", [*MODULES, *ON_THE_WAY], ids=lambda p: f"{p.parent.name}.{p.stem}")
 def test_it_imports_nothing_else(path):
-    tree = ast.parse(path.read_text(), feature_version=(3, 9))
-    typing_only = {
-        node
-        for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.unparse(branch.test)
-        for node in ast.walk(branch)
-    }
-    for node in ast.walk(tree):
-        if node in typing_only:
-            continue
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            root = name.partition(".")[0]
-            known = root in sys.stdlib_module_names or root == "torch"
-            assert known or name.startswith(OURS), name
+    code = path.read_text()
+    ast.parse(code, feature_version=(3, 9))
+    for name in imported(code):
+        root = name.partition(".")[0]
+        assert root in {*sys.stdlib_module_names, "torch"} or name.startswith(OURS), name
