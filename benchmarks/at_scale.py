@@ -43,11 +43,7 @@ sys.exit(code)
 
 @dataclass(frozen=True)
 class Cost:
-    """What one fresh process took from start to end.
-
-    Attributes:
-        peak_bytes: Its largest resident set.
-    """
+    """What one fresh process took from start to end, and its largest resident set."""
 
     wall_s: float
     peak_bytes: int

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.coverage import EFFECTS, SEED, SIZES
 from benchmarks.coverage import NOISES as NOISES_OF_STEPS
 from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.timing.mean_step import mean_of_means
@@ -29,13 +30,9 @@ from scalebench.records.summary import RowKey
 from scalebench.stats import CONFIDENCE, Estimate, trimmed_mean
 
 BLOCK_S = 0.25
-SIZES = (1, 1, 1, 1, 2, 2, 2)
 SCATTER = {False: 0.01, True: 0.03}
 """Of the blocks of a row, by whether it has several ranks."""
-EFFECTS = (0.0, 0.01, 0.03, 0.1)
-SEED = 20261122
 MANY = 4000
-
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 8
 

@@ -32,7 +32,6 @@ DRIFT = 0.02
 EFFECTS = (0.0, 0.01, 0.03, 0.1)
 MARKS = "<!-- generated: intervals begin -->", "<!-- generated: intervals end -->"
 LAUNCHES = (2, 3, 5)
-HOLDS = (0.94, 0.97)
 SEED = 20261122
 
 Steps = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
@@ -165,11 +164,6 @@ def _steps(kind: Kind, generator: np.random.Generator) -> NDArray[np.float64]:
     return logs
 
 
-def tables(runs: int) -> str:
-    """Simulate all kinds and return the tables, as Markdown."""
-    return "\n".join([*_of_launches(runs), "", *_of_sizes(runs)])
-
-
 def _of_launches(runs: int) -> list[str]:
     """Return the table of runs whose launches differ by this and that."""
     lines = [
@@ -235,7 +229,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--write", type=Path, help="document with the marks")
     asked = parser.parse_args()
-    text = tables(asked.runs)
+    text = "\n".join([*_of_launches(asked.runs), "", *_of_sizes(asked.runs)])
     if asked.write:
         write_into(asked.write, text, MARKS)
 

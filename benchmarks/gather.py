@@ -52,8 +52,9 @@ def fork_ranks(rendezvous: Rendezvous, ranks: range, num_steps: int) -> int:
     return pid
 
 
-def gather(num_ranks: int, num_steps: int, port: int) -> tuple[list[RankRecord], float]:
+def gather(num_ranks: int, num_steps: int) -> tuple[list[RankRecord], float]:
     """Return the records by rank, and the seconds that it took to have them all."""
+    port = port_of(f"gather {os.getpid()}")
     rendezvous = Rendezvous(host="127.0.0.1", port=port, one_node=True, prefix="gather")
     serve_store(rendezvous)
     queue = open_session(open_store(rendezvous, LIMIT), SECRET)
@@ -79,9 +80,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--port", type=int, default=port_of(f"gather {os.getpid()}"))
     asked = parser.parse_args()
-    records, took_s = gather(asked.ranks, asked.steps, asked.port)
+    records, took_s = gather(asked.ranks, asked.steps)
     whole = [r.step_s == record_of(r.rank, asked.steps).step_s for r in records]
     print(json.dumps({"records": len(records), "whole": sum(whole), "took_s": took_s}))
 

@@ -99,17 +99,21 @@ def _about_row(folder: Path, step: str, case: str, done: Mapping[str, str]) -> F
         ),
         **({"energy_j_per_sample": ("is not null", 0.0, 1e9)} if case == "ddp" else {}),
     }
+    gradients = f"{case}: gradients are those of one process"
+    sizes = f"{case}: its own trace knows the size of every operation"
     if step not in done:
-        yield f"{case}: gradients are those of one process", *UNDONE
-        for name, (text, _, _) in bounds.items():
-            yield f"{case}: {name} {text}", *UNDONE
-        yield f"{case}: its own trace knows the size of every operation", *UNDONE
+        undone = (
+            gradients,
+            *(f"{case}: {name} {text}" for name, (text, *_) in bounds.items()),
+            sizes,
+        )
+        yield from ((text, *UNDONE) for text in undone)
         return
     row = next(row for row in _rows(folder / step) if row["case"] == case)
     checked = row["correctness"] or {}
     said = f"{checked.get('status')}, {checked.get('gradient_deviation')} off"
     verified = checked.get("status") == "verified"
-    yield f"{case}: gradients are those of one process", verified, row["reason"] or said
+    yield gradients, verified, row["reason"] or said
     for name, (text, low, high) in bounds.items():
         told = row[name]
         value = told["value"] if isinstance(told, dict) else told
@@ -124,11 +128,10 @@ def _about_row(folder: Path, step: str, case: str, done: Mapping[str, str]) -> F
     operations = (rank.get("trace") or {}).get("operations", [])
     known = sum(op["num_bytes"] is not None for op in operations)
     said = rank.get("trace_unavailable") or f"{known} of {len(operations)}"
-    text = f"{case}: its own trace knows the size of every operation"
     if case == "fsdp" and row["world_size"] == 1 and rank.get("trace") and not operations:
-        yield text, None, "FSDP launches none at N=1"
+        yield sizes, None, "FSDP launches none at N=1"
         return
-    yield text, bool(operations) and known == len(operations), said
+    yield sizes, bool(operations) and known == len(operations), said
 
 
 def _about_trace(path: Path, done: bool) -> Found:

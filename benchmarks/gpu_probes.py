@@ -127,8 +127,7 @@ def main() -> None:
     parser.add_argument("file", type=Path, nargs="?")
     asked = parser.parse_args()
     is_power = asked.question == "power"
-    answer = power(asked.cpu) if is_power else trace(asked.file, asked.cpu)
-    print(json.dumps(answer))
+    print(json.dumps(power(asked.cpu) if is_power else trace(asked.file, asked.cpu)))
 
 
 if __name__ == "__main__":

@@ -26,11 +26,6 @@ def pace(module: nn.Module, seconds_per_multiplication: float) -> None:
             layer.register_forward_hook(partial(_wait_for, seconds_per_multiplication))
 
 
-def multiplications(layer: nn.Linear, output: torch.Tensor) -> int:
-    """Return those that this rank does for its part of an output."""
-    return local(output).numel() * local(layer.weight).shape[-1]
-
-
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -38,7 +33,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def _wait_for(seconds_each: float, layer: nn.Module, _: Any, output: torch.Tensor) -> None:
     assert isinstance(layer, nn.Linear)
-    seconds = seconds_each * multiplications(layer, output)
+    seconds = seconds_each * local(output).numel() * local(layer.weight).shape[-1]
     wait(seconds)
 
     def in_backward(_: torch.Tensor) -> None:

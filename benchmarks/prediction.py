@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 SUITE = Path(__file__).with_name("prediction_suite.py")
@@ -39,7 +40,7 @@ def main() -> None:
     for found in left_out:
         errors = "".join(f"{100 * found['errors'][law]:>+20.1f} %" for law in LAWS)
         print(f"{found['case']:<20}{errors}")
-    means = {law: _mean([abs(f["errors"][law]) for f in left_out]) for law in LAWS}
+    means = {law: fmean(abs(f["errors"][law]) for f in left_out) for law in LAWS}
     print(f"{'mean error':<20}" + "".join(f"{100 * means[law]:>20.1f} %" for law in LAWS))
     rows, within = summary["model"]["num_rows"], summary["model"]["num_within"]
     worst = max(abs(found["errors"]["cost model"]) for found in left_out)
@@ -47,10 +48,6 @@ def main() -> None:
     best = all(means["cost model"] < means[law] for law in LAWS[1:])
     met = means["cost model"] <= MEAN_TARGET and worst <= WORST_TARGET
     sys.exit(0 if met and best and within >= COVERAGE_TARGET * rows else 1)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ def main(folder: Path) -> None:
     """Do what ``scalebench report`` does."""
     began = time.perf_counter()
     run = load_run(folder)
-    loaded = time.perf_counter()
     summary = summarise(run)
     summarised = time.perf_counter()
     page = render_page([summary], [gather(run, summary)])
@@ -25,7 +24,6 @@ def main(folder: Path) -> None:
     ended = time.perf_counter()
     told = {
         "render_s": ended - began,
-        "load_s": loaded - began,
         "page_s": ended - summarised,
         "page_bytes": len(page.encode()),
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,

@@ -1,6 +1,5 @@
 """Launch overhead: from the decision to the first training step."""
 
-import os
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +14,7 @@ from scalebench.spec import Case, Cell, Ddp, StepPlan, Suite
 
 TARGET_S = 1.0
 NUM_STEPS = 2
-ROUNDS = int(os.environ.get("SCALEBENCH_BENCH_LAUNCH_ROUNDS", "7"))
+ROUNDS = 7
 
 
 def planned_cell() -> Cell:
