@@ -37,7 +37,7 @@ _SIZES = {
     for binary in ("", "i")
 } | {"bytes": 1.0, "M": 2.0**20, "G": 2.0**30}
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-BOUNDARY = r"(?<![\w/.-])"
+BOUNDARY = r"(?<![\w/.-])(?<!per )"
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -60,6 +60,8 @@ class Template:
         parts = [r"^\s*" if anchored else BOUNDARY if text[0].isalpha() else ""]
         for index, piece in enumerate(pieces):
             parts.append(self._hole(piece) if index % 2 else _spaced(piece))
+        if self.unit and not pieces[0] and pieces[-1][-1:].isalpha():  # "8 tok/s", no "8 tok/s/gpu"
+            parts = [r"(?<![\d.,])", *parts, r"(?:ec)?(?![\w/]|\s*[:=])"]
         self.pattern = re.compile("".join(parts) + (r"\s*$" if ended else ""))
         known = {"%": 0.01, **_TIMES, **_SIZES}
         self._scale = known.get(self.unit, 1.0)

@@ -196,6 +196,9 @@ LINES = {
     "key-value of OpenNMT-tf": "Step = {i} ; steps/s = 0.50, source words/s = 29000 ; Loss = 8.1",
     "key-value with a clock": DAY + ",100 INFO step {i} loss 9.1 epoch time 2.0",
     "trainer-steps with a clock": "[INFO] " + DAY + ",371 >> {{'loss': 0.63, 'step': {i}}}",
+    "key-value of ranks": "[rank0]: step {i} loss 9.1 step_time 2.0",
+    "key-value with a mean": "step {i} | loss 9.1 | time per step: 2.0 s",
+    "key-value of a tutorial": "Epoch [1/5], Step [{i}/938], Loss: 0.3, Time per step: 2.0 s",
     "key-value with parts": "step {i} | loss 9.1 | data time: 0.0100 | batch time: 2.0000",
     "key-value with its unit behind": "Step {i}/1000 loss 2.1 (2.0 s/step)",
 }

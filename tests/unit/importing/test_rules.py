@@ -9,7 +9,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.importing.follow import Follower
 from scalebench.importing.formats import formats
-from scalebench.importing.job import Stated
+from scalebench.importing.job import Stated, job_of
 from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import Log, read_log
 from scalebench.importing.steps import Steps, steps_of
@@ -51,6 +51,23 @@ def test_a_time_of_all_steps_since_the_line_before_is_divided_by_them(tmp_path: 
 def test_the_time_of_a_part_is_none_of_a_step(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no known format fits"):
         log_of(tmp_path, [f"step {i} loss 2.1 data time 0.01 forward time 0.2" for i in range(9)])
+
+
+@pytest.mark.parametrize(
+    ("said", "rate"),
+    [
+        ("8000 tokens/s", 8000),
+        ("8,000.0 tok/sec |", 8000),
+        ("4000 tokens/s/GPU", None),
+        ("4000 tokens/sec/device", None),
+        ("tok/s/gpu 4000", None),
+        ("tokens/sec/gpu: 4000", None),
+        ("tok/s: 8000", 8000),
+    ],
+)
+def test_a_rate_of_a_gpu_is_none_of_the_job(said: str, rate: float | None, tmp_path: Path) -> None:
+    log = log_of(tmp_path, [f"step {i} step_time: 1.0 loss: 0.3, {said}" for i in range(9)])
+    assert job_of(log, Stated(gpus=2)).tokens_per_s == rate
 
 
 def test_a_rounded_step_number_is_passed_over(tmp_path: Path) -> None:
