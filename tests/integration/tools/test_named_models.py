@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.repository.frameworks import PYTHON, REQUIRED, ROOT
+from tests.builders.repository.frameworks import PYTHON, REQUIRED, ROOT, need
 from tests.conftest import PATIENCE_S, Scalebench
+from tests.forks import forks
 
 CONFIG = {
     **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 512},
@@ -43,6 +44,12 @@ torch for the CPU. No classifier has any; here they are declared before it is im
 IMAGES = PYTHON.parents[1] / "images"
 
 
+def forked(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run scalebench in a fork with the frameworks imported, and few variables."""
+    variables = {"HOME": str(cwd), "PATH": "/usr/bin:/bin"}
+    return forks(PYTHON).run("scalebench", words, cwd, PATIENCE_S, variables)
+
+
 def there(*words: str, cwd: Path, images: bool = False) -> "subprocess.CompletedProcess[str]":
     (cwd / "sitecustomize.py").write_text(FOR_THE_CPU)
     places = (cwd, ROOT, *([IMAGES] if images else []))
@@ -57,34 +64,33 @@ def there(*words: str, cwd: Path, images: bool = False) -> "subprocess.Completed
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> int:
-    """Write a configuration to the folder ``model``; return transformers' count of parameters."""
+def configuration(tmp_path: Path) -> None:
+    """Write a configuration to the folder ``model``."""
+    need(PYTHON, "transformers")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
-    counted = there("-c", COUNT, cwd=tmp_path) if PYTHON.exists() else None
-    if counted is None or counted.returncode != 0:
-        assert not REQUIRED, f"{PYTHON} lacks transformers: make frameworks-env"
-        pytest.skip(f"{PYTHON} lacks transformers; make frameworks-env installs them")
-    return int(counted.stdout)
 
 
-def test_a_configuration_of_hugging_face_is_trained_and_checked(model: int, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("configuration")
+def test_a_configuration_of_hugging_face_is_trained_and_checked(tmp_path: Path) -> None:
+    counted = there("-c", COUNT, cwd=tmp_path)
+    assert counted.returncode == 0, counted.stderr
     words = ("run", "ddp", "--gpus", "1,2", "--workload", "hf:model+context-32", *ROWS, *SHORT)
-    done = there("-m", "scalebench", *words, "--out", "r", cwd=tmp_path)
+    done = forked(*words, "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     plain, ddp = json.loads((tmp_path / "r" / "summary.json").read_text())["rows"]
-    assert ddp["num_parameters"] == plain["num_parameters"] == model
+    assert ddp["num_parameters"] == plain["num_parameters"] == int(counted.stdout)
     assert ddp["correctness"]["status"] == "verified"
     assert ddp["tokens_per_s"]["value"] == pytest.approx(32 * ddp["throughput"]["value"])
 
 
-@pytest.mark.usefixtures("model")
+@pytest.mark.usefixtures("configuration")
 def test_search_measures_a_configuration_here_and_project_takes_its_run(tmp_path: Path) -> None:
     words = ("search", "--gpus", "2", "--workload", "hf:model+context-32")
-    found = there("-m", "scalebench", *words, cwd=tmp_path)
+    found = forked(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "data 2" in found.stdout and "shard 2 (ZeRO-3)" in found.stdout
-    projected = there("-m", "scalebench", "project", "--gpus", "4", cwd=tmp_path)
+    projected = forked("project", "--gpus", "4", cwd=tmp_path)
     assert projected.returncode == 0, projected.stderr
     assert "fsdp" in projected.stdout and "predicted, not measured" in projected.stdout
 
