@@ -98,8 +98,8 @@ def notes(result: SearchResult) -> list[str]:
     if result.first_to_try:
         simplest = result.best[result.first_to_try]
         told.append(
-            f"try {simplest.mesh_words} first: it has fewer stages, and the model cannot tell its "
-            "step from the fastest one"
+            f"try {simplest.mesh_words} first: its pipeline is shorter, and the model cannot tell "
+            "its step from the fastest one"
         )
     if result.probability is not None and result.error is not None:
         told.append(f"{_chance(result)}typical error {percent(result.error)} ({result.error_told})")
