@@ -43,8 +43,8 @@ OPTIONAL = {
     "servers-2": (ParameterServer(servers=2), 5e-4),
     "gossip-8": (Gossip(period=8), 1e-3),
     "1f1b": (Pipeline(schedule="1f1b", microbatches=4), 1e-3),
-    "pipedream": (PipeDream(), 1e-3),
-    "pipedream-2bw": (PipeDream2BW(microbatches=4), 1e-3),
+    "pipedream": (PipeDream(), 5e-4),
+    "pipedream-2bw": (PipeDream2BW(microbatches=4), 3e-4),
 }
 
 SUITE = Suite(

@@ -110,7 +110,7 @@ def figures_of(
     reasons: dict[str, str] = {}
     lowest = _lowest(curves)
     if len(reached) < len(curves):
-        missed = _missed(len(curves) - len(reached), curves, race, lowest)
+        missed = _missed(len(curves) - len(reached), len(curves), race, lowest, target.loss)
         reasons = dict.fromkeys(OF_ARRIVAL, missed)
     else:
         values = _to_target(reached, row)
@@ -200,10 +200,14 @@ def _lowest(curves: Curves) -> float | None:
     return min(finite, default=None)
 
 
-def _missed(num_missed: int, curves: Curves, race: Race, lowest: float | None) -> str:
+def _missed(
+    num_missed: int, num_seeds: int, race: Race, lowest: float | None, target: float
+) -> str:
     told = f"; the lowest loss was {lowest:.4g}" if lowest is not None else ""
+    if lowest is not None and lowest <= target and num_missed == num_seeds:
+        told += ", which no further evaluation confirmed"
     return (
-        f"{num_missed} of {len(curves)} seeds did not reach the target within {race.samples} "
+        f"{num_missed} of {num_seeds} seeds did not reach the target within {race.samples} "
         f"samples{told}"
     )
 

@@ -90,3 +90,10 @@ def test_a_seed_that_missed_the_target_is_counted_and_not_dropped():
     assert why.startswith("1 of 3 seeds did not reach the target within 400 samples")
     assert race.median_time_to_target_s == pytest.approx(5.0)
     assert race.final_loss.n == 3
+
+
+def test_a_loss_below_the_target_that_nothing_confirms_is_said_with_it():
+    late = falling(0.006, 2.0)  # below 3.0, that of plain after 200 samples, at the last one alone
+    race = raced({("plain", 1, 10): [falling(0.01, 4.0)], ("ddp", 2, 10): [late]})["ddp"].race
+    said = race.unavailable["time_to_target_s"]
+    assert said.endswith("the lowest loss was 2.6, which no further evaluation confirmed")
