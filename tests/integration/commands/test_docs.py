@@ -258,7 +258,8 @@ def test_commands_of_getting_started(
     for arguments in calls:
         if arguments == elsewhere:
             continue
-        done = scalebench(*arguments)
+        fewer = ["-k", "ddp and not (4 or mb)"] if "cnn" in arguments else []
+        done = scalebench(*arguments, *fewer)
         assert done.returncode == 0, (arguments, done.stderr)
 
 
