@@ -8,14 +8,8 @@ import pytest
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMEDRIVER = Path("/usr/bin/chromedriver")
 FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,900",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--window-size=1280,900"),
 )
 
 
@@ -41,17 +35,40 @@ def chromium(tmp_path_factory) -> Iterator[object]:
 
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-
-
 DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-
-
 ANSWER_LIMIT_S = 60.0
 """A shared machine may be ten times as slow; a page that does not answer fails all the same."""
-
-
 MARKS = ".point, .js-line, .hm image, .js-fill"
 """What a chart is drawn with: marks, lines, the picture of a heat map, areas."""
+
+
+def written(folder, made):
+    """Write pages, each of some summaries and their page data; return where they are."""
+    from scalebench.report import render_page
+
+    for name, given in made.items():
+        (folder / f"{name}.html").write_text(render_page(*given), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+def load(driver, address, viewport):
+    """Load a page afresh, at a size, with empty logs; return the browser once all is drawn."""
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", viewport)
+    driver.get("about:blank")
+    driver.get_log("browser")
+    driver.get_log("performance")
+    driver.get(address)
+    settled(driver)
+    return driver
+
+
+def addresses(driver):
+    """Addresses of all views, and of the first and the last row."""
+    return driver.execute_script(
+        "const of = (found) => [...document.querySelectorAll(found)].map(v => v.dataset.view);"
+        "const rows = of('template.rowview');"
+        "return [...new Set([...of('.view[data-view]'), ...rows.slice(0, 1), ...rows.slice(-1)])];"
+    )
 
 
 def settled(driver):

@@ -8,11 +8,22 @@ import pytest
 
 pytest.importorskip("selenium")
 
+from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from tests.browser.conftest import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled, wait_for
+from tests.browser.conftest import (
+    ANSWER_LIMIT_S,
+    DESKTOP,
+    PHONE,
+    addresses,
+    go,
+    load,
+    settled,
+    wait_for,
+    written,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -70,29 +81,13 @@ def runs():
     }
 
 
-CHARTS = {
-    "usual": 3,
-    "full": 3,
-    "meagre": 5,
-    "failed": 0,
-    "compressed": 6,
-    "two": 7,
-    "everything": 12,
-    "devices": 9,
-    "hostile": 23,
-}
+CHARTS = {"usual": 3, "full": 3, "meagre": 5, "failed": 0, "compressed": 6, "two": 7}
+CHARTS |= {"everything": 12, "devices": 9, "hostile": 23}
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    from scalebench.report import render_page
-
-    folder = tmp_path_factory.mktemp("pages")
-    places = {}
-    for name, (summaries, page_data) in runs().items():
-        places[name] = folder / f"{name}.html"
-        places[name].write_text(render_page(summaries, page_data), encoding="utf-8")
-    return places
+    return written(tmp_path_factory.mktemp("pages"), runs())
 
 
 @pytest.fixture
@@ -100,12 +95,7 @@ def visit(chromium, pages):
     def opened(name, viewport=None, scheme="light", view=""):
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", viewport or DESKTOP)
-        chromium.get("about:blank")
-        chromium.get_log("browser")
-        chromium.get_log("performance")
-        chromium.get(pages[name].as_uri())
-        settled(chromium)
+        load(chromium, pages[name].as_uri(), viewport or DESKTOP)
         if view:
             go(chromium, view)
         return chromium
@@ -113,15 +103,6 @@ def visit(chromium, pages):
     yield opened
     chromium.get(pages["usual"].as_uri())
     chromium.execute_script("localStorage.clear()")
-
-
-def addresses(driver):
-    """Addresses of all views, and of the first and the last row."""
-    return driver.execute_script(
-        "const of = (found) => [...document.querySelectorAll(found)].map(v => v.dataset.view);"
-        "const rows = of('template.rowview');"
-        "return [...new Set([...of('.view[data-view]'), ...rows.slice(0, 1), ...rows.slice(-1)])];"
-    )
 
 
 def requested(driver):
@@ -218,37 +199,31 @@ def test_the_switch_changes_page_and_charts_and_is_remembered(visit):
     assert again.execute_script(COLOURS) == seen[1][1]
 
 
-def test_a_key_entry_hides_and_shows_its_case(visit):
-    driver = visit("usual", view="ddp")
-    chart = driver.find_element(By.CSS_SELECTOR, ".open .chart")
+def toggle(driver, text, chart=""):
+    """Return the entry of a chart's key."""
+    of = f'[data-chart="{chart}"]' if chart else ""
+    return next(b for b in driver.find_elements(By.CSS_SELECTOR, f".toggle{of}") if b.text == text)
+
+
+@pytest.mark.parametrize(
+    ("page", "place", "entry", "marks", "hidden"),
+    [
+        ("usual", ".open .chart", "ddp-25mb", ".scatterlayer .trace .point", 3),
+        ("everything", "#run-1-budget-1", "waiting", ".barlayer .trace", 1),
+    ],
+)
+def test_a_key_entry_hides_and_shows_its_case_or_part(visit, page, place, entry, marks, hidden):
+    driver = visit(page, view="ddp")
+    chart = driver.find_element(By.CSS_SELECTOR, place)
 
     def drawn():
-        return len(chart.find_elements(By.CSS_SELECTOR, ".scatterlayer .trace .point"))
+        return len(chart.find_elements(By.CSS_SELECTOR, marks))
 
     before = drawn()
-    button = next(
-        b for b in driver.find_elements(By.CSS_SELECTOR, ".toggle") if b.text == "ddp-25mb"
-    )
+    button = toggle(driver, entry)
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before - 3)
-    button.click()
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before)
-
-
-def test_a_key_entry_hides_and_shows_its_part(visit):
-    driver = visit("everything", view="ddp")
-    chart = driver.find_element(By.CSS_SELECTOR, "#run-1-budget-1")
-
-    def drawn():
-        return len(chart.find_elements(By.CSS_SELECTOR, ".barlayer .trace"))
-
-    before = drawn()
-    button = next(
-        b for b in driver.find_elements(By.CSS_SELECTOR, ".toggle") if b.text == "waiting"
-    )
-    button.click()
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before - 1)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before - hidden)
     button.click()
     WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before)
 
@@ -302,8 +277,6 @@ def test_the_command_is_copied(visit):
 
 
 def test_hostile_strings_do_nothing_even_on_hover(visit):
-    from selenium.webdriver import ActionChains
-
     driver = visit("hostile")
     for view in addresses(driver):
         go(driver, view)
@@ -384,11 +357,7 @@ def test_a_view_is_chosen_by_keyboard_and_keeps_what_is_switched_off(visit):
     chart = "run-1-timeline-1"
     first = visible_traces(driver, chart)
     selector = driver.find_element(By.CSS_SELECTOR, f'select[data-chart="{chart}"]')
-    wait = next(
-        button
-        for button in driver.find_elements(By.CSS_SELECTOR, f'.toggle[data-chart="{chart}"]')
-        if button.text == "waiting"
-    )
+    wait = toggle(driver, "waiting", chart)
     wait.click()
     assert len(visible_traces(driver, chart)) == len(first) - 1
     selector.send_keys(Keys.ARROW_DOWN)
@@ -446,11 +415,7 @@ def test_a_law_is_drawn_when_it_is_asked_for(visit):
     driver = visit("everything", view="ddp")
     chart = "run-1-speedup-1"
     before = visible_traces(driver, chart)
-    law = next(
-        button
-        for button in driver.find_elements(By.CSS_SELECTOR, f'.toggle[data-chart="{chart}"]')
-        if button.text == "Amdahl"
-    )
+    law = toggle(driver, "Amdahl", chart)
     assert law.get_attribute("aria-pressed") == "false"
     law.click()
     assert len(visible_traces(driver, chart)) > len(before)

@@ -15,7 +15,17 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.browser.conftest import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled, wait_for
+from tests.browser.conftest import (
+    ANSWER_LIMIT_S,
+    DESKTOP,
+    PHONE,
+    addresses,
+    go,
+    load,
+    settled,
+    wait_for,
+    written,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -70,25 +80,15 @@ def made():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    from scalebench.report import render_page
-
-    folder = tmp_path_factory.mktemp("views")
-    places = {}
-    for name, (summary, page_data) in made().items():
-        places[name] = folder / f"{name}.html"
-        places[name].write_text(render_page([summary], [page_data]), encoding="utf-8")
-    return places
+    found = {name: ([summary], [data]) for name, (summary, data) in made().items()}
+    return written(tmp_path_factory.mktemp("views"), found)
 
 
 @pytest.fixture
 def visit(chromium, pages):
     def opened(name, address="", viewport=None):
-        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", viewport or SCREEN)
-        chromium.get("about:blank")
-        chromium.get_log("browser")
-        chromium.get(pages[name].as_uri() + (f"#{address}" if address else ""))
-        settled(chromium)
-        return chromium
+        place = pages[name].as_uri() + (f"#{address}" if address else "")
+        return load(chromium, place, viewport or SCREEN)
 
     yield opened
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", DESKTOP)
@@ -409,12 +409,9 @@ def test_paper_has_overview_and_suites_and_a_row_when_it_is_open(visit):
 )
 def test_bad_input_fits_the_screen_and_every_level_opens(visit, name, viewport):
     driver = visit(name, viewport=viewport)
-    addresses = driver.execute_script(
-        "const of = (found) => [...document.querySelectorAll(found)].map(v => v.dataset.view);"
-        "return [...of('.view[data-view]'), ...of('template.rowview').slice(-1)]"
-    )
-    assert len(addresses) >= 4
-    for address in addresses:
+    views = addresses(driver)
+    assert len(views) >= 4
+    for address in views:
         driver.execute_script("location.hash = arguments[0]", address)
         wait_for(driver, "return document.documentElement.dataset.open === arguments[0]", address)
         settled(driver)
