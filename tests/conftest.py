@@ -22,7 +22,8 @@ settings.load_profile("shared machine")
 PATIENCE_S = 600.0
 """A shared machine may be ten times as slow as it was; what hangs is ended all the same."""
 
-Scalebench = Callable[..., subprocess.CompletedProcess[str]]
+Done = subprocess.CompletedProcess[str]
+Scalebench = Callable[..., Done]
 
 
 @pytest.fixture
@@ -38,23 +39,47 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def scalebench_in(
-    folder: Path, *arguments: str, **variables: str
-) -> "subprocess.CompletedProcess[str]":
+def checked(done: Done, code: int | None) -> Done:
+    """Return a finished process; fails on another exit code than is expected, if any is."""
+    assert code in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def ran(
+    words: Sequence[str | Path],
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    code: int | None = None,
+) -> Done:
+    """Run a program to its end."""
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    return checked(done, code)
+
+
+def ended(process: Any, code: int, limit_s: float = PATIENCE_S) -> tuple[str, str]:
+    """Wait for the end of a process, with an exit code; return what it printed."""
+    stdout, stderr = process.communicate(timeout=limit_s)
+    assert process.returncode == code, (process.returncode, stdout, stderr)
+    return stdout, stderr
+
+
+def scalebench_in(folder: Path, *arguments: str, code: int | None = None, **variables: str) -> Done:
     """Run the command line in a folder, for tests that share what comes of it.
 
     The process is a fork with everything imported, see `tests.forks`.
     """
     there = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **variables}
-    return forks().run("scalebench", arguments, folder, PATIENCE_S, there)
+    return checked(forks().run("scalebench", arguments, folder, PATIENCE_S, there), code)
 
 
 @pytest.fixture
 def scalebench(project: Path) -> Scalebench:
     """Run the command line in ``project``, in a fork; returns the finished process."""
 
-    def run(*arguments: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        return forks().run("scalebench", arguments, project, timeout)
+    def run(*arguments: str, timeout: float = PATIENCE_S, code: int | None = None) -> Done:
+        return checked(forks().run("scalebench", arguments, project, timeout), code)
 
     return run
 
@@ -66,12 +91,13 @@ def in_process(
     """Run the command line as `scalebench` does, in this process: for what starts no ranks."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests keep their handlers
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, code: int | None = None) -> Done:
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
-        code = ended.value.code
-        assert isinstance(code, int)
-        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+        found = ended.value.code
+        assert isinstance(found, int)
+        done = subprocess.CompletedProcess(arguments, found, *capsys.readouterr())
+        return checked(done, code)
 
     return run
 

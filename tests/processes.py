@@ -1,12 +1,32 @@
-"""Processes that have to end."""
+"""Processes that have to begin or to end."""
 
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import psutil
 
 LIMIT_S = 10.0
 """By far longer than the end of a killed process takes, on a loaded machine too."""
+
+
+def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None:
+    """Wait until something is so; fails where it takes longer."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
+        time.sleep(0.02)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports on which no program listens just now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def has_ended(process: psutil.Process) -> bool:

@@ -8,21 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.conftest import ran
+from tests.processes import free_ports
+
 SBIN = "/usr/sbin"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo", "squeue")
 NODES = ("n1", "n2")
 READY_LIMIT_S = 60
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on just now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def configuration(folder: Path, ports: Sequence[int]) -> str:
@@ -91,16 +83,12 @@ class Slurm:
 
     def states(self) -> list[str]:
         """Return the state of every node."""
-        told = subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%t"], env=self.environment, capture_output=True, text=True
-        )
+        told = ran(["sinfo", "-h", "-N", "-o", "%t"], env=self.environment)
         return told.stdout.split()
 
     def jobs(self) -> list[str]:
         """Return the numbers of the jobs that have not ended."""
-        told = subprocess.run(
-            ["squeue", "-h", "-o", "%i"], env=self.environment, capture_output=True, text=True
-        )
+        told = ran(["squeue", "-h", "-o", "%i"], env=self.environment)
         return told.stdout.split()
 
     def _start(self, program: str, *arguments: str) -> None:

@@ -1,20 +1,17 @@
 """What ranks have recorded comes to rank 0 over the store, whole and from everyone."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.conftest import ran
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_record_arrives_whole() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gather", "--ranks", "8", "--steps", "50"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
+    done = ran(
+        [sys.executable, "-m", "benchmarks.gather", "--ranks", "8", "--steps", "50"], cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
-from tests.conftest import PATIENCE_S
+from tests.conftest import ran
 from tests.integration.conftest import SHORT, row_of
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2,3", "--out", "r")
@@ -18,13 +18,7 @@ RUN = ("run", "ddp", "-k", "static", "--gpus", "2,3", "--out", "r")
 def mpirun(num_ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = ("mpirun", "--oversubscribe", "-n", str(num_ranks), sys.executable)
-    return subprocess.run(
-        [*command, "-m", "scalebench", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, **allowed},
-    )
+    return ran([*command, "-m", "scalebench", *arguments], env={**os.environ, **allowed})
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from scalebench.records.storage.files import read_text
 from scalebench.spec.presets import PRESETS
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
-from tests.conftest import PATIENCE_S
+from tests.conftest import ran
 from tests.integration.conftest import SHORT, row_of
 
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
@@ -37,16 +36,13 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 def test_a_submitted_run_with_a_rank_that_is_killed(
     slurm: Slurm, project: Path, troubled: None
 ) -> None:
-    submitted = subprocess.run(
+    submitted = ran(
         [
             *(sys.executable, "-m", "scalebench", "submit", "--slurm", "--nodes=2"),
             *("--ranks-per-node=1", "--name=bench", "--time=5:00", "--"),
             *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT),
         ],
         env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
     assert submitted.returncode == 0, submitted.stderr
     assert submitted.stdout.startswith("Job ")
@@ -68,15 +64,12 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
 
 
 def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
-    done = subprocess.run(
+    done = ran(
         [
             *("srun", "--nodes=2", "--ntasks=2", "--kill-on-bad-exit=1", sys.executable),
             *("-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT),
         ],
         env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert "2 ranks on 2 nodes (2 x 1), started by srun" in done.stdout
@@ -89,12 +82,9 @@ def test_a_script_of_the_users_own_in_an_allocation(
     slurm: Slurm, project: Path, placed: None
 ) -> None:
     command = ("srun", sys.executable, "-m", "scalebench", *SCRIPT_RUN, *SCRIPT_WORDS)
-    done = subprocess.run(
+    done = ran(
         ["salloc", "--nodes=2", "--ntasks-per-node=1", *command],
         env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     check_script_run(project, [[0, 0, 2, 1, 0, 2], [1, 0, 2, 1, 1, 2]])

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,8 +22,9 @@ from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import StoreQueue, open_session, open_store
 from tests.builders.runs import make_cell
 from tests.cluster.conftest import TROUBLED
-from tests.conftest import Scalebench
+from tests.conftest import Scalebench, ended
 from tests.forks import Started, forks
+from tests.processes import free_ports
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--quick", "--no-report", "--out", "r")
 PATIENCE = timedelta(seconds=300)
@@ -35,9 +35,7 @@ World = Callable[..., Started]
 
 @pytest.fixture
 def rendezvous() -> Rendezvous:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     return Rendezvous(host="127.0.0.1", port=port, one_node=True, prefix="scalebench/0")
 
 
@@ -93,8 +91,7 @@ def test_a_command_of_a_stranger_is_refused_and_ends_the_run(
         while second.poll() is None and first.poll() is None and time.monotonic() < end:
             queue.send(1, command(program))
             time.sleep(0.1)
-    _, said = second.communicate(timeout=60)
-    assert second.returncode == 5, said
+    _, said = ended(second, 5, 60)
     assert said.count("scalebench:") == 1 and "is not signed with the secret of this run" in said
     _, told = first.communicate(timeout=60)
     assert first.returncode == 5 and "Traceback" not in said + told
@@ -157,8 +154,7 @@ def test_what_serves_a_script_on_one_machine_listens_on_the_loopback_interface(
     shutil.copy(SCRIPTS / "listening.py", project)
     words = ("listening.py", *([str(rendezvous.port)] if own_port else []))
     flags = ("--gpus", "2", "--quick", "--no-report", "--no-trace", "--out", "r")
-    done = scalebench("run", *flags, "--", *words)
-    assert done.returncode == 0, done.stderr
+    scalebench("run", *flags, "--", *words, code=0)
     log = (project / "r/logs/listening.script.n2.r0/rank0.log").read_text()
     found = set(json.loads(re.findall(r"^LISTENS (.*)$", log, re.M)[0]))
     assert found and (own_port or all(ip_address(each).is_loopback for each in found)), found

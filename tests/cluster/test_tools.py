@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import pytest
 
 from tests.builders.repository.documents import ROOT, blocks, commands
 from tests.builders.repository.frameworks import PYTHON, TOOLS, need
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import Scalebench, ran
 from tests.integration.conftest import row_of
 
 PAGE = "docs/clusters.md"
@@ -28,10 +27,7 @@ def done_in(folder: Path, words: Sequence[str | Path], **variables: str) -> str:
     """Run a program of another environment; return what it printed."""
     path = f"{Path(words[0]).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     told = {**os.environ, **SHORT, "PATH": path, "HOME": str(folder), **variables}
-    done = subprocess.run(
-        words, cwd=folder, env=told, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran(words, cwd=folder, env=told, code=0)
     return done.stdout + done.stderr
 
 

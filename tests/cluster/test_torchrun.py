@@ -6,15 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run
-from tests.conftest import PATIENCE_S
+from tests.conftest import ended
 from tests.integration.conftest import summary_of
-from tests.processes import left_after
+from tests.processes import left_after, wait_for
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-size", "16")
 SLOW = ("--workload", "troubled:slow", "--steps", "5", "--quick", "--no-report", "--no-trace")
@@ -30,13 +29,6 @@ def torchrun(num_ranks: int, *arguments: str) -> "subprocess.Popen[str]":
         env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29517"},
         start_new_session=True,
     )
-
-
-def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
-        time.sleep(0.05)
 
 
 def cells(project: Path) -> list[Path]:
@@ -76,8 +68,7 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     kept = {path.name: path.read_bytes() for path in cells(project)}
 
     again = torchrun(2, "run", "--resume", "r", "--no-report")
-    shown, errors = again.communicate(timeout=PATIENCE_S)
-    assert again.returncode == 0, errors
+    shown, errors = ended(again, 0)
     assert "ddp-static-graph" in shown
     after = {path.name: path.read_bytes() for path in cells(project)}
     assert {name: after[name] for name in kept} == kept  # nothing done twice
@@ -94,6 +85,5 @@ def _is_agent(process: psutil.Process) -> bool:
 
 def test_a_script_of_the_users_own_in_a_world_of_torchrun(project: Path, placed: None) -> None:
     world = torchrun(2, *SCRIPT_RUN, *SCRIPT_WORDS)
-    _, errors = world.communicate(timeout=200)
-    assert world.returncode == 0, errors
+    ended(world, 0, 200)
     check_script_run(project, [[0, 0, 2, 2, 0, 1], [1, 1, 2, 2, 0, 1]])

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENCE_S
+from tests.conftest import ran
 from tests.standins.nvml import A, B, library, write_answers
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +22,7 @@ def test_every_ranks_gpu_is_watched(tmp_path: Path, where: tuple[str, ...]) -> N
         path.write_text(path.read_text().replace(f"device {other} x\n", ""))
         answers.append(os.fspath(path))
     command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "-m")
-    done = subprocess.run(
+    done = ran(
         [sys.executable, *command, "tests.cluster.watched_world", *answers, *where],
         cwd=ROOT,
         env={
@@ -32,9 +31,6 @@ def test_every_ranks_gpu_is_watched(tmp_path: Path, where: tuple[str, ...]) -> N
             "OMP_NUM_THREADS": "1",
             "MASTER_PORT": "29518",
         },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     node = json.loads(done.stdout.splitlines()[-1])

@@ -3,10 +3,14 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import ran
 
 TRACED = ("--quick", "--steps", "4", "--no-report", "--batch-size", "16")
 SHORT = (*TRACED, "--no-trace")
@@ -16,6 +20,19 @@ SHORT = (*TRACED, "--no-trace")
 def troubled(project: Path) -> None:
     """Put the troubled workloads where ``--workload troubled:NAME`` finds them."""
     shutil.copy(Path(__file__).with_name("troubled.py"), project)
+
+
+@contextmanager
+def mounted(folder: Path, option: str) -> Iterator[Path]:
+    """Mount a disk in memory for a while, or skip."""
+    folder.mkdir()
+    done = ran(["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)])
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        ran(["umount", "-l", str(folder)], code=0)
 
 
 def summary_of(run: Path) -> dict[str, Any]:

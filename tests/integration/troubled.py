@@ -200,37 +200,31 @@ def works_the_second_time(shard: Shard) -> Workload:
     return with_trouble(shard, trouble, step=0)
 
 
-def raises_in_the_rounds(shard: Shard) -> Workload:
-    """Rank 1 raises when it is profiled for the first time: after the clean window."""
+def in_the_rounds(shard: Shard, trouble) -> Workload:
+    """Rank 1 meets a trouble when it is profiled for the first time: after the clean window."""
 
-    def trouble(value):
+    def when_traced(value):
         if torch.autograd.profiler._is_profiler_enabled:
-            raise ValueError("planted while traced")
+            trouble()
         return value
 
-    return with_trouble(shard, trouble)
+    return with_trouble(shard, when_traced)
+
+
+def raises_in_the_rounds(shard: Shard) -> Workload:
+    def trouble():
+        raise ValueError("planted while traced")
+
+    return in_the_rounds(shard, trouble)
 
 
 def dies_in_the_rounds(shard: Shard) -> Workload:
-    """Rank 1 is gone without a word when it is profiled for the first time."""
-
-    def trouble(value):
-        if torch.autograd.profiler._is_profiler_enabled:
-            os._exit(7)
-        return value
-
-    return with_trouble(shard, trouble)
+    """Rank 1 is gone without a word."""
+    return in_the_rounds(shard, lambda: os._exit(7))
 
 
 def hangs_in_the_rounds(shard: Shard) -> Workload:
-    """Rank 1 does not go on when it is profiled for the first time."""
-
-    def trouble(value):
-        if torch.autograd.profiler._is_profiler_enabled:
-            time.sleep(600)
-        return value
-
-    return with_trouble(shard, trouble)
+    return in_the_rounds(shard, lambda: time.sleep(600))
 
 
 class _SparseModel(nn.Module):

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +15,9 @@ from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
+from tests.conftest import ended
 from tests.lab.conftest import Measured
-from tests.processes import left_after
+from tests.processes import left_after, wait_for
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -26,13 +26,6 @@ RUN = (
     *("--launcher", "lab", "--link", "50mbit", "--workload", "paced", "--steps", "50"),
     *("--repeats", "1", "--no-report", "--no-trace", "--out", "r"),
 )
-
-
-def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
-        time.sleep(0.02)
 
 
 def namespaces_of(pid: int) -> set[str]:
@@ -126,8 +119,7 @@ def test_nothing_is_left_after_ctrl_c(start_scalebench: Start, project: Path) ->
     launcher = start_scalebench(*RUN, "--cpus-per-rank", "0.2")
     running = Running(launcher)
     launcher.send_signal(signal.SIGINT)
-    _, errors = launcher.communicate(timeout=30)
-    assert launcher.returncode == 130, errors
+    ended(launcher, 130, 30)
     assert left_after(running.family) == []
     assert not running.namespaces & namespaces_in_use()
     assert groups_of(launcher.pid) == []

@@ -7,7 +7,7 @@ from subprocess import Popen
 import pytest
 
 from scalebench.errors import ExitCode
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, ended
 
 
 @pytest.mark.parametrize("command", ["run ddp -k static --quick --gpus 1,2", "calibrate --gpus 2"])
@@ -16,8 +16,7 @@ def test_ranks_that_could_not_connect_are_not_started(
 ) -> None:
     began = time.monotonic()
     alone = start_scalebench(*command.split(), before=("unshare", "-rn"))
-    shown, told = alone.communicate(timeout=PATIENCE_S)
-    assert alone.returncode == ExitCode.ENVIRONMENT, told
+    shown, told = ended(alone, ExitCode.ENVIRONMENT)
     assert "nothing can connect to it here" in told and "ip link set lo up" in told
     assert "Traceback" not in told and not shown
     assert time.monotonic() - began < PATIENCE_S / 3, "it waited for ranks that cannot connect"

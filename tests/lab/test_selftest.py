@@ -1,14 +1,13 @@
 """The self-test for real: it passes here, and an instrument that is broken fails it."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from scalebench.errors import ExitCode
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import Scalebench, ran
 
 pytestmark = pytest.mark.timed
 
@@ -67,8 +66,7 @@ LaunchAttribution.traces.__set_name__(LaunchAttribution, "traces")
 
 
 def test_this_machine_passes(scalebench: Scalebench) -> None:
-    done = scalebench("selftest", "--quick", "--json")
-    assert done.returncode == 0, (done.stdout, done.stderr)
+    done = scalebench("selftest", "--quick", "--json", code=0)
     certificate = json.loads(done.stdout)
     lines = certificate["lines"]
     assert {line["name"] for line in lines} == IN_EVERY_FORM
@@ -97,9 +95,7 @@ def test_a_broken_instrument_fails_and_the_line_is_named(project: Path, damage: 
     program = project / "broken.py"
     program.write_text(BROKEN.format(damage=how, line=line))
     for _ in range(ATTEMPTS):
-        done = subprocess.run(
-            [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S
-        )
+        done = ran([sys.executable, str(program)])
         if done.returncode != ExitCode.INCONCLUSIVE:
             break
     assert done.returncode == ExitCode.CELLS_FAILED, (done.stdout, done.stderr)

@@ -331,18 +331,9 @@ def anonymised(user: Attacked) -> None:
     """--anonymise leaves no path, argument or name of the machine or the user"""
     folder = user.own(user.home / "CANARY-folder")
     user.write(folder / "CANARY_train.py", TRAINS)
-    script = (
-        "--gpus",
-        "1",
-        "--out",
-        "r",
-        "--",
-        "CANARY_train.py",
-        "--tag",
-        "CANARY",
-        "10.11.12.13",
-    )
-    done = user.run("run", *SHORT, "--anonymise", *script, cwd=folder)
+    script = ("--", "CANARY_train.py", "--tag", "CANARY", "10.11.12.13")
+    flags = ("--anonymise", "--gpus", "1", "--out", "r")
+    done = user.run("run", *SHORT, *flags, *script, cwd=folder)
     need((folder / "r/summary.json").exists(), done.stderr)
     names = ("CANARY", "10.11.12.13", NAME, f'"{socket.gethostname()}"', str(user.python))
     found = [(p, name) for p, t in written(folder / "r").items() for name in names if name in t]

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,14 +10,14 @@ import pytest
 
 from scalebench.session.machine import survey
 from tests.builders.runs import make_stored_run
-from tests.conftest import Scalebench
+from tests.conftest import Scalebench, ran
+from tests.integration.conftest import complaint
 
 GPUS = (Path(__file__).parents[3] / "docs" / "gpus.md").read_text()
 
 
 def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, project: Path) -> None:
-    done = scalebench("run", "ddp", "--gpus", "2,4", "--dry-run", "--workload", "gpt-124m")
-    assert done.returncode == 0, done.stderr
+    done = scalebench("run", "ddp", "--gpus", "2,4", "--dry-run", "--workload", "gpt-124m", code=0)
     assert "N = 1 was added" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("ddp ")]
     assert [(row[1], row[2]) for row in rows][:4] == [
@@ -43,8 +42,7 @@ def test_a_dry_run_says_where_the_ranks_will_be(
         ["--", "train.py"],
         ["--pinned", "--", "train.py"],
     ):
-        done = scalebench("run", "--gpus", "1,2", "--dry-run", *what)
-        assert done.returncode == 0, done.stderr
+        done = scalebench("run", "--gpus", "1,2", "--dry-run", *what, code=0)
         firsts.append(done.stdout.splitlines()[0].partition("), ")[2])
     of_suite = firsts[0]
     assert of_suite.endswith("per rank") and not of_suite.startswith("3 ")
@@ -58,8 +56,7 @@ def test_a_dry_run_says_where_the_ranks_will_be(
 def test_the_list_is_remembered_and_says_what_cannot_run(
     scalebench: Scalebench, project: Path, tmp_path: Path
 ) -> None:
-    first = scalebench("list", "--json")
-    assert first.returncode == 0, first.stderr
+    first = scalebench("list", "--json", code=0)
     there = json.loads(first.stdout)
     assert {"ddp", "pipeline"} <= {suite["name"] for suite in there["suites"]}
     can_run = {s["name"] for s in there["strategies"] if not s["cannot_run"]}
@@ -94,14 +91,11 @@ def test_the_doctor_reads_nccls_log(
         (["--nccl-log", "nccl.log", "--links"], 2, "give one of them"),
         (["--links"], 5, "needs two GPUs"),
     ):
-        done = scalebench("doctor", *arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
-        assert text in done.stderr
+        assert text in complaint(scalebench("doctor", *arguments), code)
 
 
 def test_the_doctor_measures_this_machine(scalebench: Scalebench) -> None:
-    done = scalebench("doctor", "--json")
-    assert done.returncode == 0, done.stderr
+    done = scalebench("doctor", "--json", code=0)
     told = json.loads(done.stdout)
     assert told["facts"]["rates"][0]["matrix_flop_per_s"] > 1e9
     assert told["facts"]["rates"][0]["copy_byte_per_s"] > 1e8
@@ -146,12 +140,8 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path / "cache"))
 
     def run(forbidden, *arguments):
-        ended = subprocess.run(
-            [sys.executable, "-c", SCRIPT, forbidden, *map(os.fspath, arguments)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=120,
+        ended = ran(
+            [sys.executable, "-c", SCRIPT, forbidden, *map(os.fspath, arguments)], cwd=tmp_path
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
@@ -194,19 +184,17 @@ def test_export_needs_neither_torch_nor_dataframes(start, tmp_path, name):
     )
 
 
-def test_the_public_names_load_nothing_heavy():
-    script = "import sys; from scalebench import Ddp, Shard, Suite, Workload, run; " + (
-        "assert not {'torch', 'pandas', 'plotly'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
-
-
-def test_what_ranks_are_forked_from_loads_no_solvers_and_no_tables():
-    """Every run waits for it; scipy's solvers fit what was measured, afterwards."""
-    script = "import sys, scalebench.worker.zygote; " + (
-        "assert not {'scipy.optimize', 'pandas', 'plotly'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+@pytest.mark.parametrize(
+    ("imports", "heavy"),
+    [
+        ("from scalebench import Ddp, Shard, Suite, Workload, run", "torch pandas plotly"),
+        # Every run waits for what ranks are forked from; solvers fit what was measured, later.
+        ("import scalebench.worker.zygote", "scipy.optimize pandas plotly"),
+    ],
+)
+def test_an_import_loads_nothing_heavy(imports: str, heavy: str) -> None:
+    script = f"{imports}; import sys; assert not set({heavy.split()}) & set(sys.modules)"
+    ran([sys.executable, "-c", script], code=0)
 
 
 def test_trace_needs_neither_torch_nor_the_page(start):

@@ -20,8 +20,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """One default-like run of the ddp suite, shared by the tests that only read it."""
     folder = tmp_path_factory.mktemp("main-job")
     words = ("run", "ddp", "--gpus", "1,2", "--steps", "12", "--repeats", "2", "--quick")
-    process = scalebench_in(folder, *words)
-    assert process.returncode == 0, process.stderr
+    process = scalebench_in(folder, *words, code=0)
     return folder / "reports" / "latest", process.stdout
 
 
@@ -171,8 +170,7 @@ def test_optional_cases_and_a_size_of_one_that_is_added(
     scalebench: Scalebench, project: Path
 ) -> None:
     cases = "static or bf16 or checkpointing or loader"
-    done = scalebench("run", "ddp", "-k", cases, "--gpus", "2", "--out", "r", *SHORT)
-    assert done.returncode == 0, done.stderr
+    done = scalebench("run", "ddp", "-k", cases, "--gpus", "2", "--out", "r", *SHORT, code=0)
     assert "N = 1 was added" in done.stdout
     run = project / "r"
     for name in ("static-graph", "bf16", "checkpointing", "loader", "loader-inline"):

@@ -28,8 +28,7 @@ def test_only_one_row_works_at_a_time_and_all_had_their_turns(
     scalebench: Scalebench, project: Path
 ) -> None:
     flags = ("--repeats", "2", "--steps", "8", "--batch-size", "16", "--workload", "mlp-tiny")
-    done = scalebench(*STATIC, *flags)
-    assert done.returncode == 0, done.stderr
+    scalebench(*STATIC, *flags, code=0)
     run = load_run(project / "r")
     for repeat in range(2):
         of_round = [
@@ -51,8 +50,7 @@ def test_only_one_row_works_at_a_time_and_all_had_their_turns(
 
 
 def test_isolated_rows_have_launches_of_their_own(scalebench: Scalebench, project: Path) -> None:
-    done = scalebench(*ONE, "--isolated")
-    assert done.returncode == 0, done.stderr
+    scalebench(*ONE, "--isolated", code=0)
     results = load_run(project / "r").results.values()
     assert all(r.shared_with == [] and r.launch_s for r in results if r.cell.purpose == "measure")
 
@@ -76,8 +74,7 @@ def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(
 def test_batches_made_in_advance_keep_a_workload_from_sharing(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    done = scalebench(*ONE, "--workload", "troubled:fed_by_workers")
-    assert done.returncode == 0, done.stderr
+    scalebench(*ONE, "--workload", "troubled:fed_by_workers", code=0)
     run = load_run(project / "r")
     assert not any(r.shared_with for r in run.results.values())
     (said,) = [notice for notice in run.info.notices if "by turns" in notice]

@@ -11,7 +11,7 @@ from scalebench.analysis.run import load_run
 from scalebench.spec.compression import METHODS
 from tests.conftest import Scalebench, scalebench_in
 from tests.integration.compression.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
-from tests.integration.conftest import SHORT
+from tests.integration.conftest import SHORT, complaint
 from tests.integration.programs import Reports, reports_of
 
 ROOT = Path(__file__).parents[3]
@@ -223,7 +223,5 @@ def test_a_suite_with_a_wrong_method_is_one_line(
         "from scalebench import Case, Compressed, Ddp, Suite\n"
         f'SUITE = Suite(name="w", question="?", cases=(Case(name="c", strategy={strategy}),))\n'
     )
-    done = in_process("run", "wrong.py", "--gpus", "2")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    line = complaint(in_process("run", "wrong.py", "--gpus", "2"))
     assert all(word in line for word in words), line

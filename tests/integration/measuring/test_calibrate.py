@@ -38,8 +38,7 @@ def test_collectives_are_timed_verified_and_fitted(scalebench: Scalebench) -> No
 
 def test_a_suite_of_collectives_is_a_run_that_trains_nothing(scalebench: Scalebench) -> None:
     wanted = ("run", "collectives", "-k", "all_reduce", "--gpus", "2", "--device", "cpu", "--quick")
-    done = scalebench(*wanted, "--out", "links")
-    assert done.returncode == 0, done.stderr
+    done = scalebench(*wanted, "--out", "links", code=0)
     assert "every result verified: 0 wrong elements" in done.stdout
     summary = json.loads(Path("links/summary.json").read_text())
     profile = LinkProfile.model_validate_json(Path("links/link-profile.json").read_text())
@@ -58,8 +57,7 @@ def test_a_suite_of_collectives_is_a_run_that_trains_nothing(scalebench: Scalebe
     Path("foreign.json").write_text(foreign.model_dump_json())
     run = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--device", "cpu", "--quick")
     run += ("--workload", "mlp-tiny")
-    done = scalebench(*run, "--no-report", "--link-profile", "foreign.json", "--out", "r")
-    assert done.returncode == 0, done.stderr
+    done = scalebench(*run, "--no-report", "--link-profile", "foreign.json", "--out", "r", code=0)
     assert "of another machine (other cpu)" in " ".join(done.stdout.split())
     summary = json.loads(Path("r/summary.json").read_text())
     assert summary["model"]["profile_differs"] == ["cpu"]

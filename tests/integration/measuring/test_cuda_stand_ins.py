@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import PATIENCE_S
+from tests.conftest import ran
 from tests.standins import HERE, built
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def test_who_forks_ranks_has_not_initialised_cuda(tmp_path: Path, program: str, 
     """``TOUCHES`` shows that the stand-ins notice."""
     log, libraries = tmp_path / "cuinit", built("cuda.c", "libcuda.so.1").parent
     log.touch()
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", program],
         cwd=tmp_path,
         env={
@@ -59,9 +59,6 @@ def test_who_forks_ranks_has_not_initialised_cuda(tmp_path: Path, program: str, 
             "LD_LIBRARY_PATH": os.fspath(libraries),
             "CUINIT_LOG": os.fspath(log),
         },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     forking, failure = json.loads(done.stdout)
@@ -100,9 +97,9 @@ def scalebench(tmp_path_factory):
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "XDG_CACHE_HOME": str(folder)}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
 
-    def run(*words):
+    def run(*words, code=None):
         command = [sys.executable, "-m", "scalebench", *words]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+        return ran(command, cwd=folder, env=environment, code=code)
 
     return run
 
@@ -113,8 +110,7 @@ def scalebench(tmp_path_factory):
     ids=" ".join,
 )
 def test_devices_that_torch_does_not_see_are_refused_with_exit_5(scalebench, words):
-    ended = scalebench(*words)
-    assert ended.returncode == 5
+    ended = scalebench(*words, code=5)
     assert ended.stderr.startswith(f"scalebench: {SEES}") and SAID in ended.stderr
     assert "--device cpu" in ended.stderr and ended.stderr.count("\n") == 1
 

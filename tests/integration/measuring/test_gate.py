@@ -18,11 +18,9 @@ def test_a_changed_bucket_size_is_seen_and_explained(
     shutil.copy(SUITE, project)
     for name, bucket_mb in (("base", "25"), ("buckets", "0.1")):
         monkeypatch.setenv("BUCKET_MB", bucket_mb)
-        done = scalebench(*RUN, "--out", name)
-        assert done.returncode == 0, done.stderr
+        scalebench(*RUN, "--out", name, code=0)
 
-    same = scalebench("gate", "--baseline", "base", "base/summary.json", "--exact-only")
-    assert same.returncode == 0, same.stdout
+    scalebench("gate", "--baseline", "base", "base/summary.json", "--exact-only", code=0)
     noisy = scalebench("gate", "--baseline", "base", "base", "--json")
     assert noisy.returncode == 3, "one launch a side decides nothing about times"
     told = {r["reason"] for r in json.loads(noisy.stdout)["rows"] if r["verdict"] == "inconclusive"}
@@ -33,14 +31,11 @@ def test_a_changed_bucket_size_is_seen_and_explained(
     assert let_pass.stderr.startswith("scalebench: warning: inconclusive")
 
     refused = scalebench(
-        "gate", "--baseline", "base", "buckets", "--exact-only", "--on-inconclusive", "warn"
+        "gate", "--baseline", "base", "buckets", "--exact-only", "--on-inconclusive", "warn", code=3
     )
-    assert refused.returncode == 3 and "--allow-mismatch bucket_mb" in " ".join(
-        refused.stdout.split()
-    )
+    assert "--allow-mismatch bucket_mb" in " ".join(refused.stdout.split())
     flags = ("--exact-only", "--allow-mismatch", "bucket_mb", "--json")
-    caught = scalebench("gate", "--baseline", "base", "buckets", *flags)
-    assert caught.returncode == 1, caught.stderr
+    caught = scalebench("gate", "--baseline", "base", "buckets", *flags, code=1)
     rows = json.loads(caught.stdout)["rows"]
     (count,) = [
         r for r in rows if r["metric"] == "all_reduce_count" and r["verdict"] == "regressed"

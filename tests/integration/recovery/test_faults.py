@@ -16,19 +16,12 @@ import pytest
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.folder import working_on
 from scalebench.records.storage.scratch import PREFIX
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import PATIENCE_S, Scalebench, ended, ran
 from tests.integration.conftest import SHORT, row_of, summary_of
-from tests.processes import left_after
+from tests.processes import left_after, wait_for
 
 ONE = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
 Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def _wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
-        time.sleep(0.02)
 
 
 def _cells(project: Path) -> int:
@@ -43,22 +36,21 @@ def test_no_rank_survives_a_killed_launcher(
     start_scalebench: Start, scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
     launcher = start_scalebench(*SLOW, *SLOW_WORKLOAD, "--repeats", "2")
-    _wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections")
+    wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections")
     listening: set[str] = set()
     while _cells(project) < 4:
         listening |= _listening(launcher.pid)
         time.sleep(0.05)
     assert listening, "no listening socket was seen: the test looked at the wrong moment"
     assert listening <= {"127.0.0.1", "::1"}
-    _wait_for(lambda: _num_descendants(launcher.pid) >= 2, PATIENCE_S, "a rank")
+    wait_for(lambda: _num_descendants(launcher.pid) >= 2, PATIENCE_S, "a rank")
     family = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()
     launcher.communicate()
     assert len(family) >= 2
     assert left_after(family) == []
 
-    shown = scalebench("show", "r", "--json")
-    assert shown.returncode == 0
+    shown = scalebench("show", "r", "--json", code=0)
     assert any(row["status"] == "ok" for row in json.loads(shown.stdout)["rows"]) or _cells(project)
 
     with working_on(project / "r"):
@@ -66,8 +58,7 @@ def test_no_rank_survives_a_killed_launcher(
     assert refused.returncode == 2
     assert "Another scalebench is working on r" in refused.stderr
     before = {p.name: p.read_bytes() for p in (project / "r/cells").iterdir()}
-    done = scalebench("run", "--resume", "r", "--no-report")
-    assert done.returncode == 0, done.stderr
+    scalebench("run", "--resume", "r", "--no-report", code=0)
     after = {p.name: p.read_bytes() for p in (project / "r/cells").iterdir()}
     assert {name: after[name] for name in before} == before  # nothing done twice
     assert len(after) == len(json.loads((project / "r/run.json").read_text())["plan"])
@@ -93,12 +84,11 @@ def test_an_interrupted_run_is_kept_and_shown(
     start_scalebench: Start, project: Path, troubled: None, number: signal.Signals, code: int
 ) -> None:
     process = start_scalebench(*SLOW, *SLOW_WORKLOAD, "--repeats", "2")
-    _wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections, before rows take turns")
-    _wait_for(lambda: (project / "r/logs/ddp.plain.n1.r0").is_dir(), PATIENCE_S, "the first round")
+    wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections, before rows take turns")
+    wait_for(lambda: (project / "r/logs/ddp.plain.n1.r0").is_dir(), PATIENCE_S, "the first round")
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, number)
-    stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == code, stderr
+    stdout, stderr = ended(process, code, 30)
     assert "Traceback" not in stderr
     assert left_after(family) == []
     assert "ddp-static-graph" in stdout
@@ -114,8 +104,7 @@ def test_two_runs_at_once_do_not_meet(
     flags = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--workload", "troubled:busy")
     both = [start_scalebench(*flags, *SHORT) for _ in range(2)]
     for process in both:
-        _, stderr = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, stderr
+        ended(process, 0)
     runs = [p for p in (project / "reports").iterdir() if not p.is_symlink()]
     assert len(runs) == 2
     for run in runs:
@@ -128,18 +117,16 @@ def test_two_runs_at_once_do_not_meet(
 def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    failed = scalebench(*ONE, "--workload", "troubled:works_the_second_time")
-    assert failed.returncode == 4
+    scalebench(*ONE, "--workload", "troubled:works_the_second_time", code=4)
     assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "failed"
     (project / "mended").touch()
-    done = scalebench("run", "--resume", "r", "--no-report")
-    assert done.returncode == 0, done.stderr
+    scalebench("run", "--resume", "r", "--no-report", code=0)
     assert row_of(project / "r", "ddp-static-graph", 2)["step_s"] is not None
 
 
 def test_sigterm_before_anything_was_launched(start_scalebench: Start, project: Path) -> None:
     process = start_scalebench("run", "ddp", "--out", "r")
-    _wait_for(lambda: (project / "r").is_dir(), PATIENCE_S, "the run's folder")
+    wait_for(lambda: (project / "r").is_dir(), PATIENCE_S, "the run's folder")
     process.terminate()
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 143
@@ -150,10 +137,7 @@ def test_a_reader_that_stops_reading_loses_nothing(project: Path, troubled: None
     flags = [flag for flag in ONE if flag != "--no-report"]
     command = [sys.executable, "-m", "scalebench", *flags, "--workload", "troubled:healthy"]
     quoted = " ".join(f"'{part}'" for part in command)
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {quoted} | true"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    ran(["bash", "-c", f"set -o pipefail; {quoted} | true"], code=0)
     assert (project / "r" / "report.html").exists()
 
 
@@ -162,15 +146,15 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(project))
     process = start_scalebench("run", "ddp", "--out", "scalebench-r")
-    _wait_for((project / "scalebench-r").is_dir, PATIENCE_S, "the run's folder")
+    wait_for((project / "scalebench-r").is_dir, PATIENCE_S, "the run's folder")
     (left,) = project.glob(f"{PREFIX}*")
     process.kill()
     process.communicate()
     assert left.exists()
     (project / "scalebench-r" / ".lock").touch()
     again = start_scalebench("doctor")
-    _wait_for(lambda: not left.exists(), 30, "the old scratch folder to go")
-    _wait_for(lambda: any(project.glob(f"{PREFIX}*/zygote.log")), PATIENCE_S, "its own")
+    wait_for(lambda: not left.exists(), 30, "the old scratch folder to go")
+    wait_for(lambda: any(project.glob(f"{PREFIX}*/zygote.log")), PATIENCE_S, "its own")
     assert (project / "scalebench-r").is_dir()  # a run is no scratch folder, whatever its name
     again.terminate()
     again.communicate(timeout=30)
@@ -179,20 +163,8 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
 def test_a_budget_ends_the_run_and_says_so(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    done = scalebench(
-        *SLOW,
-        "--workload",
-        "troubled:healthy",
-        "--steps",
-        "4",
-        "--no-trace",
-        "--no-report",
-        "--repeats",
-        "200",
-        "--budget",
-        "10s",
-    )
-    assert done.returncode == 0, done.stderr
+    flags = ("--workload", "troubled:healthy", "--steps", "4", "--no-trace", "--no-report")
+    scalebench(*SLOW, *flags, "--repeats", "200", "--budget", "10s", code=0)
     assert json.loads((project / "r/run.json").read_text())["status"] == "over budget"
     rows = summary_of(project / "r")["rows"]
     assert any(row["status"] == "ok" and row["step_s"]["n"] < 50 for row in rows)

@@ -16,31 +16,19 @@ from scalebench.cgroups import own_hierarchy
 from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
-from tests.conftest import PATIENCE_S, Scalebench
-from tests.integration.conftest import complaint, row_of
+from tests.conftest import PATIENCE_S, Scalebench, ended, ran
+from tests.integration.conftest import complaint, mounted, row_of
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--no-trace", "--batch-size", "16")
 SECRET = "hunter2-do-not-tell"
 
 
-def mount(folder: Path, *options: str) -> None:
-    """Mount a small disk, or skip."""
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", *options, "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount a small disk here: {done.stderr.strip()}")
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 40 MB."""
-    folder = tmp_path / "small"
-    mount(folder, "-o", "size=40m")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "small", "size=40m") as folder:
+        yield folder
 
 
 def wait_for_cells(folder: Path, count: int, process: "subprocess.Popen[str]") -> None:
@@ -68,8 +56,7 @@ def test_a_disk_that_is_lost_during_a_run(
                 filler.write(bytes(1 << 16))
                 filler.flush()
         stored = RunPaths(out).stored_cells().keys()
-    stdout, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 5, stderr
+    stdout, stderr = ended(process, 5)
     assert "Traceback" not in stderr
     assert "can no longer be written" in stderr
     rest = json.loads(stdout)
@@ -91,12 +78,8 @@ def _name(cell: dict[str, object]) -> tuple[object, ...]:
 def test_a_disk_that_is_read_only_is_told_before_training(
     scalebench: Scalebench, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "frozen"
-    mount(folder, "-o", "ro")
-    try:
+    with mounted(tmp_path / "frozen", "ro") as folder:
         line = complaint(scalebench("run", "ddp", "--out", str(folder / "r")), code=5)
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
     assert "Read-only file system" in line
 
 
@@ -149,9 +132,7 @@ def one_core() -> Iterator[list[str]]:
 
 def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> None:
     script = "from scalebench.machine import num_cores; print(num_cores())"
-    done = subprocess.run(
-        [*one_core, sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = ran([*one_core, sys.executable, "-c", script], code=0)
     assert done.stdout == "1\n"
 
 
@@ -245,8 +226,7 @@ def test_a_script_that_the_cgroup_kills_is_out_of_memory(
     (project / "hungry.py").write_text("whole = bytearray(1 << 30)\n")
     flags = ("--gpus", "1", "--quick", "--no-report", "--out", "r")
     process = start_scalebench("run", *flags, "--", "hungry.py", before=little_memory)
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 4, stderr
+    ended(process, 4)
     row = row_of(project / "r", "script", 1)
     assert row["status"] == "oom", row["reason"]
     assert "rank 0: hungry.py was killed by SIGKILL: the kernel's out-of-mem" in row["reason"]
@@ -296,13 +276,10 @@ def test_no_module_of_the_current_folder_is_executed_unasked(tmp_path: Path) -> 
     for name in ("json", "torch", "numpy", "socket"):
         (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n")
     script = "from scalebench.cli import main; main(['list'])"
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-P", "-c", script],
         cwd=tmp_path,
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.glob("ran-*"))

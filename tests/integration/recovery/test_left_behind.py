@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Scalebench
+from tests.conftest import Scalebench, ended
 from tests.integration.conftest import row_of
 from tests.processes import left_after
 
@@ -62,8 +62,7 @@ def test_what_a_script_has_started_ends_with_its_launch(
 ) -> None:
     limit = ("--time-limit", "6s") if trouble == "hangs" else ()
     command = (*FLAGS, "--gpus", str(ranks), *limit, "--", "script.py", trouble, str(ranks))
-    done = scalebench(*command, timeout=LIMIT_S)
-    assert done.returncode == code, done.stderr
+    scalebench(*command, timeout=LIMIT_S, code=code)
     left = [process for rank in range(ranks) for process in started_by(project, rank, ranks)]
     assert left_after(left, 0.0) == []
     asked = [(project / f"asked{ranks}.{rank}").exists() for rank in range(ranks)]
@@ -89,8 +88,7 @@ def test_what_a_script_has_started_ends_with_the_launcher(
     launcher = start_scalebench(*FLAGS, "--gpus", "1", "--", "script.py", "hangs", "1")
     family = started_by(project, 0, 1)
     launcher.send_signal(number)
-    _, stderr = launcher.communicate(timeout=LIMIT_S)
-    assert launcher.returncode == code, stderr
+    ended(launcher, code, LIMIT_S)
     assert len(family) == 4 and left_after(family) == []
     if number != signal.SIGKILL:
         assert json.loads((project / "r/summary.json").read_text())["rows"]
@@ -104,8 +102,7 @@ def test_what_a_script_has_started_ends_when_the_process_that_forks_is_killed(
     family = started_by(project, 0, 1)
     (zygote,) = psutil.Process(launcher.pid).children()
     zygote.kill()
-    _, stderr = launcher.communicate(timeout=LIMIT_S)
-    assert launcher.returncode == 5, stderr
+    _, stderr = ended(launcher, 5, LIMIT_S)
     assert "The process that starts the ranks was killed by SIGKILL: scalebench did not" in stderr
     assert len(family) == 4 and left_after(family) == []
 
@@ -115,8 +112,7 @@ def test_a_stopped_rank_of_a_script_is_named(start_scalebench: Start, project: P
     launcher = start_scalebench(*FLAGS, *limit, "--", "script.py", "hangs", "2")
     stopped = started_by(project, 1, 2)[0]
     stopped.suspend()
-    _, stderr = launcher.communicate(timeout=LIMIT_S)
-    assert launcher.returncode == 4, stderr
+    ended(launcher, 4, LIMIT_S)
     reason = row_of(project / "r", "script", 2)["reason"]
     assert reason.startswith("rank 1: still running after the time limit of 8 s"), reason
     assert f"rank 1 was stopped (process {stopped.pid}" in reason

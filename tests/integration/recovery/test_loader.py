@@ -171,7 +171,6 @@ def test_killed_workers_leave_no_sockets_behind(
 def test_a_workload_of_ones_own_is_refused_before_anything_runs(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    done = scalebench("run", "ddp", "-k", "ddp-loader", "--workload", "troubled:healthy")
-    assert done.returncode == 2
+    done = scalebench("run", "ddp", "-k", "ddp-loader", "--workload", "troubled:healthy", code=2)
     (line,) = done.stderr.strip().splitlines()
     assert "ddp-loader" in line and "troubled:healthy brings its own batches" in line

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from scalebench.trace.breakdown import Breakdown, break_down
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.forks import FRESH, ROOT, forks
 from tests.integration.conftest import row_of, summary_of
+from tests.processes import free_ports
 
 SCRIPTS = Path(__file__).parent
 CASE = "script"
@@ -51,8 +51,7 @@ def run(scalebench: Scalebench, project: Path) -> Run:
         shutil.copy(SCRIPTS / name, project)
         out = project / "run"
         flags = ("--quick", "--gpus", "1,2", "--out", str(out), *options)
-        done = scalebench("run", *flags, "--", name, *arguments)
-        assert done.returncode == 0, done.stderr
+        done = scalebench("run", *flags, "--", name, *arguments, code=0)
         (project / "table").write_text(done.stdout)
         return out
 
@@ -114,8 +113,7 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
         shutil.copy(SCRIPTS / name, project)
     out = project / "run"
     flags = ("--gpus", "1,2", "--repeats", "1", "--out", str(out))
-    done = scalebench("run", "./delayed_loading.py", *flags)
-    assert done.returncode == 0, done.stderr
+    done = scalebench("run", "./delayed_loading.py", *flags, code=0)
     for n in (1, 2):
         stored = record(out, "plain-ddp", n)
         for rank in stored["ranks"]:
@@ -145,8 +143,7 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
     assert row["predicted_step_s"] > 0 and row["prediction_error"] is not None
     assert {op["op"] for op in row["prediction"]["operations"]} == {"all_reduce"}
     assert json.loads((out / "link-profile.json").read_text())["fits"]
-    projected = scalebench("project", str(out), "--gpus", "8", "--json")
-    assert projected.returncode == 0, projected.stderr
+    scalebench("project", str(out), "--gpus", "8", "--json", code=0)
     assert "the same arguments at every N; what its ranks are seen to do" in " ".join(
         done.stdout.split()
     )
@@ -273,8 +270,7 @@ def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(
     assert "start from N=2" in row_of(out, CASE, 1)["unavailable"]["prediction"]
     fits = json.loads((out / "link-profile.json").read_text())["fits"]
     assert {fit["op"] for fit in fits} == {"all_gather", "reduce_scatter"}
-    projected = scalebench("project", str(out), "--gpus", "8", "--json")
-    assert projected.returncode == 0, projected.stderr
+    projected = scalebench("project", str(out), "--gpus", "8", "--json", code=0)
     (eight,) = json.loads(projected.stdout)["rows"]
     assert eight["exposed_transfer_s"] > 0 and eight["global_batch"] == 128
     assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
@@ -287,8 +283,7 @@ def test_a_rank_that_fails_is_named_with_its_own_traceback(
     flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
     first = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     monkeypatch.setenv("PATH", first)
-    done = scalebench("run", *flags, "--", "python", "-u", "troubled_script.py", "fails")
-    assert done.returncode == 4, done.stderr
+    scalebench("run", *flags, "--", "python", "-u", "troubled_script.py", "fails", code=4)
     row = row_of(project / "run", CASE, 2)
     assert row["reason"] == "rank 1: RuntimeError: a trouble of its own"
     told = record(project / "run", "troubled-script", 2)["failure"]["traceback"]
@@ -301,8 +296,7 @@ def test_a_script_that_ends_early_is_measured_and_marked(
 ) -> None:
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "-m", "troubled_script", "short")
-    assert done.returncode == 0, done.stderr
+    done = scalebench("run", *flags, "--", "-m", "troubled_script", "short", code=0)
     for row in summary_of(project / "run")["rows"]:
         assert "ended early: after 16 steps" in row["stamps"]
         assert "samples not counted" in row["stamps"]
@@ -331,8 +325,7 @@ def test_a_trouble_is_told_in_one_line(
 ) -> None:
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "1", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "troubled_script.py", trouble)
-    assert done.returncode == code, done.stderr
+    done = scalebench("run", *flags, "--", "troubled_script.py", trouble, code=code)
     said = " ".join((done.stdout + done.stderr).split())
     assert told in said
     if code == 2:
@@ -344,8 +337,7 @@ def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measure
 ) -> None:
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "troubled_script.py", "resumes")
-    assert done.returncode == 4, done.stderr
+    done = scalebench("run", *flags, "--", "troubled_script.py", "resumes", code=4)
     assert row_of(project / "run", CASE, 1)["step_s"]["value"] > 0
     reason = row_of(project / "run", CASE, 2)["reason"]
     assert "printed last: Resuming at epoch 40 (logs/troubled-script.script.n2.r0/rank" in reason
@@ -366,8 +358,7 @@ def test_processes_that_train_separately_are_no_scaling(
 ) -> None:
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "troubled_script.py", trouble)
-    assert done.returncode == 2
+    done = scalebench("run", *flags, "--", "troubled_script.py", trouble, code=2)
     assert "the processes train separately" in done.stderr
     assert remedy in done.stderr
     assert trouble == "alone" or "Sequential is not wrapped" in done.stderr
@@ -404,10 +395,8 @@ def test_two_versions_of_a_script_are_compared_in_turns(
 
 def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Path) -> None:
     shutil.copy(SCRIPTS / "own_loop.py", project)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    there = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    there = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    there["MASTER_PORT"] = str(*free_ports(1))
     ranks = [
         forks().start("own_loop", ["ra", "rb"], project, {**there, "RANK": r, "LOCAL_RANK": r})
         for r in "01"
@@ -667,7 +656,6 @@ def test_a_script_whose_name_and_argument_are_no_utf_8(
     )
     out = os.fsdecode(b"r\xff")
     flags = ("--quick", "--gpus", "1", "--no-trace", "--out", out)
-    done = scalebench("run", *flags, "--", name, argument)
-    assert done.returncode == 0, done.stderr
+    done = scalebench("run", *flags, "--", name, argument, code=0)
     assert json.loads((project / out / "run.json").read_text())["status"] == "complete"
     assert "Report  r\\udcff/report.html" in done.stdout

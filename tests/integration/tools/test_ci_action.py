@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ruamel.yaml import YAML
 
 from tests.builders.gated import gated_run
 from tests.builders.repository.documents import blocks
+from tests.conftest import ran
 
 ROOT = Path(__file__).parents[3]
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
@@ -36,13 +36,7 @@ def yaml(text):
 
 
 def check(kind, path):
-    done = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", kind, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran([sys.executable, "-m", "check_jsonschema", "--builtin-schema", kind, str(path)], code=0)
 
 
 def test_the_action_and_the_jobs_are_valid(tmp_path):
@@ -108,12 +102,9 @@ class Action:
         script.write_text(step["run"])
         environment = {name: self._filled(text) for name, text in step["env"].items()}
         assert step["shell"] == "bash"
-        done = subprocess.run(
+        done = ran(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
             cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
             env={
                 **{"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "GITHUB_OUTPUT": str(output)},
                 **{"GITHUB_STEP_SUMMARY": str(self.folder / "summary.md"), "HOME": "/nowhere"},
@@ -244,12 +235,9 @@ def test_the_script_of_the_gitlab_job(action):
     for file in stand_in.iterdir():
         file.chmod(0o755)
     script = "\n".join(line for line in job["script"] if "export" not in line)
-    done = subprocess.run(
+    done = ran(
         ["bash", "-eo", "pipefail", "-c", script],
         cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
         env={"PATH": f"{stand_in}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"},
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.repository.documents import ROOT, blocks
+from tests.conftest import ran
 
 DOOR = (
     () if entry_points(group="pytest11", name="scalebench") else ("-p", "scalebench.pytest_plugin")
@@ -40,12 +41,9 @@ EASIER = {
 def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     # These tests may run beside others; what they start is alone.
     alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
-    return subprocess.run(
+    return ran(
         [sys.executable, "-m", "pytest", *DOOR, *arguments],
         cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
         env={**alone, "PYTHONPATH": str(ROOT), "COLUMNS": "160"},
     )
 
