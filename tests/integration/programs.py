@@ -6,11 +6,14 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scalebench.launch.loopback import loopback_environment
+from scalebench.spec import Cell, Strategy
+from scalebench.spec.presets import WorkloadSpec
+from tests.builders.runs import make_cell
 from tests.conftest import PATIENCE_S
 from tests.forks import forks
 
@@ -36,6 +39,33 @@ def reports_of(program: str, folder: Path, sizes: Sequence[int], shards: bool = 
         ]
         for size in sizes
     }
+
+
+def inspecting(
+    strategy: Strategy, workload: WorkloadSpec, world_size: int, batch: int, **changes: Any
+) -> Cell:
+    """Return an inspecting cell of a global batch."""
+    own = {"strategy": strategy, "workload": workload, "purpose": "inspect"}
+    own |= {"global_batch": batch, "rank_batch": batch // strategy.num_shards(world_size)}
+    return make_cell(**{"case": "case", "world_size": world_size, **own, **changes})
+
+
+def looked_at(
+    folder: Path, rank: int, cells: Mapping[str, Cell], look: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Join the ranks of some cells; return what `look` finds of each, or why it is refused."""
+    from scalebench.worker.process.context import RankContext, joined
+    from scalebench.worker.process.failure import Unsupported
+
+    found = {}
+    first = next(iter(cells.values()))
+    with joined(first, rank, folder / f"store-{first.world_size}") as job:
+        for name, cell in cells.items():
+            try:
+                found[name] = look(RankContext(cell, rank, rank, job.device, job.control))
+            except Unsupported as refused:
+                found[name] = str(refused)
+    return found
 
 
 def main(run_rank: Rank, run_shards: Rank | None = None) -> None:

@@ -8,9 +8,12 @@ import torch.distributed as dist
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.records.measured.rank import Block, RankRecord
 from scalebench.records.run import CellResult
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.measure.rounds import collective_group
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies import build_training
 
 
 def everybodys(text: str) -> list[str]:
@@ -47,3 +50,21 @@ def traced_launch(
     )
     records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
     return LaunchAttribution(CellResult(cell=context.cell, status="ok", started="", ranks=records))
+
+
+def third_step_on(context: RankContext) -> tuple[Any, LaunchAttribution, list[Any]]:
+    """Train a cell for three steps; return the training, the last two traced, and what it sends.
+
+    What it sends: operations of several ranks in the traced step, in order.
+    """
+    workload = fresh_workload(context)
+    training = build_training(workload, context)
+    feed = iter(workload.batches)
+    batches = [next(feed) for _ in range(3)]
+    training.step(batches[0])
+    known = collective_group(training, context.cell.world_size)
+    launch = traced_launch(context, training, batches[1:], known)
+    trace = launch.result.ranks[context.rank].trace
+    assert trace is not None
+    operations = sorted(trace.operations, key=lambda op: op.start_ns)
+    return training, launch, [op for op in operations if (op.group_size or 0) > 1]

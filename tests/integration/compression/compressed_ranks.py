@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from scalebench.spec import Cell, Compressed, StepPlan
+from scalebench.spec import Cell, Compressed
 from scalebench.spec.compression import METHODS
 from scalebench.spec.presets import MlpShape
 from scalebench.worker.inspection.compressed import inspect_compressed
@@ -23,7 +23,7 @@ from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext, connected
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.compression import codec, hook, memory
-from tests.integration.programs import main
+from tests.integration.programs import inspecting, main
 
 WORLD_SIZES = (2, 3)
 MODEL = MlpShape(name="mlp-test", layers=2, width=48, features=40, batch_size=24)
@@ -45,22 +45,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def cell_of(variant: str, world_size: int, **strategy: bool) -> Cell:
     """An inspecting cell of a method."""
-    method = variant.split()[0]
-    return Cell(
-        suite="compression",
-        case=method,
-        strategy=Compressed(method=method, bucket_mb=BUCKET_MB, **VARIANTS[variant], **strategy),
-        workload=MODEL,
-        scaling="strong",
-        world_size=world_size,
-        global_batch=24,
-        rank_batch=24 // world_size,
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        purpose="inspect",
-        steps=StepPlan(),
-    )
+    settings = {"method": variant.split()[0], "bucket_mb": BUCKET_MB, **VARIANTS[variant]}
+    return inspecting(Compressed(**settings, **strategy), MODEL, world_size, 24)
 
 
 def inspected(context: RankContext) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from scalebench.spec import (
     ParameterServer,
     PipeDream,
     PipeDream2BW,
-    StepPlan,
     Strategy,
 )
 from scalebench.spec.presets import CustomTarget
@@ -36,7 +35,7 @@ from scalebench.worker.optimizers import Lamb, set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.strategies import build_training
 from scalebench.worker.workloads.batches import ResidentBatches
-from tests.integration.programs import main
+from tests.integration.programs import inspecting, main
 
 STALE_STEPS = 12
 SAMPLES = 4
@@ -103,23 +102,9 @@ def in_layers(shard: Shard, tied: bool) -> Workload:
     )
 
 
-def make_cell(strategy: Strategy, world_size: int) -> Cell:
+def cell_of(strategy: Strategy, world_size: int) -> Cell:
     """Return a measuring cell."""
-    return Cell(
-        suite="asynchronous",
-        case="case",
-        strategy=strategy,
-        workload=TARGET,
-        scaling="strong",
-        world_size=world_size,
-        global_batch=SAMPLES * world_size,
-        rank_batch=SAMPLES,
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        purpose="measure",
-        steps=StepPlan(),
-    )
+    return inspecting(strategy, TARGET, world_size, SAMPLES * world_size, purpose="measure")
 
 
 def workload_for(strategy: Strategy, context: RankContext) -> Workload:
@@ -136,7 +121,7 @@ class Ranks:
 
     def build(self, strategy: Strategy, **replaced: Any) -> tuple[Any, Iterator[Any]]:
         """Return a training from the initial parameters, and this rank's batches."""
-        cell = make_cell(strategy, self.world_size)
+        cell = cell_of(strategy, self.world_size)
         context = RankContext(cell, self.rank, self.rank, self.job.device, self.job.control)
         workload = replace(workload_for(strategy, context), **replaced)
         return build_training(workload, context), iter(workload.batches)
@@ -290,7 +275,7 @@ def ring_exchange(models: torch.Tensor) -> torch.Tensor:
 
 def simulated(ranks: Ranks, exchange: Exchange, period: int, num_steps: int) -> torch.Tensor:
     """Return the models, shape [N, Ψ], that one process gets which trains those of all ranks."""
-    context = RankContext(make_cell(Ddp(), ranks.world_size), 0, 0, ranks.job.device)
+    context = RankContext(cell_of(Ddp(), ranks.world_size), 0, 0, ranks.job.device)
     workload = workload_for(Ddp(), context)
     streams = [
         regression(replace(context.shard, rank=rank)).batches for rank in range(ranks.world_size)
@@ -324,8 +309,7 @@ def pipedream(ranks: Ranks) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, strategy in PIPES.items():
         for tied in (False, True):
-            cell = make_cell(strategy, ranks.world_size)
-            cell = cell.model_copy(update={"rank_batch": cell.global_batch})
+            cell = cell_of(strategy, ranks.world_size)
             context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device, ranks.job.control)
             training = build_training(in_layers(context.shard, tied), context)
             batches = list(in_layers(context.shard, tied).batches)
@@ -394,7 +378,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     drawn = training.clients_of_round(0)
     for client in drawn:
         training.step(training.samples_of(client))
-    cell = make_cell(everybody, ranks.world_size)
+    cell = cell_of(everybody, ranks.world_size)
     context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device)
     workload = workload_for(everybody, context)
     start = torch.nn.utils.parameters_to_vector(workload.module.parameters()).detach()
@@ -514,7 +498,7 @@ CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
 def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Run all cases as one rank."""
     report = {}
-    with joined(make_cell(Ddp(), world_size), rank, folder / "store") as job:
+    with joined(cell_of(Ddp(), world_size), rank, folder / "store") as job:
         for name, look in CASES.items():
             report[name] = look(Ranks(job, rank, world_size))
     return report

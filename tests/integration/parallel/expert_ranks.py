@@ -17,18 +17,15 @@ from scalebench import Shard, Workload
 from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
 from scalebench.analysis.rows.strategies.experts import expert_figures
 from scalebench.records.measured.rank import Memory
-from scalebench.spec import Cell, Expert, Mesh, StepPlan
+from scalebench.spec import Expert, Mesh
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
 from scalebench.worker.inspection.fit import train_watched
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.shard import leave_gradients
 from scalebench.worker.inspection.verify import first_batches, inspect
-from scalebench.worker.measure.rounds import collective_group
-from scalebench.worker.process.context import RankContext, alone, joined
-from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies import build_training
-from tests.integration.programs import main
-from tests.integration.traced_steps import traced_launch
+from scalebench.worker.process.context import RankContext, alone
+from tests.integration.programs import inspecting, looked_at, main
+from tests.integration.traced_steps import third_step_on
 
 SAMPLES = 8
 """Of a step, all ranks together."""
@@ -159,25 +156,6 @@ def without_experts(shard: Shard) -> Workload:
     return Workload(workload.module, workload.batches, workload.loss)
 
 
-def make_cell(strategy: Expert | Mesh, world_size: int, workload: WorkloadSpec) -> Cell:
-    """Return an inspecting cell."""
-    return Cell(
-        suite="expert",
-        case="case",
-        strategy=strategy,
-        workload=workload,
-        scaling="strong",
-        world_size=world_size,
-        global_batch=SAMPLES,
-        rank_batch=SAMPLES // world_size,
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        purpose="inspect",
-        steps=StepPlan(),
-    )
-
-
 def look(context: RankContext) -> dict[str, Any]:
     """Verify a case as a launch does it; then trace two steps.
 
@@ -187,27 +165,12 @@ def look(context: RankContext) -> dict[str, Any]:
         step, in order; ``predicted``: by the law; ``axes``: the row's figures; ``experts``:
         likewise; ``unmatched``: which operations were not found on all ranks of their group.
     """
-    cell = context.cell
     inspection = inspect(context)
     by_one = routed_alone(context)
-    workload = fresh_workload(context)
-    training = build_training(workload, context)
-    feed = iter(workload.batches)
-    batches = [next(feed) for _ in range(3)]
-    training.step(batches[0])
-    launch = traced_launch(
-        context, training, batches[1:], collective_group(training, cell.world_size)
-    )
-    result = launch.result
-    trace = result.ranks[context.rank].trace
-    assert trace is not None
-    operations = [
-        (op.kind, op.num_bytes, op.axis, op.group_size)
-        for op in sorted(trace.operations, key=lambda op: op.start_ns)
-        if (op.group_size or 0) > 1
-    ]
+    training, launch, sent = third_step_on(context)
+    operations = [(op.kind, op.num_bytes, op.axis, op.group_size) for op in sent]
     predicted = [
-        (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(result)
+        (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(launch.result)
     ]
     return {
         "peak_bytes": peak_without_data(inspection.memory),
@@ -217,7 +180,7 @@ def look(context: RankContext) -> dict[str, Any]:
         "operations": operations,
         "predicted": predicted,
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
-        "experts": expert_figures([result]).model_dump(),  # type: ignore[union-attr]
+        "experts": expert_figures([launch.result]).model_dump(),  # type: ignore[union-attr]
         "unmatched": [launch.matched.mismatch, launch.matched.num_alone],
     }
 
@@ -239,18 +202,9 @@ def routed_alone(context: RankContext) -> list[dict[str, list[int]]]:
 
 def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Run all cases as one rank."""
-    cell = make_cell(Expert(), world_size, TOP_2)
-    report: dict[str, Any] = {}
-    with joined(cell, rank, folder / f"store-{world_size}") as job:
-        for name, (strategy, workload) in cases(world_size).items():
-            here = make_cell(strategy, world_size, workload)
-            report[name] = look(RankContext(here, rank, rank, job.device, job.control))
-        bad = RankContext(make_cell(Expert(), world_size, NONE), rank, rank, job.device)
-        try:
-            build_training(fresh_workload(bad), bad)
-        except Unsupported as refused:
-            report["no experts"] = str(refused)
-    return report
+    given = {**cases(world_size), "no experts": (Expert(), NONE)}
+    cells = {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
+    return looked_at(folder, rank, cells, look)
 
 
 def peak_without_data(memory: Memory) -> int:
@@ -262,8 +216,8 @@ def peak_without_data(memory: Memory) -> int:
 def run_shards(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Be rank 0 of every case, the other ranks not there; return the peaks of its memory."""
     peaks = {}
-    for name, (strategy, workload) in cases(world_size).items():
-        cell = make_cell(strategy, world_size, workload)
+    for name, case in cases(world_size).items():
+        cell = inspecting(*case, world_size, SAMPLES)
         with alone(cell) as job:
             memory = train_watched(RankContext(cell, 0, 0, job.device), leave_gradients)
         peaks[name] = peak_without_data(memory)

@@ -1,8 +1,9 @@
 """What the ranks of `pipeline_ranks` train: every schedule, several models, each a cell."""
 
 from scalebench.costmodel.pipelines.orders import STYLES
-from scalebench.spec import Cell, LayerWise, Pipeline, StepPlan
+from scalebench.spec import Cell, LayerWise, Pipeline
 from scalebench.spec.presets import CnnShape, GptShape, MlpShape, PacedShape, WorkloadSpec
+from tests.integration.programs import inspecting
 
 DEEP = GptShape(name="deep", layers=7, heads=2, width=16, context=8, batch_size=8)
 """9 layers, the first and the last share the embedding; no number of stages divides them."""
@@ -22,44 +23,28 @@ def cases(world_size: int) -> dict[str, Cell]:
     found = {}
     for name, style in STYLES.items():
         chunks = {"one": 1, "two": 2, "any": 2 if name != "zero-bubble" else 1}[style.chunks]
-        found[name] = _cell(world_size, DEEP, Pipeline(schedule=name, chunks=chunks))
+        found[name] = inspecting(Pipeline(schedule=name, chunks=chunks), DEEP, world_size, 8)
     if world_size == 1:
         return {name: found[name] for name in ALONE}
     if world_size == 2:
-        found["layer by layer"] = _cell(world_size, DEEP, LayerWise())
+        found["layer by layer"] = inspecting(LayerWise(), DEEP, world_size, 8)
         zero_bubble = Pipeline(schedule="zero-bubble", chunks=2)
-        found["zero-bubble, 2 chunks"] = _cell(world_size, DEEP, zero_bubble)
+        found["zero-bubble, 2 chunks"] = inspecting(zero_bubble, DEEP, world_size, 8)
         for name, model in MODELS.items():
             schedule = "zero-bubble" if name == "paced" else "1f1b"
-            found[name] = _cell(world_size, model, Pipeline(schedule=schedule, microbatches=4))
-        found["even"] = _cell(world_size, DEEP, Pipeline(split="even"))
-        found["checkpointing"] = _cell(world_size, DEEP, Pipeline(checkpointing=True))
-        found["bf16"] = _cell(world_size, DEEP, Pipeline(autocast=True))
+            found[name] = inspecting(
+                Pipeline(schedule=schedule, microbatches=4), model, world_size, 8
+            )
+        found["even"] = inspecting(Pipeline(split="even"), DEEP, world_size, 8)
+        found["checkpointing"] = inspecting(Pipeline(checkpointing=True), DEEP, world_size, 8)
+        found["bf16"] = inspecting(Pipeline(autocast=True), DEEP, world_size, 8)
         too_many = Pipeline(schedule="looped-bfs", chunks=3)
-        found["more stages than layers"] = _cell(world_size, MODELS["paced"], too_many)
-        found["cut by time"] = _cell(world_size, DEEP, Pipeline(split="measured"))
+        found["more stages than layers"] = inspecting(too_many, MODELS["paced"], world_size, 8)
+        found["cut by time"] = inspecting(Pipeline(split="measured"), DEEP, world_size, 8)
     if world_size == 4:
         del found["gpipe"], found["looped-bfs"]
-        found["unbalanced"] = _cell(world_size, DEEP, Pipeline(split="unbalanced"))
+        found["unbalanced"] = inspecting(Pipeline(split="unbalanced"), DEEP, world_size, 8)
         side_by_side = Pipeline(schedule="interleaved-1f1b", chunks=2, data_parallel=2)
-        found["layer by layer, 2 copies"] = _cell(world_size, DEEP, LayerWise(size=2), batch=16)
-        found["2 pipelines"] = _cell(world_size, DEEP, side_by_side, batch=16)
+        found["layer by layer, 2 copies"] = inspecting(LayerWise(size=2), DEEP, world_size, 16)
+        found["2 pipelines"] = inspecting(side_by_side, DEEP, world_size, 16)
     return found
-
-
-def _cell(world_size: int, model: WorkloadSpec, strategy: Pipeline, batch: int = 8) -> Cell:
-    return Cell(
-        suite="test",
-        case="test",
-        strategy=strategy,
-        workload=model,
-        scaling="strong",
-        world_size=world_size,
-        global_batch=batch,
-        rank_batch=batch // strategy.num_shards(world_size),
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        purpose="inspect",
-        steps=StepPlan(),
-    )

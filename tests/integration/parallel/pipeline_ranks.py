@@ -17,13 +17,12 @@ from torch.distributed.pipelining import PipelineStage
 from scalebench.costmodel.pipelines.orders import STYLES
 from scalebench.costmodel.pipelines.schedule import Action
 from scalebench.records.measured.rank import Memory
-from scalebench.spec import Cell
 from scalebench.worker.inspection import verify
-from scalebench.worker.process.context import RankContext, joined
+from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
 from tests.integration.parallel.pipeline_cases import cases
-from tests.integration.programs import main
+from tests.integration.programs import looked_at, main
 
 done: list[str] = []
 """Every pass that this rank's stages did, in order, since it was last emptied."""
@@ -70,28 +69,18 @@ class NoWatch:
 verify.watch_memory = lambda _device: nullcontext(NoWatch())
 
 
-def train(cell: Cell, context: Any, rank: int) -> dict[str, Any]:
+def train(context: RankContext) -> dict[str, Any]:
     """Train a cell for a few steps and compare; return what came of it."""
     done.clear()
-    try:
-        found = verify.inspect(RankContext(cell, rank, rank, context.device, context.control))
-    except Unsupported as refused:
-        return {"refused": str(refused)}
-    verification = found.verification.model_dump()
-    return verification | {"losses": found.losses}
+    found = verify.inspect(context)
+    first_of_three = done[: len(done) // 3]
+    return found.verification.model_dump() | {"losses": found.losses, "done": first_of_three}
 
 
 def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Train every case as one of the ranks."""
-    given = cases(world_size)
-    report: dict[str, Any] = {}
-    store = folder / f"store-{world_size}"
-    with joined(next(iter(given.values())), rank, store) as context, watched():
-        for name, cell in given.items():
-            report[name] = train(cell, context, rank)
-            if name in STYLES:
-                report[name]["done"] = done[: len(done) // 3]  # of the first of three steps
-    return report
+    with watched():
+        return looked_at(folder, rank, cases(world_size), train)
 
 
 def orders() -> dict[str, Any]:

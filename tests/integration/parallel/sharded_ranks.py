@@ -6,23 +6,19 @@ counted, at more their results, traffic and traces are looked at. Each rank writ
 ``<world size>-<rank>.json``: case → what `look` or `look_at_memory` returns.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import FileStore
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from scalebench import Shard, Workload
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.spec import Cell, Ddp, Fsdp, Fsdp1, Plain, StepPlan, Strategy, Zero1
+from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Strategy, Zero1
 from scalebench.spec.presets import PRESETS, CustomTarget
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
@@ -31,10 +27,9 @@ from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import whole
 from scalebench.worker.strategies.data_parallel import PlainTraining
 from scalebench.worker.workloads.batches import concatenate
-from tests.integration.programs import main
+from tests.integration.programs import inspecting, looked_at, main
 from tests.integration.traced_steps import traced_launch
 
-TIMEOUT_S = 60
 SAMPLES = 2
 """Of a rank's batch."""
 NUM_STEPS = 4
@@ -125,25 +120,6 @@ TIED = CustomTarget(
 )
 
 
-def make_cell(strategy: Strategy, world_size: int, rank_batch: int, workload: Any) -> Cell:
-    """Return an inspecting cell."""
-    return Cell(
-        suite="sharded",
-        case="case",
-        strategy=strategy,
-        workload=workload,
-        scaling="weak",
-        world_size=world_size,
-        global_batch=rank_batch * world_size,
-        rank_batch=rank_batch,
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        purpose="inspect",
-        steps=StepPlan(),
-    )
-
-
 def look(context: RankContext) -> dict[str, Any]:
     """Verify a strategy as a launch does it; then train, and hold traffic and parameters.
 
@@ -212,7 +188,7 @@ def full_parameters(training: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def look_at_memory(context: RankContext) -> dict[str, Any]:
     """Return counted and predicted peak of a rank, and the largest group of parameters, bytes."""
     cell = context.cell
-    alone = make_cell(Plain(), 1, cell.global_batch, cell.workload)
+    alone = inspecting(Plain(), cell.workload, 1, cell.global_batch)
     baseline = inspect(RankContext(alone, 0, 0, context.device)).memory
     counted = inspect(context).memory
     facts = build_training(fresh_workload(context), context).facts
@@ -236,26 +212,19 @@ def look_at_memory(context: RankContext) -> dict[str, Any]:
 
 def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Run all cases as one rank."""
-    timeout = timedelta(seconds=TIMEOUT_S)
-    store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
-    control = dist.new_group(backend="gloo", timeout=timeout)
-
-    def context_of(strategy: Strategy, rank_batch: int, workload: Any) -> RankContext:
-        cell = make_cell(strategy, world_size, rank_batch, workload)
-        return RankContext(cell, rank, rank, torch.device("cpu"), control)
-
-    report: dict[str, Any] = {"cases": {}, "memory": {}}
     if world_size > 2:
-        for name, strategy in cases(world_size).items():
-            report["cases"][name] = look(context_of(strategy, SAMPLES, TIED))
-    else:
-        for name, workload in MEMORY:
-            rank_batch = 8 if workload == "gpt-tiny" else 1
-            context = context_of(CASES[name], rank_batch, PRESETS[workload])
-            report["memory"][f"{name} {workload}"] = look_at_memory(context)
-    dist.destroy_process_group()
-    return report
+        batch = SAMPLES * world_size
+        cells = {
+            name: inspecting(strategy, TIED, world_size, batch)
+            for name, strategy in cases(world_size).items()
+        }
+        return looked_at(folder, rank, cells, look)
+    batches = {"gpt-tiny": 8 * world_size, "gpt-mini": world_size}
+    cells = {
+        f"{name} {model}": inspecting(CASES[name], PRESETS[model], world_size, batches[model])
+        for name, model in MEMORY
+    }
+    return looked_at(folder, rank, cells, look_at_memory)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,14 @@ from torch import nn
 from scalebench import Shard, Workload
 from scalebench.analysis.budget import exposed_by_axis
 from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
-from scalebench.spec import Cell, Context, Grouped, Mesh, StepPlan, Tensor
+from scalebench.spec import Context, Grouped, Mesh, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
 from scalebench.spec.workload import ContextPlan, TensorPlan
 from scalebench.worker.inspection.fit import train_watched
-from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
-from scalebench.worker.measure.rounds import collective_group
-from scalebench.worker.process.context import RankContext, alone, joined
-from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies import build_training
-from tests.integration.programs import main
-from tests.integration.traced_steps import traced_launch
+from scalebench.worker.process.context import RankContext, alone
+from tests.integration.programs import inspecting, looked_at, main
+from tests.integration.traced_steps import third_step_on
 
 SAMPLES = 8
 """Of a step, all groups together."""
@@ -182,25 +178,6 @@ def next_word(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> to
     return nn.functional.cross_entropy(module(words).flatten(0, 1), following.flatten())
 
 
-def make_cell(strategy: Grouped, world_size: int, workload: WorkloadSpec) -> Cell:
-    """Return an inspecting cell."""
-    return Cell(
-        suite="tensor",
-        case="case",
-        strategy=strategy,
-        workload=workload,
-        scaling="strong",
-        world_size=world_size,
-        global_batch=SAMPLES,
-        rank_batch=SAMPLES // strategy.num_shards(world_size),
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        purpose="inspect",
-        steps=StepPlan(),
-    )
-
-
 def look(context: RankContext) -> dict[str, Any]:
     """Verify a case as a launch does it; then trace two steps.
 
@@ -210,28 +187,15 @@ def look(context: RankContext) -> dict[str, Any]:
         axis, seconds per step, and ``whole``: those of all axes together; ``not_apart``: why waits
         could not be told.
     """
-    cell = context.cell
     inspection = inspect(context)
-    workload = fresh_workload(context)
-    training = build_training(workload, context)
-    feed = iter(workload.batches)
-    batches = [next(feed) for _ in range(3)]
-    training.step(batches[0])
-    launch = traced_launch(
-        context, training, batches[1:], collective_group(training, cell.world_size)
-    )
-    result = launch.result
-    trace = result.ranks[context.rank].trace
+    training, launch, sent = third_step_on(context)
     parts = launch.breakdowns[context.rank]
-    assert trace is not None
     operations = [
-        (op.kind, op.num_bytes, op.axis, op.group_size)
-        for op in trace.operations
-        if (op.group_size or 0) > 1 and op.kind != "recv"
+        (op.kind, op.num_bytes, op.axis, op.group_size) for op in sent if op.kind != "recv"
     ]
     predicted = [
         ("send" if op.op == "send_recv_ring" else op.op, op.num_bytes, op.axis, op.num_ranks)
-        for op in predicted_operations(result, context.rank)
+        for op in predicted_operations(launch.result, context.rank)
     ]
     return {
         "verification": inspection.verification.model_dump(),
@@ -252,27 +216,18 @@ def look(context: RankContext) -> dict[str, Any]:
 
 def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Run all cases as one rank."""
-    cell = make_cell(Tensor(), world_size, GPT)
-    report: dict[str, Any] = {}
-    with joined(cell, rank, folder / f"store-{world_size}") as job:
-        for name, (strategy, workload) in cases(world_size).items():
-            here = make_cell(strategy, world_size, workload)
-            report[name] = look(RankContext(here, rank, rank, job.device, job.control))
-        bad = RankContext(make_cell(Tensor(), world_size, BADLY_NAMED), rank, rank, job.device)
-        try:
-            build_training(fresh_workload(bad), bad)
-        except Unsupported as refused:
-            report["badly named"] = str(refused)
-    return report
+    given = {**cases(world_size), "badly named": (Tensor(), BADLY_NAMED)}
+    cells = {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
+    return looked_at(folder, rank, cells, look)
 
 
 def run_shards(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Be rank 0 of every case, the other ranks not there; return the peaks of its memory."""
     peaks = {}
-    for name, (strategy, workload) in cases(world_size).items():
+    for name, case in cases(world_size).items():
         if name in IN_LINE:
             continue
-        cell = make_cell(strategy, world_size, workload)
+        cell = inspecting(*case, world_size, SAMPLES)
         with alone(cell) as job:
             memory = train_watched(RankContext(cell, 0, 0, job.device))
         peaks[name] = memory.allocated_bytes

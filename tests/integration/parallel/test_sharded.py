@@ -32,7 +32,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 def test_gradients_losses_and_parameters_are_those_of_one_process(
     reports: Reports, world_size: int, case: str
 ) -> None:
-    found = [report["cases"][case] for report in reports[world_size]]
+    found = [report[case] for report in reports[world_size]]
     assert {one["verification"]["status"] for one in found} == {"verified"}
     spoken = found[0]["verification"]
     assert 0 < spoken["gradient_deviation"] < (0.05 if case == "bf16" else 5e-6)
@@ -43,7 +43,7 @@ def test_gradients_losses_and_parameters_are_those_of_one_process(
 def test_all_ranks_skip_the_steps_whose_gradients_overflow(reports: Reports) -> None:
     """At a scale of 65,536 this model's do: the scale is halved until they are finite."""
     for n, case in EVERY:
-        scales = [report["cases"][case]["loss_scale"] for report in reports[n]]
+        scales = [report[case]["loss_scale"] for report in reports[n]]
         assert scales == scales[:1] * n
         if "fp16" not in case:
             assert scales[0] is None
@@ -56,7 +56,7 @@ def test_all_ranks_skip_the_steps_whose_gradients_overflow(reports: Reports) -> 
 
 @every_case
 def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -> None:
-    found = [report["cases"][case] for report in reports[world_size]]
+    found = [report[case] for report in reports[world_size]]
     for one in found:
         allowed = 0.05 if case in FLAT else 1e-9
         flag = 6 if "fp16" in case else 0  # whether a gradient is infinite: bytes to all ranks
@@ -68,13 +68,13 @@ def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -
 
 def test_sharding_costs_the_traffic_that_it_is_known_for(reports: Reports) -> None:
     """Resharding sends half as much again as an all-reduce, but for the root; bfloat16 less."""
-    sent = {name: one["wire_bytes"] for name, one in reports[3][0]["cases"].items()}
+    sent = {name: one["wire_bytes"] for name, one in reports[3][0].items()}
     assert 1.3 < sent["fsdp"] / sent["ddp"] < 1.6
     assert sent["no-shard"] == sent["ddp"]
     assert 1.0 <= sent["shard-grad-op"] / sent["ddp"] < 1.1  # what is above 1 is padding
     assert sent["zero1"] == pytest.approx(1.5 * sent["ddp"])
     assert sent["bf16"] < 0.7 * sent["fsdp"]
-    of_four = reports[4][0]["cases"]
+    of_four = reports[4][0]
     assert of_four["hsdp"]["wire_bytes"] < of_four["fsdp"]["wire_bytes"]
 
 
@@ -85,7 +85,7 @@ def test_memory_is_as_predicted(reports: Reports, case: str, workload: str) -> N
     On a busy machine a group of gathered parameters may be held longer than it is needed.
     """
     for report in reports[2]:
-        found = report["memory"][f"{case} {workload}"]
+        found = report[f"{case} {workload}"]
         counted, predicted = found["counted"], found["predicted"]
         peak = counted["allocated_bytes"]
         assert 0.95 * peak - found["group_bytes"] <= found["total"] <= 1.05 * peak
@@ -121,10 +121,8 @@ def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(
     scalebench: Scalebench, project: Path
 ) -> None:
     cases = "zero1 or fsdp-shard"
-    done = scalebench("run", "fsdp", "-k", cases, "--gpus", "1,2", *TRACED, "--out", "r")
-    assert done.returncode == 0, done.stderr
-    done = scalebench("project", "r", "--gpus", "2,8,64", "--measure-shard", "--json")
-    assert done.returncode == 0, done.stderr
+    scalebench("run", "fsdp", "-k", cases, "--gpus", "1,2", *TRACED, "--out", "r", code=0)
+    done = scalebench("project", "r", "--gpus", "2,8,64", "--measure-shard", "--json", code=0)
     rows = {(row["case"], row["world_size"]): row for row in json.loads(done.stdout)["rows"]}
     for case in ("zero1", "fsdp-shard-grad-op"):
         shares = {n: rows[case, n]["share"] for n in (2, 8)}
@@ -143,8 +141,7 @@ def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(
     run["environment"]["torch"] = "1.0"
     del run["sha256"]
     written.write_text(with_checksum(json.dumps(run)))
-    done = scalebench("project", "r", "--gpus", "8", "--measure-shard")
-    assert done.returncode == 5
+    done = scalebench("project", "r", "--gpus", "8", "--measure-shard", code=5)
     assert "was made with a different torch: a shard measured here says nothing" in done.stderr
 
 

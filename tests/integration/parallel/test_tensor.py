@@ -237,8 +237,7 @@ def test_a_run_predicts_traffic_memory_and_step_and_is_projected(
     assert ring["wire_bytes"] == ring["predicted_wire_bytes"] > 0
     assert_memory_is_near(ring)
     assert ring["predicted_step_s"] > ring["prediction"]["computing_s"] > 0
-    done = scalebench("project", "r", "--gpus", "4,8", "--measure-shard", "--json")
-    assert done.returncode == 0, done.stderr
+    done = scalebench("project", "r", "--gpus", "4,8", "--measure-shard", "--json", code=0)
     projected = {(one["case"], one["world_size"]): one for one in json.loads(done.stdout)["rows"]}
     assert projected["ring", 8]["step_s"] > projected["ring", 8]["share"]["step_s"]
     four, eight = projected["tensor-loss", 4], projected["tensor-loss", 8]

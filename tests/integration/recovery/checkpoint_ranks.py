@@ -7,15 +7,12 @@ the four and what the two have saved. Each rank writes what it recorded to
 """
 
 import os
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
 
-from scalebench.spec import Cell, Ddp, Fsdp, Mesh, StepPlan, Strategy, Zero1
+from scalebench.spec import Cell, Ddp, Fsdp, Mesh, Strategy, Zero1
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.worker.checkpoints import trainee
@@ -24,9 +21,8 @@ from scalebench.worker.checkpoints.restoring import measure_restores
 from scalebench.worker.checkpoints.saving import measure_saves
 from scalebench.worker.checkpoints.store import saved_of, store_of
 from scalebench.worker.process.context import RankContext
-from tests.integration.programs import main
+from tests.integration.programs import inspecting, looked_at, main
 
-TIMEOUT_S = 60
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 SAVED_BY = 4
 LOADED_BY = (2, 8)
@@ -51,26 +47,11 @@ def cases(world_size: int) -> list[str]:
     return [case for case in CASES if world_size < 8 or case not in WHOLE]
 
 
-def make_cell(folder: Path, case: str, world_size: int) -> Cell:
+def cell_of(folder: Path, case: str, world_size: int) -> Cell:
     """Return a cell that saves or restores, on a global batch of 8."""
-    groups = CASES[case].num_shards(world_size)
-    return Cell(
-        suite="saved",
-        case=case,
-        strategy=CASES[case],
-        workload=SMALL,
-        scaling="strong",
-        world_size=world_size,
-        global_batch=8,
-        rank_batch=8 // groups,
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        purpose="restore",
-        steps=StepPlan(),
-        recovery=Recovery(saves=2, steps=2, directory=os.fspath(folder)),
-        restore_from=RESTORE_FROM[world_size],
-    )
+    recovery = Recovery(saves=2, steps=2, directory=os.fspath(folder))
+    changes = {"purpose": "restore", "recovery": recovery, "restore_from": RESTORE_FROM[world_size]}
+    return inspecting(CASES[case], SMALL, world_size, 8, suite="saved", case=case, **changes)
 
 
 def look(context: RankContext) -> dict[str, Any]:
@@ -135,20 +116,17 @@ def look_at_a_spoiled_one(context: RankContext) -> str:
 
 def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Run all cases as one rank."""
-    timeout = timedelta(seconds=TIMEOUT_S)
-    store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
-    control = dist.new_group(backend="gloo", timeout=timeout)
-    report: dict[str, Any] = {}
-    for case in cases(world_size):
-        cell = make_cell(folder / "checkpoints", case, world_size)
-        report[case] = look(RankContext(cell, rank, rank, torch.device("cpu"), control))
+    checkpoints = folder / "checkpoints"
+    cells = {case: cell_of(checkpoints, case, world_size) for case in cases(world_size)}
     if world_size == SAVED_BY:
-        cell = make_cell(folder / "checkpoints", SPOILED, world_size)
-        context = RankContext(cell, rank, rank, torch.device("cpu"), control)
-        report["spoiled"] = look_at_a_spoiled_one(context)
-    dist.destroy_process_group()
-    return report
+        cells["spoiled"] = cells[SPOILED].model_copy()
+    spoiled = cells.get("spoiled")
+    return looked_at(
+        folder,
+        rank,
+        cells,
+        lambda own: (look_at_a_spoiled_one if own.cell is spoiled else look)(own),
+    )
 
 
 if __name__ == "__main__":
