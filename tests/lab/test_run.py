@@ -80,7 +80,6 @@ def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(
     assert (project / "r" / "run.json").read_text() == before
 
 
-@pytest.mark.timed
 def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_is_stamped(
     scalebench: Scalebench, project: Path
 ) -> None:
