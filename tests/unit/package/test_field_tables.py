@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_page_is_what_the_records_say() -> None:
     written = (ROOT / PAGE).read_text()
-    assert written == page(), "make it anew: python -m tests.tools.field_tables"
+    assert written == page(), "make it again: python -m tests.tools.field_tables"
 
 
 @pytest.mark.parametrize("record", [*RECORDS, *STRATEGIES.values()])

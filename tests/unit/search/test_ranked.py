@@ -1,10 +1,13 @@
 """What a search's result says of its ranking."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from scalebench.report.search import render_search
 from scalebench.search.choice import Choice, choices
-from scalebench.search.prediction.step import PARTS
+from scalebench.search.prediction.step import PARTS, StepParts
 from scalebench.search.ranking import search
 from scalebench.search.result import result_of, why_faster
 from scalebench.search.scores import Scores, interval, probability_fastest, typical_error
@@ -15,6 +18,20 @@ def result(scores: Scores):
     known = job(4, 16)
     ranking = search(known)
     return choices(known, ranking.best), result_of(known, ranking, scores, "", (), 0.0)
+
+
+@pytest.mark.parametrize(("slower", "told"), [(1.02, True), (1.2, False)])
+def test_a_shorter_pipeline_that_is_as_fast_is_named_to_try_first(slower, told) -> None:
+    known = job(8, 16)
+    ranking = search(known, wanted=50)
+    stages = ranking.ways.candidates.pipeline
+    both = ranking.ways.take(np.array([np.argmax(stages > 1), np.argmax(stages == 1)]))
+    factors = np.array([1.0, slower * both.step_s[0] / both.step_s[1]])
+    parts = {name: getattr(both.parts, name) * factors for name in PARTS}
+    best = replace(both, parts=StepParts(**parts))
+    found = result_of(known, replace(ranking, best=best), Scores(), "", (), 0.0)
+    assert found.first_to_try == int(told)
+    assert (f"try {found.best[1].mesh_words} first" in render_search(found, width=400)) is told
 
 
 def test_the_probabilities_of_all_sum_to_one() -> None:
