@@ -221,6 +221,7 @@ class Format(_Table):
         time, rate, speed: Seconds, samples or tokens per second, steps per second.
         batch: Samples of a step of the job.
         step_tokens: Tokens of a step.
+        micro: Number of a micro-batch, where a line may be of one; they are counted over all steps.
         skipped: How many steps were none of the optimizer.
     """
 
@@ -245,6 +246,7 @@ class Format(_Table):
     speed: Value | None = None
     batch: Value | None = None
     step_tokens: Value | None = None
+    micro: Value | None = None
     skipped: Value | None = None
     loss: Value | None = None
     memory: Value | None = None
@@ -254,7 +256,7 @@ class Format(_Table):
     _lists = field_validator("step", "has", "without", "end", mode="before")(_listed)
     _values = field_validator(
         *("clock", "time", "rate", "speed", "batch", "step_tokens", "skipped", "loss"),
-        *("memory", "mfu", "tflops"),
+        *("memory", "mfu", "tflops", "micro"),
         mode="before",
     )(_as_value)
 
@@ -277,13 +279,14 @@ class Format(_Table):
     @cached_property
     def times(self) -> dict[str, Value]:
         """Those of them that tell how long steps take."""
-        return {name: value for name, value in self.values.items() if name in TIMES}
+        needed = (*TIMES, "micro")
+        return {name: value for name, value in self.values.items() if name in needed}
 
 
 TIMES = ("clock", "time", "speed", "rate")
 VALUES = (
     *("clock", "time", "rate", "speed", "batch", "step_tokens", "skipped", "loss"),
-    *("memory", "mfu", "tflops"),
+    *("memory", "mfu", "tflops", "micro"),
 )
 
 

@@ -196,6 +196,8 @@ class Reader:
         if self.taken < MOST_COMPARED or self._named or form.bar or form.block or form.end:
             return None
         anchor, time = self._sticky.get(""), self._sticky.get("time")
+        if "micro" in self._sticky:
+            return None
         own = form.time is not None and form.time.kind in ("step", "interval") and not form.without
         if not own or anchor is None or time is None or self.bars[0].most_copies > 1:
             return None
@@ -242,6 +244,8 @@ class Reader:
                 values[name] = number
         if "clock" in values:
             records.resolution = min(records.resolution, 1e-3)
+        if "micro" in values:
+            values["micros"] = 1.0
         return values
 
     def _search(self, name: str, value: Value, line: str, records: Records) -> float | None:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 COLUMNS = {
-    **dict.fromkeys(("step", "clock", "time"), "d"),
+    **dict.fromkeys(("step", "clock", "time", "micro"), "d"),
     **dict.fromkeys(("rate", "speed", "batch", "step_tokens", "skipped", "mfu", "tflops"), "f"),
+    "micros": "f",
     **dict.fromkeys(("copies", "end"), "H"),
 }
 """Name → type: little memory for logs of millions of steps."""
@@ -177,7 +178,12 @@ class Line:
 
     def merge(self, other: "Line") -> None:
         """Add what another line says of the same step."""
-        self.copies += 1
+        micros = self.values.get("micros", 0.0)
+        if micros and other.values.get("micro", -1.0) >= self.values["micro"] + micros:
+            self.values["micros"] += 1
+            self.values["time"] = self.values.get("time", math.nan) + other.values.pop("time", 0.0)
+        else:
+            self.copies += 1
         self.whos = self.whos or {self.who}
         for name, value in other.values.items():
             mine = self.values.get(name)

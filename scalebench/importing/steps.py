@@ -35,6 +35,7 @@ OF_SOME_STEPS = (
     "a line is printed every {:g} steps, and does not say whether its time is of one of them or of "
     "all: describe it as a format of your own, with kind = step or interval"
 )
+ONE_OF_SOME = "one micro-batch of {:g} is printed: the others are not known"
 DIFFER = 0.03
 """Clock and printed time that differ by more are stated."""
 
@@ -137,9 +138,9 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
         if len(found.seconds):
             return found
         time = np.broadcast_to(np.nan, len(at))
-    if form.time is not None and form.time.kind == "micro":
-        return _of_micro_batches(time, columns["end"], _stride(at))
-    if not np.isfinite(time).any() and np.isfinite(speed).any():
+    if (added := _of_micro_batches(form, columns, at)) is not None:
+        return added
+    if not np.isfinite(time).any():
         time = 1 / np.where(speed > 0, speed, np.nan)
     if not np.isfinite(time).any():
         return None
@@ -179,12 +180,33 @@ def _stride(at: Floats) -> float:
     return float(np.median(gaps)) if len(gaps) else 1.0
 
 
-def _of_micro_batches(time: Floats, end: Floats, stride: float) -> Steps:
-    """Return steps whose micro-batches are added up, each to the one that ends its step."""
+def _micro_batches_of_a_step(micro: Floats, at: Floats) -> float:
+    """Return how many lie between two steps, mostly: lines of one step are one record already."""
+    each = np.diff(micro[:MOST_COMPARED]) / np.maximum(np.diff(at[:MOST_COMPARED]), 1)
+    each = each[each > 0]
+    return round(float(np.median(each))) if len(each) else 1.0
+
+
+def _of_whole_steps(time: Floats, printed: Floats, each: float) -> Steps:
+    """Return steps of which every micro-batch is printed; the first and last may be in parts."""
+    usual = float(np.nanmedian(printed))
+    if usual < each:
+        return Steps(why_none=ONE_OF_SOME.format(each / usual))
+    return _cleaned(time, 1.0, np.isfinite(time) & (printed == each), False, PAUSE)
+
+
+def _of_micro_batches(form: Format, columns: dict[str, Floats], at: Floats) -> Steps | None:
+    """Return steps whose micro-batches are added up; None: a line is of a whole step."""
+    time, stride = columns["time"], _stride(at)
+    each = _micro_batches_of_a_step(columns["micro"], at)
+    if each > 1:
+        return _of_whole_steps(time, columns["micros"], each)
+    if form.time is None or form.time.kind != "micro":
+        return None
     if stride > 1:
-        return Steps(why_none=f"one micro-batch of {stride:g} is printed: the others are not known")
+        return Steps(why_none=ONE_OF_SOME.format(stride))
     ok = np.where(np.isfinite(time), time, 0.0)
-    ends = np.flatnonzero(end > 0)
+    ends = np.flatnonzero(columns["end"] > 0)
     if len(ends) < 2:
         return Steps(why_none="no line ends a step of micro-batches")
     sums = np.diff(np.concatenate([[0.0], np.cumsum(ok)[ends]]))

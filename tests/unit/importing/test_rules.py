@@ -184,6 +184,28 @@ def test_micro_batches_add_up_to_their_step(tmp_path: Path) -> None:
     assert read(tmp_path, lines).mean_s == pytest.approx(1.2)
 
 
+NEMO = (
+    "Epoch 0:   0%|          | {micro}/9000 [00:01<17:48, 0.54it/s, global_step={step}.000, "
+    "train_step_timing in s={s:.3f}, reduced_train_loss=2.390]"
+)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 8])
+def test_bars_that_count_micro_batches_of_one_step_add_up(accumulate: int, tmp_path: Path) -> None:
+    lines = [
+        NEMO.format(micro=i, step=i // accumulate, s=1 + 0.5 * (i % 2 == 0))
+        for i in range(1, 20 * accumulate + accumulate // 2)
+        for _ in range(1 + (i % 5 == 0))  # a bar is drawn again where its description changes
+    ]
+    assert read(tmp_path, lines).mean_s == pytest.approx(1.25 * accumulate, rel=0.02)
+
+
+def test_bars_that_show_some_micro_batches_tell_no_step(tmp_path: Path) -> None:
+    steps = read(tmp_path, [NEMO.format(micro=i, step=i // 8, s=1) for i in range(4, 200, 4)])
+    assert not len(steps.seconds)
+    assert steps.why_none.startswith("one micro-batch of 4 is printed")
+
+
 def test_cumulative_times_are_differenced_and_may_begin_again(tmp_path: Path) -> None:
     at = [33000 + 160 * i for i in range(3)] + [114 + 160 * i for i in range(30)]
     lines = [
