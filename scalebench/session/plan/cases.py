@@ -166,21 +166,30 @@ def _collectives_to_time(suite: Suite, asked: Collectives, request: Request) -> 
     return asked.model_copy(update=changes)
 
 
-def cases_to_run(suite: Suite, selection: str | None) -> list[Case]:
+def cases_to_run(suite: Suite, selection: str | None, rows: Sequence[str] = ()) -> list[Case]:
     """Return the chosen cases, each after the plain baseline that it is measured against."""
+    chosen = chosen_cases(suite, selection, rows)
     if suite.race is not None and suite.baseline is not None:
-        return list(dict.fromkeys([suite.baseline, *chosen_cases(suite, selection)]))
+        return list(dict.fromkeys([suite.baseline, *chosen]))
     ordered: list[Case] = []
-    for case in chosen_cases(suite, selection):
+    for case in chosen:
         baseline = _baseline_of(case, ordered, suite)
         ordered += [baseline, case]
     return list(dict.fromkeys(ordered))
 
 
-def chosen_cases(suite: Suite, selection: str | None) -> list[Case]:
-    """Return the cases to run; an optional one needs a word that no default case's name has."""
+def chosen_cases(suite: Suite, selection: str | None, rows: Sequence[str] = ()) -> list[Case]:
+    """Return the cases to run.
+
+    An optional one needs a word that no default case's name has, or one of ``rows`` to be its own.
+    """
     if selection is None or not suite.cases:
-        return [case for case in suite.cases if not case.optional]
+        asked = {row.rpartition(".n")[0] for row in rows}
+        return [
+            case
+            for case in suite.cases
+            if not case.optional or f"{suite.name}.{case.name}" in asked
+        ]
     default_names = [case.name for case in suite.cases if not case.optional]
     special = [w for w in words(selection) if not any(w in name for name in default_names)]
     chosen = [

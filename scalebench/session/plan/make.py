@@ -120,7 +120,7 @@ def check_names(request: Request, suites: Sequence[Suite]) -> None:
     check_races(request, suites)
     check_recovery(request, suites)
     for suite in suites:
-        chosen = chosen_cases(suite, request.selection)
+        chosen = chosen_cases(suite, request.selection, request.only)
         for case in chosen:
             name = request.workload or case.workload or suite.workload
             if suite.script is None:
@@ -173,7 +173,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     rows = [
         cell
         for suite in spec.suites
-        for case in cases_to_run(suite, request.selection)
+        for case in cases_to_run(suite, request.selection, request.only)
         for cell in cells_of_case(suite, case, spec, capacity)
     ]
     rows = [_skip_format(cell, emulating, half) for cell in only(rows, request.only)]

@@ -65,6 +65,18 @@ def test_a_batch_that_cannot_be_divided_is_answered_with_batches_that_can(batch,
         plan_of(machine=machine, sizes=tuple(sizes), batch_size=int(better))
 
 
+def test_an_optional_case_is_run_if_one_of_its_rows_is_named():
+    cases = (
+        Case(name="plain", strategy=Plain()),
+        Case(name="ddp", strategy=Ddp()),
+        Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True),
+    )
+    assert set(rows(plan_of(*cases, only=("ddp.ddp-static.n2",)))) == {("ddp-static", 2)}
+    assert ("ddp-static", 2) not in rows(plan_of(*cases))
+    with pytest.raises(UsageError, match="no row for --only"):
+        plan_of(*cases, only=("ddp.ddp-stati.n2",))
+
+
 def test_sizes_beyond_the_gpus_are_skipped_with_the_reason_and_the_way_out():
     plan = plan_of(machine=GPU_4, sizes=(1, 4, 8))
     found = rows(plan)
