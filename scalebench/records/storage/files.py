@@ -148,7 +148,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 def _require_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise UsageError(f"{path} is not a regular file. Give the file that scalebench wrote.")
+        raise UsageError(f"{path} is not a regular file. Give a file.")
 
 
 def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
