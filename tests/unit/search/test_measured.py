@@ -11,7 +11,14 @@ from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.errors import UsageError
 from scalebench.records.summary import Summary
 from scalebench.search.choice import Choice, columns_of
-from scalebench.search.devices.fit import UNFITTED, Fit, fit_rows, predicted_bytes, predicted_s
+from scalebench.search.devices.fit import (
+    UNFITTED,
+    Fit,
+    fit_rows,
+    fit_told,
+    predicted_bytes,
+    predicted_s,
+)
 from scalebench.search.devices.measured import row_of
 from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
 from scalebench.search.devices.sources import measured_rows, rows_of_summary
@@ -96,6 +103,19 @@ def test_one_row_is_not_believed_entirely_where_it_is_far_from_the_model() -> No
     slower = row.model_copy(update={"step_s": 1.3 * row.step_s})
     found = predicted_s([row], fit_rows([slower], job_of), job_of)[0] / slower.step_s
     assert 1 / 1.3 < found < 0.99
+
+
+def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_is_told() -> None:
+    alike = [row for row in measured(A100, number=80) if row.tensor == row.pipeline == 1]
+    slow = [row.model_copy(update={"step_s": 3 * row.step_s}) for row in alike]
+    off = {}
+    for number in (1, 2):
+        fit = fit_rows(slow[:number], job_of)
+        off[number] = np.log([row.step_s for row in slow] / predicted_s(slow, fit, job_of))
+        assert np.all(off[number][:number] <= fit.high)
+    assert off[1][0] < 0.3 * np.log(3)
+    assert np.median(off[2]) < 0.7 * np.log(3)
+    assert "the row furthest off took" in fit_told(fit, slow[:2], "mine.csv", "a100")
 
 
 def test_a_fit_finds_what_was_planted() -> None:
