@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-LONGEST_PERIOD = 32
+LONGEST_PERIOD = 40
 FEWEST_CALLS = 10
-PATIENCE = 128
+PATIENCE = 4 * LONGEST_PERIOD
 """Calls after which optimizers without a regular order are taken to make a step each."""
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from scalebench.worker.attach.calls import FEWEST_CALLS, PATIENCE, OptimizerCalls, find_period
+from scalebench.worker.portable import FEWEST_STEPS
 
 GENERATOR, DISCRIMINATOR = 1, 2
 
@@ -32,6 +33,18 @@ def test_optimizers_that_take_turns_make_a_step_together(turn, period):
     assert find_period(turn * FEWEST_CALLS) == period
     whole = turn * FEWEST_CALLS
     assert {find_period(whole[:n]) for n in range(period + 1, PATIENCE)} <= {None, period}
+
+
+def test_regularisation_every_few_iterations_makes_one_long_step():
+    """StyleGAN2: of the discriminator every 16 iterations, of the generator every 4."""
+    turn = [
+        one
+        for i in range(16)
+        for one in [DISCRIMINATOR] * (2 if i == 0 else 1) + [GENERATOR] * (1 if i % 4 else 2)
+    ]
+    whole = turn * 10
+    assert {find_period(whole[:n]) for n in range(4 * len(turn), len(whole))} == {37}
+    assert {find_period(whole[:n]) for n in range(FEWEST_STEPS * 9, PATIENCE)} <= {None, 37}
 
 
 @pytest.mark.parametrize("with_outer", [[1, 2], [2, 1]], ids=["after", "in its post-hook"])
