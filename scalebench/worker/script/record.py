@@ -181,7 +181,7 @@ def rank_fields(
     fed = [_together(calls[step]) for step in clean]
     passes = [float(sum(raw["backwards"][i * period : (i + 1) * period])) for i in clean]
     backwards = _mean(passes)
-    consumed = 1.0 if raw["explicit"] else _consumed([f.batches for f in fed], passes)
+    consumed = 1.0 if raw["explicit"] else _consumed(fed, passes)
     samples, tokens = (
         None if mean is None else mean * consumed
         for mean in (_mean([f.samples for f in fed]), _mean([f.tokens for f in fed]))
@@ -281,15 +281,20 @@ def _tells_samples(
     return not leaves_out or bool(raw.get("trains_on_all") and first.most >= _usual(most))
 
 
-def _consumed(batches: Sequence[float], passes: Sequence[float]) -> float:
+def _consumed(fed: Sequence[FeedCounts], passes: Sequence[float]) -> float:
     """Return how many batches were trained on, for each that was read.
 
     A loader may read ahead, as Accelerate's does: an epoch's first step then reads a batch more
     and its last one fewer, and a window that holds only one of the two has a batch too many. Where
-    each backward pass takes one batch, the passes tell.
+    each backward pass takes one batch, the passes tell. Where each batch has several and all steps
+    have the same, no step trains on more batches than usual: the others are left out.
     """
-    takes_one = sum(batches) > 0 and _usual(batches) == _usual(passes)
-    return sum(passes) / sum(batches) if takes_one else 1.0
+    batches, most = [one.batches for one in fed], [one.most for one in fed]
+    if sum(batches) > 0 and _usual(batches) == _usual(passes):
+        return sum(passes) / sum(batches)
+    if len({*passes}) == 1 and 0 < _usual(most) < passes[0]:
+        return _usual(most) * len(most) / sum(most)
+    return 1.0
 
 
 def _usual(values: Sequence[float]) -> float:
