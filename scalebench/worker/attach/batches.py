@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.profiler import record_function
 
-from scalebench.worker.attach.checks.data import Fed, Prints, rows_of
+from scalebench.worker.attach.checks.data import Fed, Prints, rows_of, tensors_of
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
@@ -111,13 +111,20 @@ class _Feed:
             return asked
         is_list = isinstance(batch, (list, tuple))
         self.time_first |= any(row[0] == asked for row in rows_of(batch))
-        is_one_row = leading == 1 and not self._fits  # samples one after the other, not padded
-        if self.time_first or is_one_row or (is_list and len(batch) == asked):
+        is_one_row = leading == 1 and not self._fits  # samples one after the other, not padded,
+        is_one_row &= all(tensor.dim() > 1 for tensor in tensors_of(batch, DEEPEST))  # no labels
+        is_samples = is_list and len(batch) == asked and not self._is_collated(batch)
+        if self.time_first or is_one_row or is_samples:
             return asked
         if leading < asked:
             nested = is_list and any(isinstance(part, (list, tuple, Mapping)) for part in batch)
             return None if nested else leading
         return None if asked == 1 else asked
+
+    def _is_collated(self, parts: Any) -> bool:
+        """Tell whether tensors in a list are parts of a batch: no samples, which look alike."""
+        kinds = {(one.dtype, one.dim()) if isinstance(one, torch.Tensor) else None for one in parts}
+        return None not in kinds and (self._fits or len(kinds) > 1)
 
 
 class Batches:

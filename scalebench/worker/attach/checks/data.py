@@ -27,7 +27,7 @@ MOST_ELEMENTS = 1024
 def print_of(batch: Any, depth: int = 4) -> int:
     """Return a number that is the same for equal batches: a checksum of the tensors on the host."""
     found = 0
-    for tensor in _tensors(batch, depth):
+    for tensor in tensors_of(batch, depth):
         if tensor.device.type == "cpu" and tensor.layout == torch.strided:
             found = zlib.crc32(_bytes(tensor), found)
     return found
@@ -37,7 +37,7 @@ def prints_of_samples(batch: Any, count: int | None) -> list[int]:
     """Return a number for each of a batch's first samples; empty: no tensor begins with them."""
     found = [0] * min(count or 0, MOST_SAMPLES)
     told = False
-    for tensor in _tensors(batch, 4) if found else ():
+    for tensor in tensors_of(batch, 4) if found else ():
         on_host = tensor.device.type == "cpu" and tensor.layout == torch.strided
         if on_host and tensor.dim() and tensor.shape[0] == count:
             rows = tensor.detach()[: len(found)].reshape(len(found), -1)
@@ -53,15 +53,16 @@ def _bytes(tensor: Any) -> bytes:
     return bytes(flat[:MOST_BYTES].numpy())
 
 
-def _tensors(value: Any, depth: int) -> Iterator[Any]:
+def tensors_of(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the tensors of nested containers, but for empty and complex ones."""
     if isinstance(value, torch.Tensor):
         if value.numel() and not value.is_complex():
             yield value
     elif depth and isinstance(value, (list, tuple, dict)):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part, depth - 1)
+            yield from tensors_of(part, depth - 1)
     elif depth and hasattr(value, "__dict__"):
-        yield from _tensors(list(vars(value).values()), depth - 1)
+        yield from tensors_of(list(vars(value).values()), depth - 1)
 
 
 class Prints(NamedTuple):
@@ -78,7 +79,7 @@ def rows_of(value: Any) -> Counter[tuple[int, ...]]:
     Tokens and what follows them have rows of one shape, and a model may be given the tokens alone.
     """
     found: Counter[tuple[int, ...]] = Counter()
-    for tensor in _tensors(value, 4):
+    for tensor in tensors_of(value, 4):
         if tensor.dim() > 1:
             row = tuple(tensor.shape[1:])
             found[row] = max(found[row], tensor.shape[0])

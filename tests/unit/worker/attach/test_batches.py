@@ -108,6 +108,12 @@ def test_samples_that_what_collates_has_dropped_are_not_counted(counted):
         return default_collate([one for k, one in enumerate(batch) if k % 3])
 
     assert samples_of(counted, DataLoader(rows, 5, collate_fn=without_some)) == [3, 3]
+    pairs = DataLoader(rows, 2, collate_fn=lambda batch: default_collate(batch[1:]))
+    assert samples_of(counted, pairs) == [1] * 5
+    views = [(torch.zeros(4), torch.zeros(4)) for _ in range(4)]
+    left = iter([2, 1])
+    some = DataLoader(views, 2, collate_fn=lambda batch: default_collate(batch[: next(left)]))
+    assert samples_of(counted, some) == [2, 1]
     records = [{"image": torch.zeros(3, 8, 8)} for _ in range(8)]
     assert samples_of(counted, DataLoader(records, 4, collate_fn=list)) == [4, 4]
     assert samples_of(counted, DataLoader(records, 4, collate_fn=lambda b: b[1:])) == [None, None]
