@@ -181,7 +181,8 @@ def rank_fields(
     fed = [_together(calls[step]) for step in clean]
     passes = [float(sum(raw["backwards"][i * period : (i + 1) * period])) for i in clean]
     backwards = _mean(passes)
-    consumed = 1.0 if raw["explicit"] else _consumed(fed, passes)
+    read = [float(f.batches) for f in fed]
+    consumed = 1.0 if raw["explicit"] else _consumed(read, passes)
     samples, tokens = (
         None if mean is None else mean * consumed
         for mean in (_mean([f.samples for f in fed]), _mean([f.tokens for f in fed]))
@@ -210,7 +211,7 @@ def rank_fields(
         "facts": {
             **raw["facts"],
             **raw["looked_at"],
-            "microbatches": _usual([f.batches for f in fed]) or None,
+            "microbatches": _fewest_read(read, passes) or _usual(read) or None,
             "backwards_per_step": backwards,
             "input_elements": raw["input_elements"],
             "trains_on_part": bool(raw.get("trains_on_part")),
@@ -281,26 +282,37 @@ def _tells_samples(
     return not leaves_out or bool(raw.get("trains_on_all") and first.most >= _usual(most))
 
 
-def _consumed(fed: Sequence[FeedCounts], passes: Sequence[float]) -> float:
+def _consumed(batches: Sequence[float], passes: Sequence[float]) -> float:
     """Return how many batches were trained on, for each that was read.
 
     A loader may read ahead, as Accelerate's does: an epoch's first step then reads a batch more
     and its last one fewer, and a window that holds only one of the two has a batch too many. Where
-    each backward pass takes one batch, the passes tell. Where each batch has several and all steps
-    have the same, no step trains on more batches than usual: the others are left out.
+    each backward pass takes one batch, the passes tell.
     """
-    batches, most = [one.batches for one in fed], [one.most for one in fed]
-    if sum(batches) > 0 and _usual(batches) == _usual(passes):
-        return sum(passes) / sum(batches)
-    if len({*passes}) == 1 and 0 < _usual(most) < passes[0]:
-        return _usual(most) * len(most) / sum(most)
-    return 1.0
+    if fewest := _fewest_read(batches, passes):
+        return fewest * len(batches) / sum(batches)
+    takes_one = sum(batches) > 0 and _usual(batches) == _usual(passes)
+    return sum(passes) / sum(batches) if takes_one else 1.0
+
+
+def _fewest_read(batches: Sequence[float], passes: Sequence[float]) -> float:
+    """Return how many batches a step trains on where some steps read more; 0: it is not known.
+
+    Each batch has several passes, of which all steps have as many: what some read beyond the others
+    is left out. Those that read fewer are many; after reading ahead they are few.
+    """
+    fewest = min(batches, default=0)
+    is_usual = batches.count(fewest) > LEAST_USUAL * len(batches)
+    return fewest if len({*passes}) == 1 and fewest < passes[0] and is_usual else 0
 
 
 def _usual(values: Sequence[float]) -> float:
     """Return the most frequent value."""
     return Counter(values).most_common(1)[0][0] if values else 0.0
 
+
+LEAST_USUAL = 0.4
+"""Of the steps: so many read as few batches as a step trains on."""
 
 LEAST_SENT = 1e-3
 """Bytes that a rank sends in a step for each parameter, at least. The strongest compression in use

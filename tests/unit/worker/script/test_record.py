@@ -58,6 +58,10 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
         # two passes on each batch (adversarial training); the second time every fourth is left out
         ([[16, 2]] + [[8, 1]] * 39, 2, {}, 8),
         ([[8, 1], [8, 1], [16, 2], [8, 1]] * 10, 2, {}, 8),
+        ([[16, 2], [8, 1]] * 20, 2, {}, 8),
+        # a reader in the background, and several passes on each batch: nothing is left out
+        ([[32, 2], [0, 0]] * 20, 3, {}, 16),
+        ([[24, 3], [8, 1], [16, 2], [16, 2]] * 10, 4, {}, 16),
         # every other batch is left out, from the second step on
         ([[8, 1]] + [[16, 2]] * 39, 1, {"trains_on_all": True}, None),
         # two batches make one, and the model was given both
