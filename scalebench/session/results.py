@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scalebench.errors import UsageError
 from scalebench.gate.gate import compare as compare_results
@@ -17,15 +17,15 @@ from scalebench.gate.result import EXIT_CODES, GateResult
 from scalebench.gate.results import Results
 from scalebench.records.paths import baselines_folder, config_file, resolve_run
 from scalebench.session.interleaved.sides import read_results
-from scalebench.session.storing.finish import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scalebench.session.storing.finish import Run
     from scalebench.trace.files.reading import Window
     from scalebench.trace.job import JobFigures
 
-Named = str | Path | Run
+Named: TypeAlias = "str | Path | Run"
 """A run as programs name it: a run folder, a run below reports/, or the run itself."""
 
 
@@ -103,7 +103,7 @@ class Traces(Shown):
         return Path(path)
 
 
-def load(run: Named | None = None) -> Run:
+def load(run: "Named | None" = None) -> "Run":
     """Return a run that is stored.
 
     Args:
@@ -114,6 +114,7 @@ def load(run: Named | None = None) -> Run:
     """
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
+    from scalebench.session.storing.finish import Run
 
     if isinstance(run, Run):
         return run
@@ -121,13 +122,13 @@ def load(run: Named | None = None) -> Run:
     return Run(stored.paths, summarise(stored))
 
 
-def results_of(name: Named | None) -> Results:
+def results_of(name: "Named | None") -> Results:
     """Return what a user named: a path, a run or a baseline below reports/; None: the newest run.
 
     Raises:
         UsageError: There is nothing of that name, or it is damaged.
     """
-    if isinstance(name, Run):
+    if name is not None and not isinstance(name, str | Path):
         return Results(str(name.paths.root), (name.summary,))
     path = resolve_run(None if name is None else str(name))
     if name is not None and not path.exists() and (baselines_folder() / name).exists():
@@ -147,7 +148,7 @@ def settings_here(exact_only: bool = False) -> GateSettings:
     return settings.only_exact() if exact_only else settings
 
 
-def baseline_for(name: Named | None, new: Results) -> Results:
+def baseline_for(name: "Named | None", new: Results) -> Results:
     """Return the baseline of this name; None: the one accepted for the machine of a run.
 
     Raises:
@@ -167,8 +168,8 @@ def baseline_for(name: Named | None, new: Results) -> Results:
 
 
 def compare(
-    base: Named,
-    new: Named | None = None,
+    base: "Named",
+    new: "Named | None" = None,
     *,
     exact_only: bool = False,
     allow_mismatch: Sequence[str] = (),
@@ -189,8 +190,8 @@ def compare(
 
 
 def gate(
-    new: Named | None = None,
-    baseline: Named | None = None,
+    new: "Named | None" = None,
+    baseline: "Named | None" = None,
     *,
     need: float | None = None,
     exact_only: bool = False,
