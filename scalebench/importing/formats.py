@@ -72,10 +72,11 @@ class Template:
         if name == "*":
             return ".*?"
         if name in COUNTS:
-            return rf"\s*(?P<{name}>\d[\d,]*)(?:\.0+)?(?!\.?\d|e[-+])"
+            return rf"\s*(?P<{name}>\d[\d,]*(?:(?:\.\d+)?k(?=it))?)(?:\.0+)?(?!\.?\d|e[-+])"
         self.unit = name or "number"
         if name == "elapsed":
-            return r"(?P<value>(?:\d+ days?, )?(?:\d+:)?\d+:\d\d(?:\.\d+)?)(?P<suffix>)"
+            clock = r"(?:\d+ days?, )?(?:\d+:)?\d+:\d\d(?:\.\d+)?"
+            return rf"(?P<value>{clock}|(?:\d+[dhms] ?)+)(?P<suffix>)"
         if name in _TIMES:
             suffix = "(?:ms|us|µs|seconds|sec|s|min)(?![a-zA-Z/])" if name == "s" else "[KM](?!\\w)"
         elif name in _SIZES:
@@ -141,7 +142,10 @@ def _spaced(text: str) -> str:
 
 
 def elapsed(text: str) -> float:
-    """Return the seconds of ``1 day, 2:03:04`` or ``03:04``."""
+    """Return the seconds of ``1 day, 2:03:04``, ``03:04`` or ``1h 3m 4s``."""
+    if ":" not in text:
+        scale = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+        return sum(float(part[:-1]) * scale[part[-1]] for part in re.findall(r"\d+[dhms]", text))
     days, _, clock = text.rpartition(", ")
     seconds = 86400.0 * float(days.split()[0]) if days else 0.0
     for power, part in enumerate(reversed(clock.split(":"))):

@@ -156,7 +156,7 @@ class Reader:
         if found is None or (form.without and any(word in line for word in form.without)):
             return
         groups = found.groupdict()
-        step = 0 if form.final else int(groups["step"].replace(",", ""))
+        step = 0 if form.final else _int(groups["step"]) or 0
         start = found.start()
         prefix = prefix_of(line[max(0, start - 300) : start])
         total = _int(groups.get("last")) or 0
@@ -291,7 +291,9 @@ class Reader:
 
 
 def _int(text: str | None) -> int | None:
-    return None if text is None else int(text.replace(",", ""))
+    if text is None or not text.endswith("k"):
+        return None if text is None else int(text.replace(",", ""))
+    return round(1e3 * float(text[:-1]))
 
 
 def candidates(text: str, form: Format) -> Iterator[tuple[int, int]]:

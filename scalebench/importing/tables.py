@@ -21,7 +21,7 @@ from scalebench.importing.records import Line, Records
 KNOWN = {
     "step": (
         *("step", "global_step", "trainer/global_step", "train/global_step", "_step"),
-        *("iteration", "iter", "Step", "current_steps"),
+        *("iteration", "iter", "Step", "current_steps", "global_step/max_steps"),
     ),
     "clock": (
         *("_timestamp", "timestamp", "wall_time", "Wall time", "Wall Time"),
@@ -262,7 +262,9 @@ def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, floa
     for name, column in named.items():
         said = row.get(column) or "nan"
         try:
-            number = elapsed(said) if name == "elapsed" and ":" in str(said) else float(said)
+            said = said.partition("/")[0] if name == "step" and isinstance(said, str) else said
+            clocked = name == "elapsed" and (":" in str(said) or str(said).endswith("s"))
+            number = elapsed(said) if clocked else float(said)
         except (TypeError, ValueError):
             continue
         if math.isnan(number) and name != "loss":

@@ -182,6 +182,36 @@ LINES = {
         'json_stats: {{"_type": "train_iter", "dt": 2.0, "dt_data": 0.1, "epoch": "1/196", '
         '"eta": "10:00:00", "gpu_mem": "10.12G", "iter": "{i}/3000", "loss": 3.1}}'
     ),
+    "fairseq of its first years": (
+        "| epoch 001  {i} / 8223 loss=1.27 (1.50), wps=32, wpb=64, bsz=64, lr=0.001, clip=100%"
+    ),
+    "mindcv": (
+        "[" + DAY + "] mindcv.utils.callbacks INFO - Epoch: [1/90], batch: [{i}/5004], loss: 6.9, "
+        "lr: 0.002, time: 2.0"
+    ),
+    "paxml": (
+        "I0501 10:00:{:02d}.123456 1401 programs.py:290] [PAX STATUS]: step_i: {i}, training loss: "
+        "7.1, steps/sec 0.5"
+    ),
+    "xlm": (
+        "INFO - 05/01/24 10:00:{0:02d} - 0:00:{0:02d} - {i:6d} -   32.00 sent/s -  1020.1 words/s -"
+        " MLM-en:  10.1 || AE-en:  1.0 - model LR:  1e-04"
+    ),
+    "hugectr": (
+        "[HCTR][10:00:{:02d}.414][INFO][RK0][main]: Iter: {i} Time(1 iters): 2.0s Loss: 0.1 lr:0.1"
+    ),
+    "deepmd": (
+        "[" + DAY + ",100] DEEPMD INFO    Batch {i:7d}: total wall time = 2.00 s, eta = 2:03:04"
+    ),
+    "levanter": (
+        "Progress on:train {i}.0it/70.0it rate:9.8s/it remaining:1:05:15 elapsed:00:{0:02d} "
+        "postfix:loss=4.2"
+    ),
+    "swift": (
+        "{{'loss': 1.2, 'grad_norm': 1.1, 'memory(GiB)': 9.1, 'train_speed(iter/s)': 0.4, 'epoch': "
+        "0.1, 'global_step/max_steps': '{i}/500', 'percentage': '1%', 'elapsed_time': '{0}s'}}"
+    ),
+    "lightning-rich": ("Epoch 0/9  ━━━╺━━━━ {i}/291 0:00:{0:02d} • 0:01:09 7.00it/s loss: 0.4"),
     "picotron": (
         "[rank 0] Step: {i:<5d} | Loss:  4.2 | Global batch size:   1.00M | Tokens/s:  500.0K | "
         "Tokens/s/GPU:   62.5K | Tokens:    1.0M | MFU: 38.81% | Memory usage:  20.11GB"

@@ -146,6 +146,17 @@ def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_s
         assert "no known format fits" in str(error)
 
 
+def test_steps_of_levanter_are_thousands_from_there_on(tmp_path: Path) -> None:
+    lines = [
+        f"Progress on:train {'1.' + str(i) + 'k' if i > 9 else str(100 * i) + '.0'}it/2.00kit "
+        f"elapsed:{20 * i if i < 10 else 220 + 2 * (i - 10)}:00"
+        for i in [*range(1, 10), *range(10, 60)]
+    ]
+    log = log_of(tmp_path, lines)
+    assert log.records.columns["step"][-1] == 1590
+    assert read(tmp_path, lines).mean_s == pytest.approx(12.0)
+
+
 SOME = "INFO {clock}step: {i}, 3.163 samples/sec, batch_loss: 0.4, time:3.1, lr:0.1"
 
 
