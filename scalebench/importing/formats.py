@@ -210,7 +210,7 @@ class Format(_Table):
         about: Which framework.
         refuse: Why its lines tell no step; empty: they do.
         step: Templates with ``{step}``: what makes a line one of a step.
-        step_in: In what ``{step}`` counts.
+        step_in: In what ``{step}`` counts; ``lines``: it is not said, and each line is one more.
         has: Words of which a line has one: others are passed over quickly.
         without: Words that no line of a step has, where evaluation looks alike.
         block: The lines after it, up to the next step, belong to it.
@@ -233,7 +233,7 @@ class Format(_Table):
     about: str = ""
     refuse: str = ""
     step: list[str]
-    step_in: Literal["steps", "samples"] = "steps"
+    step_in: Literal["steps", "samples", "lines"] = "steps"
     has: list[str] = []
     without: list[str] = []
     block: bool = False
@@ -301,7 +301,7 @@ def _of_tables(tables: Mapping[str, Any], where: str) -> list[Format]:
             one = Format(**{**table, "name": name})
             for text in [*one.step, *(text for value in one.values.values() for text in value.at)]:
                 template(text)
-            if not all("{step}" in text for text in one.step):
+            if one.step_in != "lines" and not all("{step}" in text for text in one.step):
                 raise ValueError("step has no {step}")
         except (ValidationError, ValueError, TypeError, IndexError, re.error) as error:
             stated = error.errors()[0] if isinstance(error, ValidationError) else None

@@ -156,7 +156,8 @@ class Reader:
         if found is None or (form.without and any(word in line for word in form.without)):
             return
         groups = found.groupdict()
-        step = 0 if form.final else _int(groups["step"]) or 0
+        step = self.taken if form.step_in == "lines" else _int(groups["step"]) or 0
+        step = 0 if form.final else step
         start = found.start()
         prefix = prefix_of(line[max(0, start - 300) : start])
         total = _int(groups.get("last")) or 0
@@ -194,6 +195,8 @@ class Reader:
         times, and of whose ranks and hosts none has a name.
         """
         if self.taken < MOST_COMPARED or self._named or form.bar or form.block or form.end:
+            return None
+        if form.step_in == "lines":
             return None
         anchor, time = self._sticky.get(""), self._sticky.get("time")
         if "micro" in self._sticky:

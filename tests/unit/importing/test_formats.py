@@ -211,6 +211,12 @@ LINES = {
         "{{'loss': 1.2, 'grad_norm': 1.1, 'memory(GiB)': 9.1, 'train_speed(iter/s)': 0.4, 'epoch': "
         "0.1, 'global_step/max_steps': '{i}/500', 'percentage': '1%', 'elapsed_time': '{0}s'}}"
     ),
+    "deepspeed-chat": (
+        "|E2E latency=2.00s |Gather latency=1.20s (12.6%) |Generate time=0.40s (35.8%) |Training "
+        "time=1.1s (55.1%) |Others=0.5 (2.1%)|CurSamplesPerSec=32.00 |AvgSamplesPerSec=31.00"
+    ),
+    "mindspore-epochs": "Train epoch time: {i}000.993 ms, per step time: 2000.000 ms",
+    "tf-estimator-rates": "INFO:tensorflow:global_step/sec: 0.5",
     "lightning-rich": ("Epoch 0/9  ━━━╺━━━━ {i}/291 0:00:{0:02d} • 0:01:09 7.00it/s loss: 0.4"),
     "picotron": (
         "[rank 0] Step: {i:<5d} | Loss:  4.2 | Global batch size:   1.00M | Tokens/s:  500.0K | "
