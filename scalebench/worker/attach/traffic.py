@@ -14,8 +14,11 @@ MESSAGES = ("send", "recv", "recv_anysource")
 OPERATIONS = (
     *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "reduce", "broadcast"),
     *("reduce_scatter", "_reduce_scatter_base", "alltoall", "alltoall_base", "gather", "scatter"),
+    *("all_gather_single", "reduce_scatter_single", "all_to_all_single"),  # from torch 2.13 on
     *MESSAGES,
 )
+
+OF_PARTS = ("alltoall", "alltoall_base", "all_to_all_single")
 
 
 class Traffic(NamedTuple):
@@ -33,9 +36,15 @@ class Traffic(NamedTuple):
 
 
 class TrafficWatch:
-    """Counts the operations of all process groups."""
+    """Counts the operations of all process groups.
+
+    Attributes:
+        sends_parts: Whether each rank sends every other another part, as experts and the parts of
+            an embedding do, of which each rank has its own.
+    """
 
     def __init__(self) -> None:
+        self.sends_parts = False
         self._called = self._messages = self._bytes = 0
 
     def install(self, put: Callable[[Any, str, Any], None]) -> None:
@@ -47,13 +56,16 @@ class TrafficWatch:
         group: Any = getattr(torch.distributed, "ProcessGroup", None)
         for name in OPERATIONS:
             if hasattr(group, name):
-                put(group, name, self._counting(getattr(group, name), name in MESSAGES))
+                put(group, name, self._counting(getattr(group, name), name))
 
-    def _counting(self, operation: Any, is_message: bool) -> Any:
+    def _counting(self, operation: Any, name: str) -> Any:
+        is_message, sends_parts = name in MESSAGES, name in OF_PARTS
+
         @functools.wraps(operation)
         def counted(group: Any, *args: Any, **kwargs: Any) -> Any:
             self._called += not is_message
             self._messages += is_message
+            self.sends_parts |= sends_parts
             self._bytes += _bytes_of(args[0] if args else None)
             return operation(group, *args, **kwargs)
 

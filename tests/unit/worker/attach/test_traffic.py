@@ -1,0 +1,30 @@
+"""What Python asks process groups for is counted, by whatever name torch has for it."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from scalebench.worker.attach.traffic import TrafficWatch
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+OF_PARTS = [dist.all_to_all_single]
+OTHERS = [dist.all_gather_into_tensor, dist.reduce_scatter_tensor]
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")  # two of the names for users, from torch 2.13 on
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("ask", [*OF_PARTS, *OTHERS])
+def test_operations_that_torch_has_renamed_are_counted(ask, monkeypatch):
+    watch = TrafficWatch()
+    watch.install(monkeypatch.setattr)
+    ask(torch.zeros(4), torch.ones(4))
+    seen = watch.so_far()
+    assert (seen.called, seen.called_bytes) == (1, 16)
+    assert watch.sends_parts is (ask in OF_PARTS)
