@@ -131,8 +131,14 @@ def _replicas(first: RankRecord, known: Noted) -> dict[str, Any]:
 
 
 def _differing(known: Noted, step: int) -> Iterator[tuple[str, bool]]:
-    """Return the names of what some copy has otherwise, and whether it is a buffer."""
+    """Return the names of what some copy has otherwise, and whether it is a buffer.
+
+    Ranks that send each other parts may hold parts, too, which DDP does not wrap.
+    """
+    sends_parts = any(one.get("sends_parts") for one in known)
     for index, (name, _, is_buffer) in enumerate(known[0]["held"]):
+        if sends_parts and "outside of DDP" in name:
+            continue
         first_of: dict[str, Any] = {}
         for one in known:
             sums = next(m["sums"] for m in one["moments"] if m["step"] == step)

@@ -440,8 +440,11 @@ class Watch:
     def _checks(self, optimizers: list[Any]) -> dict[str, Any] | None:
         """Return what tells whether the ranks train alike; None: they could not be looked at."""
         noted = self.checks.end(self.num_calls, optimizers)
+        if noted is None:
+            return None
         took_s = self.checks.took_s + self.batches.seen.took_s
-        return None if noted is None else {**noted, **self.batches.seen.noted(), "took_s": took_s}
+        more = {"sends_parts": self.traffic.sends_parts, "took_s": took_s}
+        return {**noted, **self.batches.seen.noted(), **more}
 
     def _period_so_far(self) -> int:
         if self.schedule is not None:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -27,6 +28,13 @@ class Centred(nn.Module):
         if self.training:
             self.mean.lerp_(x.detach().mean(0), 0.1)
         return x - self.mean
+
+
+class Exchanged(nn.Module):
+    """Rows go to the expert of another rank, and what it answers comes back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return all_to_all_single(torch.empty_like(x), x)
 
 
 dist.init_process_group("gloo")
@@ -63,6 +71,8 @@ elif is_sharded:
 else:
     wrapped = DistributedDataParallel(wrapped, broadcast_buffers="kept" not in ways)
 model = nn.Sequential(wrapped, head) if "outside" in ways else wrapped
+if "experts" in ways:
+    model = nn.Sequential(wrapped, Exchanged(), head, Exchanged())
 if "start" in ways:
     with torch.no_grad():
         head.weight.mul_(1 + 0.01 * rank)

@@ -488,6 +488,7 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
             ],
         ),
         ("sharp", (), [IN_SYNC]),
+        ("outside+start+experts", FAST, [IN_SYNC]),
         ("slices", FAST, ["checks: in sync"]),
         (
             "buffer+summed+each+dropout",
