@@ -166,12 +166,10 @@ class TerminalProgress(ProgressListener):
 
 
 @contextmanager
-def parts_on(
-    stream: TextIO, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[str, object], None]]:
+def parts_on(stream: TextIO) -> Iterator[Callable[[str, object], None]]:
     """Show which part of something is under way: on a terminal at once, elsewhere in a log."""
     console = Console(file=stream)
-    log = Log(console, clock)
+    log = Log(console)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("starting")

@@ -215,14 +215,14 @@ class Baseline:
     num_runs: int = 1
 
 
-def list_baselines(folder: Path | None = None) -> Sequence[Baseline]:
+def list_baselines() -> Sequence[Baseline]:
     """Return the accepted baselines, by machine and suite.
 
     Raises:
         UsageError: One of the files is damaged.
     """
     found = []
-    for path in sorted((folder or baselines_folder()).glob("*/*.json")):
+    for path in sorted(baselines_folder().glob("*/*.json")):
         summary = read_summary(path)
         launches = [row.step_s.n for row in summary.rows if row.step_s is not None]
         about = (summary.run_id, summary.created, len(summary.rows), min(launches, default=0))

@@ -180,14 +180,12 @@ class History:
 
     Attributes:
         runs: Names, in order of time.
-        num_series: Series that were long enough to be looked at for changes of level.
-        num_short: Series that were not.
+        num_short: Series too short to be looked at for changes of level.
         shifts: In order of time.
         trends: Of every row and metric that two runs or more have.
     """
 
     runs: tuple[str, ...]
-    num_series: int
     num_short: int
     shifts: tuple[Shift, ...]
     trends: tuple[Trend, ...] = ()
@@ -220,7 +218,6 @@ def history(summaries: Sequence[Summary]) -> History:
     shifted = {(s.suite, s.case, s.world_size, s.metric) for s in shifts}
     return History(
         runs=tuple(summary.run_id for summary in ordered),
-        num_series=len(long),
         num_short=len(series) - len(long),
         shifts=tuple(sorted(shifts, key=lambda shift: shift.created)),
         trends=tuple(replace(one, changed_level=one.series in shifted) for one in _trends(series)),

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from typing import Any
 
+END_LIMIT_S = 5.0
+"""What a process that was told to end has for it."""
+
 
 def interpreter() -> list[str]:
     """Return the words that start this Python, to be followed by ``-m`` and a module.
@@ -17,7 +20,7 @@ def interpreter() -> list[str]:
     return [sys.executable] if looks_here else [sys.executable, "-P"]
 
 
-def end_process(process: "subprocess.Popen[Any]", limit_s: float) -> bool:
+def end_process(process: "subprocess.Popen[Any]") -> bool:
     """Wait for a process that is about to end; False: it did not within the limit, and is killed.
 
     Its end of every pipe is closed before: a helper ends when its standard input does.
@@ -26,7 +29,7 @@ def end_process(process: "subprocess.Popen[Any]", limit_s: float) -> bool:
         if pipe is not None:
             pipe.close()
     try:
-        process.wait(limit_s)
+        process.wait(END_LIMIT_S)
         return True
     except subprocess.TimeoutExpired:
         process.kill()

@@ -22,7 +22,6 @@ from scalebench.launch.processes import end_process, interpreter
 from scalebench.records.storage.channel import Channel
 
 START_LIMIT_S = 300.0
-END_LIMIT_S = 5.0
 WORKER = "scalebench.worker.zygote"
 MARK = "_SCALEBENCH_RANKS_OF"
 """Variable that tells whose processes these are, those too that have left their parents."""
@@ -154,5 +153,5 @@ class ZygoteClient:
         self.channel.close()
         if not self.ready:
             self.process.kill()  # still importing torch: it has no children, and no process waits
-        if not end_process(self.process, END_LIMIT_S):
+        if not end_process(self.process):
             self._end_survivors()

@@ -64,7 +64,7 @@ def find_member(environment: Mapping[str, str]) -> WorldMember | None:
         UsageError: The variables contradict one another, or something needed is not told.
     """
     if "TORCHELASTIC_RUN_ID" in environment:
-        return _member("torchrun", _required(environment, _PLAIN), environment)
+        return _member("torchrun", _required(environment), environment)
     innermost = (
         _claim(environment, _MPI)
         or _several(_claim(environment, _PMI))
@@ -105,12 +105,10 @@ def _several(claim: _Claim | None) -> _Claim | None:
     return claim if claim is not None and claim.world_size > 1 else None
 
 
-def _required(environment: Mapping[str, str], names: _Names) -> _Claim:
-    claim = _claim(environment, names)
+def _required(environment: Mapping[str, str]) -> _Claim:
+    claim = _claim(environment, _PLAIN)
     if claim is None:
-        raise UsageError(
-            f"torchrun sets {names.rank} and {names.world_size}, and both are missing."
-        )
+        raise UsageError("torchrun sets RANK and WORLD_SIZE, and both are missing.")
     return claim
 
 

@@ -10,7 +10,6 @@ from scalebench.launch.processes import end_process, interpreter
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 HOLDER = "scalebench.launch.lab.namespace_holder"
-END_LIMIT_S = 5
 
 
 class NoNetwork(Exception):
@@ -73,4 +72,4 @@ class Network:
 
     def close(self) -> None:
         """Let the holder end; the kernel removes the network when no process is in it any more."""
-        end_process(self.process, END_LIMIT_S)
+        end_process(self.process)

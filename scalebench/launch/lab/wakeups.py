@@ -25,7 +25,6 @@ from scalebench.launch.processes import end_process, interpreter
 INTERVAL_S = 0.0005
 """Each wake-up takes about 15 µs of its processor: 3 %."""
 
-END_LIMIT_S = 5
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
@@ -44,7 +43,7 @@ class Wakeups:
 
     def close(self) -> None:
         """End them."""
-        end_process(self.process, END_LIMIT_S)
+        end_process(self.process)
 
 
 def wake(processor: int, parent: int) -> NoReturn:

@@ -21,7 +21,7 @@ def stat_fields(pid: int, proc: Path = PROC) -> list[str]:
     return text.rpartition(")")[2].split()  # the name before it may hold blanks and brackets
 
 
-def kinship(pid: int, family: Collection[int], proc: Path = PROC) -> Kinship:
+def kinship(pid: int, family: Collection[int]) -> Kinship:
     """Tell whether a process is one of a family, or descends from one of them.
 
     Returns:
@@ -32,7 +32,7 @@ def kinship(pid: int, family: Collection[int], proc: Path = PROC) -> Kinship:
         if pid in family:
             return OURS
         try:
-            pid = int(stat_fields(pid, proc)[1])
+            pid = int(stat_fields(pid)[1])
         except (OSError, IndexError, ValueError):
             return UNKNOWN
     return FOREIGN

@@ -84,7 +84,7 @@ def _family(name: str, summary: Summary) -> Iterator[str]:
         measure = samples[0][1]
         gauge = family_name(measure, bound)
         what = measure.about if not bound else f"End of the 95 % interval: {measure.about}"
-        yield from _head(gauge, "gauge", what, UNITS[measure.unit])
+        yield from _head(gauge, what, UNITS[measure.unit])
         for row, of_row, value in samples:
             yield _sample(gauge, {**_labels(row), **dict(of_row.labels)}, value)
 
@@ -102,15 +102,13 @@ def _about_run(summary: Summary) -> Iterator[str]:
             if environment.get(key) is not None
         },
     }
-    yield from _head(
-        "scalebench_run_info", "gauge", "The run that everything here was measured in."
-    )
+    yield from _head("scalebench_run_info", "The run that everything here was measured in.")
     yield _sample("scalebench_run_info", told, 1)
 
 
 def _statuses(summary: Summary) -> Iterator[str]:
     name = "scalebench_row_status"
-    yield from _head(name, "gauge", "What became of a case at a number of ranks.")
+    yield from _head(name, "What became of a case at a number of ranks.")
     for row in summary.rows:
         for status in get_args(Status):
             yield _sample(name, {**_labels(row), name: status}, int(row.status == status))
@@ -119,7 +117,7 @@ def _statuses(summary: Summary) -> Iterator[str]:
 def _launches(summary: Summary) -> Iterator[str]:
     good = [row for row in split(summary.rows)[0] if row.step_s is not None]
     if good:
-        yield from _head("scalebench_launches", "gauge", "Launches that the numbers rest on.")
+        yield from _head("scalebench_launches", "Launches that the numbers rest on.")
     for row in good:
         if row.step_s is not None:
             yield _sample("scalebench_launches", _labels(row), row.step_s.n)
@@ -133,19 +131,19 @@ def _collectives(found: TimedCollectives) -> Iterator[str]:
         ("scalebench_collective_wrong", "Elements that are not right.", found.num_wrong),
         ("scalebench_collective_failed", "1: they failed.", int(found.failure is not None)),
     ):
-        yield from _head(name, "gauge", about)
+        yield from _head(name, about)
         yield _sample(name, names, value)
     for field, (name, unit, about) in FITS.items():
         fits = [fit for fit in found.fits if fit.get(field) is not None]
         if fits:
-            yield from _head(name, "gauge", about, unit)
+            yield from _head(name, about, unit)
         for fit in fits:
             labels = {key: fit[key] for key in _OF_FIT if fit.get(key) is not None}
             yield _sample(name, labels, float(fit[field]))
 
 
 def _reasons(summary: Summary) -> Iterator[str]:
-    yield from _head("scalebench_unavailable_info", "gauge", "Why a number is not there.")
+    yield from _head("scalebench_unavailable_info", "Why a number is not there.")
     for row in summary.rows:
         reasons = dict(row.unavailable)
         if row.status != "ok":
@@ -169,8 +167,8 @@ def _labels(row: Row) -> dict[str, object]:
     }
 
 
-def _head(name: str, kind: str, about: str, unit: str = "") -> Iterator[str]:
-    yield f"# TYPE {name} {kind}"
+def _head(name: str, about: str, unit: str = "") -> Iterator[str]:
+    yield f"# TYPE {name} gauge"
     if unit:
         yield f"# UNIT {name} {unit}"
     yield f"# HELP {name} {_escaped(about)}"

@@ -432,10 +432,9 @@ def efficiency_phrase(estimate: Estimate) -> str:
     return f"{point(estimate, 100)} % efficiency ({doubt})"
 
 
-def not_measured(row: Row, limit: int = 110) -> str:
+def not_measured(row: Row) -> str:
     """Say what became of a row that has no measurement: ``"skipped: more ranks than GPUs"``."""
-    reason = plain(row.reason or "no reason recorded", limit)
-    return f"{row.status}: {reason}"
+    return f"{row.status}: {plain(row.reason or 'no reason recorded', 110)}"
 
 
 def hosts_fact(row: Row) -> str:

@@ -62,9 +62,7 @@ class Length(NamedTuple):
         return self.played_s(*CHOICES[-1])
 
 
-def how_often(
-    lengths: Sequence[Length], longest_s: float = LONGEST_S
-) -> dict[int, tuple[int, int]]:
+def how_often(lengths: Sequence[Length]) -> dict[int, tuple[int, int]]:
     """Return, for each step that is played, its blocks and the steps of each that count.
 
     The longest steps are left out where even the fewest take too long together. The others share
@@ -74,9 +72,9 @@ def how_often(
         By the number of the step.
     """
     left = sorted(range(len(lengths)), key=lambda number: -lengths[number].least_s)
-    while left and sum(lengths[number].least_s for number in left) > longest_s:
+    while left and sum(lengths[number].least_s for number in left) > LONGEST_S:
         left.pop(0)
-    chosen, rest_s = {}, longest_s
+    chosen, rest_s = {}, LONGEST_S
     for place, number in enumerate(left):
         share_s = rest_s / (len(left) - place)
         fitting = [c for c in CHOICES if lengths[number].played_s(*c) <= share_s]

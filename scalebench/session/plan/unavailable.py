@@ -33,13 +33,11 @@ def why_missing(strategy: Execution, installed: Installed = installed_version) -
     return f"{names} not installed; {strategy.install}"
 
 
-def without_missing_frameworks(
-    cells: Sequence[Cell], installed: Installed = installed_version
-) -> list[Cell]:
+def without_missing_frameworks(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells of a plan, skipped where their framework is not installed."""
     return [
         cell
-        if cell.skip_reason is not None or (why := why_missing(cell.strategy, installed)) is None
+        if cell.skip_reason is not None or (why := why_missing(cell.strategy)) is None
         else cell.model_copy(update={"skip_reason": why})
         for cell in cells
     ]

@@ -76,17 +76,14 @@ def listen(address: str, port: int) -> socket.socket:
     return listening
 
 
-def serve_on(
-    listening: socket.socket, host: str, limit: timedelta, num_clients: int | None = None
-) -> TCPStore:
+def serve_on(listening: socket.socket, host: str, limit: timedelta) -> TCPStore:
     """Serve a store on a socket that listens, for as long as what is returned is kept.
 
     ``listening``: see `listen`. ``host``: as clients know it. ``limit``: how long to wait for a
-    key. ``num_clients``: wait until so many are connected, this one included; None: wait for none.
+    key.
     """
     port = listening.getsockname()[1]
-    wait = num_clients is not None
-    return TCPStore(host, port, num_clients, True, limit, wait, False, listening.detach())
+    return TCPStore(host, port, None, True, limit, False, False, listening.detach())
 
 
 def open_store(rendezvous: Rendezvous, limit: timedelta) -> Store:
