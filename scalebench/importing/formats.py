@@ -7,6 +7,7 @@ any white space. What may stand in the braces:
 ``{s}``, ``{ms}``, ``{us}``  a time; a unit that is printed behind it counts more
 ``{elapsed}``  hours, minutes and seconds
 ``{samples}``, ``{tokens}``, ``{steps}``, ``{}``  a number, K, M, G and commas understood
+``{samples/gpu}``, ``{tokens/gpu}``  the same of one GPU, where others are of the job
 ``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
 ``{*}``  anything
 
@@ -60,8 +61,10 @@ class Template:
         parts = [r"^\s*" if anchored else BOUNDARY if text[0].isalpha() else ""]
         for index, piece in enumerate(pieces):
             parts.append(self._hole(piece) if index % 2 else _spaced(piece))
-        if self.unit and not pieces[0] and pieces[-1][-1:].isalpha():  # "8 tok/s", no "8 tok/s/gpu"
-            parts = [r"(?<![\d.,])", *parts, r"(?:ec)?(?![\w/]|\s*[:=])"]
+        if (
+            self.unit and not pieces[0] and pieces[-1][-1:].isalpha()
+        ):  # no "8 tok/s/gpu", "8 tok/s 9"
+            parts = [r"(?<![\d.,])", *parts, r"(?:ec)?(?![\w/]|\s*[:=]|\s+[\d.])"]
         self.pattern = re.compile("".join(parts) + (r"\s*$" if ended else ""))
         known = {"%": 0.01, **_TIMES, **_SIZES}
         self._scale = known.get(self.unit, 1.0)

@@ -177,9 +177,15 @@ def _work(log: Log, batch: float | None, seq: float | None, world_size: int) -> 
     if rate is None or rate.doubtful:
         return None
     work = batch
-    if log.records.units.get("rate") == "tokens":
+    if _unit(log)[0] == "tokens":
         work = batch * seq if batch and seq else _mean(log, "step_tokens", Steps())
-    return work / world_size if work and rate.scope == "gpu" else work
+    return work / world_size if work and _unit(log)[1] else work
+
+
+def _unit(log: Log) -> tuple[str, bool]:
+    """Return what the printed rate counts, and whether it is that of one GPU."""
+    unit, _, of_gpu = log.records.units.get("rate", "samples").partition("/")
+    return unit, bool(of_gpu) or (log.format.rate is not None and log.format.rate.scope == "gpu")
 
 
 def _batch_by_rate(log: Log, steps: Steps, world_size: int) -> float | None:
@@ -200,7 +206,7 @@ def _rates(
     mean = steps.mean_s if len(steps.seconds) else None
     printed = _rate(log, steps, world_size)
     doubtful = log.format.rate is not None and log.format.rate.doubtful
-    unit = log.records.units.get("rate", "samples")
+    unit, _ = _unit(log)
     samples = batch / mean if batch and mean else None
     if samples is None and printed is not None and unit == "samples" and not doubtful:
         samples = printed
@@ -232,7 +238,7 @@ def _rate(log: Log, steps: Steps, world_size: int) -> float | None:
     time = records.column("time")[kept]
     weights = time if np.isfinite(time).all() and form.time and form.time.kind == "step" else None
     mean = float(np.average(rate[kept], weights=weights))
-    return mean * world_size if form.rate.scope == "gpu" else mean
+    return mean * world_size if _unit(log)[1] else mean
 
 
 def _mean(log: Log, name: str, steps: Steps) -> float | None:

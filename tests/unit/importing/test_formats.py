@@ -276,6 +276,27 @@ def test_what_a_framework_prints_beside_its_times_is_read(
     assert log.records.column(column) == pytest.approx([value] * 12, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("said", "unit"),
+    [
+        ("throughput: 500.0 tokens/s/gpu", "tokens"),
+        ("tokens/sec/gpu: 500.0", "tokens"),
+        ("tokens_per_sec_per_gpu=500.0", "tokens"),
+        ("tokens_per_second_per_gpu: 500.0", "tokens"),
+        ("500.0 samples/s/gpu", "samples"),
+        ("tokens/s: 4000.0, tokens/s/gpu: 500.0", "tokens"),
+    ],
+)
+def test_a_rate_of_one_gpu_is_that_of_the_job_by_its_size(
+    said: str, unit: str, tmp_path: Path
+) -> None:
+    log = read_log(a_log(tmp_path, f"step {{i}}, loss 0.3, {said}"), formats())
+    job = job_of(log, Stated(gpus=8))
+    assert {"tokens": job.tokens_per_s, "samples": job.samples_per_s}[unit] == pytest.approx(4000)
+    by_rate = job_of(log, Stated(gpus=8, batch_per_gpu=10, seq=100))
+    assert by_rate.step_s == pytest.approx([2.0 if unit == "tokens" else 0.02] * 12)
+
+
 def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:
     assert len(built_in()) >= 30
     assert all(form.about and form.words for form in built_in())

@@ -58,14 +58,18 @@ def test_the_time_of_a_part_is_none_of_a_step(tmp_path: Path) -> None:
     [
         ("8000 tokens/s", 8000),
         ("8,000.0 tok/sec |", 8000),
-        ("4000 tokens/s/GPU", None),
+        ("4000 tokens/s/GPU", 8000),
         ("4000 tokens/sec/device", None),
         ("tok/s/gpu 4000", None),
-        ("tokens/sec/gpu: 4000", None),
+        ("tokens/sec/gpu: 4000", 8000),
         ("tok/s: 8000", 8000),
+        ("aux 0.1 tok/s 8000", None),
+        ("aux 0.1 tok/s/gpu 4000", None),
     ],
 )
-def test_a_rate_of_a_gpu_is_none_of_the_job(said: str, rate: float | None, tmp_path: Path) -> None:
+def test_a_rate_of_a_gpu_is_not_that_of_the_job(
+    said: str, rate: float | None, tmp_path: Path
+) -> None:
     log = log_of(tmp_path, [f"step {i} step_time: 1.0 loss: 0.3, {said}" for i in range(9)])
     assert job_of(log, Stated(gpus=2)).tokens_per_s == rate
 
