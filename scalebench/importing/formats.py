@@ -37,6 +37,7 @@ _SIZES = {
     for power, prefix in enumerate(("", "K", "M", "G", "T"))
     for binary in ("", "i")
 } | {"bytes": 1.0, "M": 2.0**20, "G": 2.0**30}
+_LONGER = r"\s?(?:m|mins|minutes|h|hrs?|hours?)\b"
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
 _HOLE = re.compile(r"\{([^{}]*)\}")
@@ -86,7 +87,7 @@ class Template:
             suffix = "[KMGT]i?B|[MG](?![a-zA-Z])|bytes"
         else:
             suffix = "[KkMGBT](?![a-zA-Z])"
-        clock = r"(?![\d.,]*:\d)" if name in _TIMES else ""
+        clock = rf"(?![\d.,]*(?::\d|{_LONGER}))" if name in _TIMES else ""
         return rf"\s*(?P<value>{NUMBER}){clock}(?:\s?(?P<suffix>{suffix}))?"
 
     def search(self, line: str) -> re.Match[str] | None:

@@ -150,6 +150,13 @@ def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_s
         assert "no known format fits" in str(error)
 
 
+@pytest.mark.parametrize("said", ["1.2h", "3 m", "2 minutes", "12 hours", "1.5 hrs"])
+def test_hours_and_minutes_are_never_taken_for_seconds(said: str, tmp_path: Path) -> None:
+    lines = [f"step {i} loss 2.0 step_time: {said}" for i in range(12)]
+    with pytest.raises(UsageError, match="no known format fits"):
+        read(tmp_path, lines)
+
+
 def test_steps_of_levanter_are_thousands_from_there_on(tmp_path: Path) -> None:
     lines = [
         f"Progress on:train {'1.' + str(i) + 'k' if i > 9 else str(100 * i) + '.0'}it/2.00kit "
