@@ -7,7 +7,6 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
-from scalebench.records.paths import PERFETTO
 from scalebench.records.rows.budget import MEASURED
 from scalebench.records.rows.strategies.pipeline import TimedPass
 from scalebench.records.summary import Row
@@ -56,7 +55,8 @@ def timeline_kind(timelines: Sequence[StepTimeline]) -> ChartKind:
         lambda _: timeline_lines(found),
         lambda figure: legend(figure, {name: meaning for name, _, meaning in KINDS.values()}),
         "The traced step of median length; tracing's own cost included. All ranks on one clock. All"
-        f" traced steps of a launch: open {PERFETTO}, in the run's folder, at ui.perfetto.dev.",
+        " traced steps: scalebench export RUN --format chrome-trace --out trace.json writes them"
+        " for ui.perfetto.dev.",
         "A timeline needs traced steps of several ranks: --gpus 1,2 without --no-trace.",
         remark=lambda _: timeline_remarks(found),
         choose=lambda _, figure: choose_timeline(figure, found),
