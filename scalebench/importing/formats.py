@@ -62,9 +62,8 @@ class Template:
         parts = [r"^\s*" if anchored else BOUNDARY if text[0].isalpha() else ""]
         for index, piece in enumerate(pieces):
             parts.append(self._hole(piece) if index % 2 else _spaced(piece))
-        if (
-            self.unit and not pieces[0] and pieces[-1][-1:].isalpha()
-        ):  # no "8 tok/s/gpu", "8 tok/s 9"
+        # A rate that stands before its unit: not that of "8 tok/s/gpu" or of "loss 8 tok/s 9".
+        if self.unit and not pieces[0] and pieces[-1][-1:].isalpha():
             parts = [r"(?<![\d.,])", *parts, r"(?:ec)?(?![\w/]|\s*[:=]|\s+[\d.])"]
         self.pattern = re.compile("".join(parts) + (r"\s*$" if ended else ""))
         known = {"%": 0.01, **_TIMES, **_SIZES}

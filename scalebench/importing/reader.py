@@ -196,11 +196,9 @@ class Reader:
         """
         if self.taken < MOST_COMPARED or self._named or form.bar or form.block or form.end:
             return None
-        if form.step_in == "lines":
+        if form.step_in == "lines" or "micro" in self._sticky:
             return None
         anchor, time = self._sticky.get(""), self._sticky.get("time")
-        if "micro" in self._sticky:
-            return None
         own = form.time is not None and form.time.kind in ("step", "interval") and not form.without
         if not own or anchor is None or time is None or self.bars[0].most_copies > 1:
             return None

@@ -181,7 +181,9 @@ class Line:
         micros = self.values.get("micros", 0.0)
         if micros and other.values.get("micro", -1.0) >= self.values["micro"] + micros:
             self.values["micros"] += 1
-            self.values["time"] = self.values.get("time", math.nan) + other.values.pop("time", 0.0)
+            missing = math.nan  # where one of them says no time, the step has none
+            times = (self.values.get("time", missing), other.values.pop("time", missing))
+            self.values["time"] = sum(times)
         else:
             self.copies += 1
         self.whos = self.whos or {self.who}

@@ -222,6 +222,14 @@ def test_bars_that_count_micro_batches_of_one_step_add_up(accumulate: int, tmp_p
     assert read(tmp_path, lines).mean_s == pytest.approx(1.25 * accumulate, rel=0.02)
 
 
+def test_a_step_of_which_a_micro_batch_says_no_time_is_left_out(tmp_path: Path) -> None:
+    lines = [NEMO.format(micro=i, step=i // 4, s=1) for i in range(1, 80)]
+    lines[20] = lines[20].replace("train_step_timing in s=1.000", "train_step_timing in s=?")
+    steps = read(tmp_path, lines)
+    assert set(steps.seconds) == {4.0}
+    assert len(steps.seconds) == 18  # of 19 whole ones
+
+
 def test_bars_that_show_some_micro_batches_tell_no_step(tmp_path: Path) -> None:
     steps = read(tmp_path, [NEMO.format(micro=i, step=i // 8, s=1) for i in range(4, 200, 4)])
     assert not len(steps.seconds)
@@ -316,6 +324,7 @@ def test_a_further_rank_s_log_behind_the_first_is_no_restart(tmp_path: Path) -> 
         "time: {t}.0, data_time: 0.009, memory: 3946, loss: 1.{t}",
         "step={i} step_time={t} val_step_time=9 loss=1.{t}",
         "step={i} step_time={t} loss=1.{t}\nstep={i} step_time={t} loss=1.{t}",
+        "Epoch 0: 0%| | {i}/9000 [0:1<17:48, global_step={k}.0, train_step_timing in s={t}.0]",
     ],
 )
 def test_a_long_log_is_read_quickly_to_the_same_steps(
@@ -323,7 +332,7 @@ def test_a_long_log_is_read_quickly_to_the_same_steps(
 ) -> None:
     """Lines that break off, that are no next step, and a restart are read in full."""
     lines = [
-        line.format(i=i, e=1 + i // 100, b=i % 100, t=400 + i * i % 97)
+        line.format(i=i, e=1 + i // 100, b=i % 100, k=i // 4, t=400 + i * i % 97)
         for i in [*range(1, 2000), *range(1500, 3000)]
     ]
     lines[700:700] = ["iteration 5/ no number", "saved step=1", lines[650][:30]]

@@ -113,6 +113,10 @@ def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_i
         fit = fit_rows(slow[:number], job_of)
         off[number] = np.log([row.step_s for row in slow] / predicted_s(slow, fit, job_of))
         assert np.all(off[number][:number] <= fit.high)
+    torn = fit_rows(
+        [slow[0].model_copy(update={"step_s": 9 * slow[0].step_s}), *alike[1:3]], job_of
+    )
+    assert 0.9 < torn.furthest <= torn.high
     assert off[1][0] < 0.3 * np.log(3)
     assert np.median(off[2]) < 0.7 * np.log(3)
     assert "the row furthest off took" in fit_told(fit, slow[:2], "mine.csv", "a100")
