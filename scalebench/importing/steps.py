@@ -181,10 +181,13 @@ def _stride(at: Floats) -> float:
 
 
 def _micro_batches_of_a_step(micro: Floats, at: Floats) -> float:
-    """Return how many lie between two steps, mostly: lines of one step are one record already."""
-    each = np.diff(micro[:MOST_COMPARED]) / np.maximum(np.diff(at[:MOST_COMPARED]), 1)
+    """Return how many lie between two steps, mostly: lines of one step are one record already.
+
+    Not between the first two, as a first step may be shown in part. nan: no two others are known.
+    """
+    each = np.diff(micro[1:MOST_COMPARED]) / np.maximum(np.diff(at[1:MOST_COMPARED]), 1)
     each = each[each > 0]
-    return round(float(np.median(each))) if len(each) else 1.0
+    return round(float(np.median(each))) if len(each) else math.nan
 
 
 def _of_whole_steps(time: Floats, printed: Floats, each: float) -> Steps:
@@ -199,6 +202,8 @@ def _of_micro_batches(form: Format, columns: dict[str, Floats], at: Floats) -> S
     """Return steps whose micro-batches are added up; None: a line is of a whole step."""
     time, stride = columns["time"], _stride(at)
     each = _micro_batches_of_a_step(columns["micro"], at)
+    if math.isnan(each) and np.any(columns["micros"] > 1):
+        return Steps(why_none="the micro-batches of a step are not known from so few steps")
     if each > 1:
         return _of_whole_steps(time, columns["micros"], each)
     if form.time is None or form.time.kind != "micro":

@@ -222,6 +222,15 @@ def test_bars_that_count_micro_batches_of_one_step_add_up(accumulate: int, tmp_p
     assert read(tmp_path, lines).mean_s == pytest.approx(1.25 * accumulate, rel=0.02)
 
 
+@pytest.mark.parametrize("accumulate", [20, 60])
+def test_one_or_two_steps_do_not_tell_how_many_micro_batches_are_whole(
+    accumulate: int, tmp_path: Path
+) -> None:
+    """A job that was stuck in one step had a step of as many seconds as it printed lines."""
+    lines = [NEMO.format(micro=i, step=i // accumulate, s=1) for i in range(1, 39)]
+    assert "from so few steps" in read(tmp_path, lines).why_none
+
+
 def test_a_step_of_which_a_micro_batch_says_no_time_is_left_out(tmp_path: Path) -> None:
     lines = [NEMO.format(micro=i, step=i // 4, s=1) for i in range(1, 80)]
     lines[20] = lines[20].replace("train_step_timing in s=1.000", "train_step_timing in s=?")
