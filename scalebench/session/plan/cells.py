@@ -276,11 +276,11 @@ def row_name(suite: str, case: str, world_size: int) -> str:
     return f"{suite}.{case}.n{world_size}"
 
 
-def only(rows: Sequence[Cell], wanted: Sequence[str]) -> list[Cell]:
+def only(rows: Sequence[Cell], wanted: Sequence[str], optional: Sequence[str]) -> list[Cell]:
     """Return the rows that are wanted by name; all, if none is named.
 
     Everything else about them is as if all were run, so that the numbers compare: threads, sizes,
-    batches, names of baselines.
+    batches, names of baselines. ``optional`` are names of rows that are made once they are wanted.
 
     Raises:
         UsageError: A name is none of the rows.
@@ -288,7 +288,7 @@ def only(rows: Sequence[Cell], wanted: Sequence[str]) -> list[Cell]:
     named = {row_name(*cell.row_key): cell for cell in rows}
     for name in wanted:
         if name not in named:
-            raise unknown_name("row for --only", name, named)
+            raise unknown_name("row for --only", name, {*named, *optional} - {name})
     return [cell for name, cell in named.items() if name in wanted or not wanted]
 
 

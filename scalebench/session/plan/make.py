@@ -15,7 +15,7 @@ from scalebench.session.plan.cases import (
     with_request,
     workload_of,
 )
-from scalebench.session.plan.cells import cells_of_case, in_order, only
+from scalebench.session.plan.cells import cells_of_case, in_order, only, row_name
 from scalebench.session.plan.races import check_races
 from scalebench.session.plan.recovery import check_recovery
 from scalebench.session.plan.request import Machine, Plan, Request
@@ -176,7 +176,14 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for case in cases_to_run(suite, request.selection, request.only)
         for cell in cells_of_case(suite, case, spec, capacity)
     ]
-    rows = [_skip_format(cell, emulating, half) for cell in only(rows, request.only)]
+    optional = [
+        row_name(suite.name, case.name, n)
+        for suite in spec.suites
+        for case in suite.cases
+        if case.optional and request.selection is None
+        for n in sizes
+    ]
+    rows = [_skip_format(cell, emulating, half) for cell in only(rows, request.only, optional)]
     notices = [
         *request.notices,
         *notices_of(spec, machine, capacity),
