@@ -73,7 +73,7 @@ def test_an_optional_case_is_run_if_one_of_its_rows_is_named():
     )
     assert set(rows(plan_of(*cases, only=("ddp.ddp-static.n2",)))) == {("ddp-static", 2)}
     assert ("ddp-static", 2) not in rows(plan_of(*cases))
-    with pytest.raises(UsageError, match="Did you mean 'ddp.ddp-static.n2'"):
+    with pytest.raises(UsageError, match=r"Did you mean 'ddp\.ddp-static\.n2'"):
         plan_of(*cases, only=("ddp.ddp-stati.n2",))
 
 
