@@ -136,18 +136,21 @@ def _ranks_per_batch(facts: Mapping[str, Any]) -> int | None:
     """Return how many ranks take the same batch; None: parameters lie on a mesh that does not tell.
 
     FSDP says how many ranks divide the data: the rest of the mesh divides layers. Without it, it is
-    tensor parallelism where parameters are cut along another dimension than the first.
+    tensor parallelism where parameters are cut along another dimension than the first. A pipeline
+    has as many ranks as its stages, divided by those that a rank holds.
     """
     wrappers = facts.get("wrappers") or ()
+    stages = [one.get("of") or 1 for one in wrappers if one["kind"] == "_PipelineStageBase"]
+    in_pipeline = max(1, stages[0] // len(stages)) if stages else 1
     layouts = [one for one in wrappers if one["kind"] == "DTensor"]
     largest = max((math.prod(one["mesh"].values()) for one in layouts), default=1)
     sharded = [one.get("data_ranks") or largest for one in wrappers if one["kind"] in SHARDED]
     if sharded:
-        return max(1, largest // max(sharded))
+        return in_pipeline * max(1, largest // max(sharded))
     if largest == 1:
-        return 1
+        return in_pipeline
     cut = {how for one in layouts for how in one["placements"] if how.startswith("Shard(")}
-    return largest if cut - {"Shard(dim=0)"} else None
+    return in_pipeline * largest if cut - {"Shard(dim=0)"} else None
 
 
 def _sum_over_ranks(

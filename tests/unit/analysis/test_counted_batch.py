@@ -54,17 +54,28 @@ def tensor(ranks, *placements, data_ranks=None):
 ROWWISE = ("Shard(dim=1)",)
 
 
+def pipeline(*stages, of, more=()):
+    """Facts of a rank that holds some stages of a pipeline."""
+    held = [{"kind": "_PipelineStageBase", "stage": stage, "of": of} for stage in stages]
+    return {"wrappers": [*more, *held]}
+
+
 @pytest.mark.parametrize(
     ("facts", "samples"),
     [
         (tensor(4, "Shard(dim=0)", *ROWWISE), 16),
         (tensor(4, *ROWWISE, data_ranks=2), 32),
         (tensor(4, "Shard(dim=0)", data_ranks=4), 64),
+        (pipeline(0, of=4), 16),
+        (pipeline(0, 4, of=8), 16),  # interleaved
+        (pipeline(0, of=2, more=[{"kind": "DistributedDataParallel"}]), 32),
+        (pipeline(0, of=2, more=tensor(2, *ROWWISE)["wrappers"]), 16),
+        (pipeline(0, of=2, more=tensor(2, "Shard(dim=0)", data_ranks=2)["wrappers"]), 32),
         ({**tensor(4, *ROWWISE), "steps_by": "scalebench.step()"}, 64),
         ({"wrappers": [{"kind": "DistributedDataParallel"}]}, 64),
     ],
 )
-def test_samples_that_ranks_of_a_tensor_group_all_load_count_once(facts, samples):
+def test_samples_that_ranks_of_a_group_all_load_count_once(facts, samples):
     result = counting(*[16.0] * 4, facts=facts)
     assert with_counted_batch(result).cell.global_batch == samples
     assert work_of_step(result) == samples
