@@ -92,13 +92,15 @@ class GapTimes(NamedTuple):
 class Between:
     """Notes what happens since the last step, in the thread that takes the steps.
 
-    Evaluation is from ``module.eval()`` to ``module.train()``, saving is ``torch.save`` and
-    ``torch.distributed.checkpoint``'s ``save`` and ``async_save``. All are rare: what watches them
-    costs a step nothing. What a save writes in the background stops no step.
+    Evaluation is from ``module.eval()`` to ``module.train()``, or to the request for a batch to
+    train on after others, as Lightning gives its modules their modes back without a call. Saving is
+    ``torch.save``, safetensors' ``save_file``, and ``torch.distributed.checkpoint``'s ``save`` and
+    ``async_save``. What a save writes in the background stops no step.
     """
 
     def __init__(self) -> None:
         self._evaluating_since: int | None = None
+        self._evaluates = False
         self._evaluation_ns = 0
         self._saving_ns = 0
         self._depth = 0
@@ -108,10 +110,16 @@ class Between:
         """Note that a module is about to be evaluated, or trained again."""
         if not to_train:
             if self._evaluating_since is None:
-                self._evaluating_since = time.monotonic_ns()
+                self._evaluating_since, self._evaluates = time.monotonic_ns(), False
         elif self._evaluating_since is not None:
             self._evaluation_ns += time.monotonic_ns() - self._evaluating_since
             self._evaluating_since = None
+
+    def batch_asked(self, learns: bool) -> None:
+        """Note that a batch is about to be read, with gradients on or off."""
+        if learns and self._evaluates:
+            self.mode_changed(to_train=True)
+        self._evaluates = not learns and self._evaluating_since is not None
 
     def saving(self, save: Any) -> Any:
         """Return a function that saves and notes how long it took."""

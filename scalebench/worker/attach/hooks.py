@@ -223,6 +223,7 @@ def _watch_loaders(watch: Any, hooks: Patches) -> None:
 
     def next_batch(self: Any) -> Any:
         watch.begin()
+        watch.between.batch_asked(torch.is_grad_enabled())
         return watch.batches.next_of(self, original)
 
     def watched_next(self: Any) -> Any:
@@ -289,9 +290,13 @@ def _watch_files(watch: Any, hooks: Patches) -> None:
         put(checkpoint, ("save", "async_save"), save_quietly)
         put(checkpoint, ("load",), note_and_load)
 
+    def watch_safetensors() -> None:
+        put(sys.modules["safetensors.torch"], ("save_file",), save_quietly)
+
     put(torch, ("save",), save_quietly)
     put(torch, ("load",), note_and_load)
     after_import_of("torch.distributed.checkpoint", watch_checkpoints)
+    after_import_of("safetensors.torch", watch_safetensors)
 
 
 def _watch_warnings(watch: Any, hooks: Patches) -> None:

@@ -249,6 +249,18 @@ def gaps(counter: Counter) -> Iterator[tuple[str, int]]:
     model.train()
     told = counter.between.take()
     yield "evaluated", int(told is not None and told.evaluation_s >= 0.02 and not told.checkpoint_s)
+    batches = iter(DataLoader(TensorDataset(torch.zeros(4, 2))))
+    next(batches)
+    model.eval()  # Lightning sets the modes back without a call
+    with torch.no_grad():
+        next(batches)
+        time.sleep(0.02)
+    next(batches)
+    told = counter.between.take()
+    yield "evaluated till a batch", int(told is not None and 0.02 <= told.evaluation_s < 1)
+    model.eval()  # a part that is frozen
+    next(batches)
+    yield "frozen", int(counter.between.take() is None)
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     told = counter.between.take()
