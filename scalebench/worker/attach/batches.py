@@ -223,17 +223,20 @@ class Batches:
             feed.drawn = 0
         self._drawn.clear()
 
-    def trained_as(self, given: Mapping[tuple[int, ...], int]) -> dict[str, bool]:
+    def trained_as(self, given: Mapping[tuple[int, ...], int]) -> dict[str, Any]:
         """Return what the rows that a model was given in the first step say of its batches.
 
         Returns:
             ``trains_on_part``: the model was given fewer rows than its batches have.
+            ``part``: how many of them, as a part of all; null: tensors say different things.
             ``samples_doubted``: neither their tensors nor as many rows as guessed samples.
             ``trains_on_all``: all rows of everything that was read.
         """
         seen, read = self.seen.rows, self.first_rows
         known = given.keys() & seen
+        parts = {given[row] / seen[row] for row in known}
         return {
+            "part": parts.pop() if len(parts) == 1 else None,
             "trains_on_part": any(given[row] < seen[row] for row in known),
             "samples_doubted": bool(self._guessed and given and not known)
             and self._guessed not in given.values(),

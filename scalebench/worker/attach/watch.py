@@ -97,7 +97,7 @@ class Watch:
         self.schedule: schedule.Schedule | None = None
         self.exchange_every = 1
         self.optimizers: dict[int, Any] = {}
-        self.trained_as: dict[str, bool] = {}
+        self.trained_as: dict[str, Any] = {}
         self._period = 1
         self._actions: dict[int, list[Callable[[], None]]] = {}
         self._bare_until: int | None = None

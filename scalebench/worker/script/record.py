@@ -44,11 +44,16 @@ class RankSeen(BaseModel):
         num_steps: Whole steps.
         schedule: As the watch has it; None: the script ended before there was one.
         first_clean: The first steady step; None: not found.
+        batches: Prints of the first batches.
+        part: Of the rows of its batches, those that its model was given in the first step; None:
+            not known.
     """
 
     num_steps: int
     schedule: dict[str, Any] | None
     first_clean: int | None
+    batches: list[int] = []
+    part: float | None = None
 
 
 def seen_by(raw: Mapping[str, Any]) -> RankSeen:
@@ -59,6 +64,8 @@ def seen_by(raw: Mapping[str, Any]) -> RankSeen:
         num_steps=len(step_s),
         schedule=raw["schedule"],
         first_clean=None if steady is None else steady + 1,
+        batches=(raw["checks"] or {}).get("batches", []),
+        part=raw.get("part"),
     )
 
 
@@ -182,13 +189,15 @@ def rank_fields(
     passes = [float(sum(raw["backwards"][i * period : (i + 1) * period])) for i in clean]
     backwards = _mean(passes)
     read = [float(f.batches) for f in fed]
-    consumed = 1.0 if raw["explicit"] else _consumed(read, passes)
+    part = _cut(everybody, raw.get("part"))
+    consumed = 1.0 if raw["explicit"] else _consumed(read, passes) * (part or 1.0)
     samples, tokens = (
         None if mean is None else mean * consumed
         for mean in (_mean([f.samples for f in fed]), _mean([f.tokens for f in fed]))
     )
     asked = _script(cell).samples_per_step
-    if not (raw["explicit"] or _tells_samples(raw, _together(calls[0]), fed, passes)):
+    noted = raw if part is None else {**raw, "trains_on_part": False}
+    if not (raw["explicit"] or _tells_samples(noted, _together(calls[0]), fed, passes)):
         samples = tokens = None
     if asked is not None:
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
@@ -260,6 +269,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean over steps, which is what a job pays for; None: some step is not known."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _cut(everybody: Sequence[RankSeen], part: float | None) -> float | None:
+    """Return what a rank takes of batches that all ranks read and divide; None: it is not so."""
+    batches = everybody[0].batches
+    is_same = bool(batches) and all(one.batches == batches for one in everybody)
+    parts = [one.part or 0.0 for one in everybody]
+    is_whole = len(parts) > 1 and abs(sum(parts) - 1) < ROUNDING and min(parts) > 0
+    return part if is_same and is_whole else None
+
+
+ROUNDING = 1e-9
 
 
 def _tells_samples(

@@ -5,7 +5,7 @@ import pytest
 from scalebench.records.measured.trace import ClockAlignment
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
-from scalebench.worker.script.record import RankSeen, blocks_for, gaps_of, rank_fields
+from scalebench.worker.script.record import RankSeen, blocks_for, gaps_of, rank_fields, seen_by
 from tests.builders.runs import make_cell
 
 SCHEDULE = {
@@ -75,6 +75,28 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
     ],
 )
 def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
+    found = fields_of(fed, passes, told)
+    assert found["samples_per_step"] == (samples and pytest.approx(samples))
+
+
+@pytest.mark.parametrize(
+    ("other", "part", "samples"),
+    [
+        (([7, 8], 0.5), 0.5, 4),
+        (([7, 8], 0.75), 0.25, 2),
+        (([7, 9], 0.5), 0.5, None),  # it reads other batches: some samples are left out
+        (([7, 8], 0.75), 0.5, None),  # both are given the same samples, some at least
+        (([], 0.5), 0.5, None),
+    ],
+)
+def test_ranks_that_divide_a_batch_that_all_read_train_on_their_part(other, part, samples):
+    told = {"trains_on_part": True, "part": part, "checks": {"batches": [7, 8]}}
+    found = fields_of([[8, 1]] * 40, 1, told, other)
+    assert found["samples_per_step"] == samples
+
+
+def fields_of(fed, passes, told, *others):
+    """The fields of a rank; for each other rank the prints of its batches, and its part."""
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
     cell = cell.model_copy(update={"steps": cell.steps.model_copy(update={"trace": False})})
@@ -82,10 +104,11 @@ def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
     raw = {
         "period": 1, "call_s": [0.1] * 40, "host_ns": [i * 10**8 for i in range(41)],
         "backwards": [passes] * 41, "fed": [[None, n, 0, 0.0, b, 0, b] for n, b in fed],
-        "explicit": False, **told,
+        "explicit": False, "schedule": None, "checks": None, **told,
         "traffic": None, "num_parameters": 1, "memory": {}, "outside_s": [0.0] * 40, "gaps": [],
         "facts": {}, "looked_at": {}, "input_elements": None, "trace_failure": None, "traces": [],
     }  # fmt: skip
-    seen = RankSeen(num_steps=40, schedule=None, first_clean=0)
-    found = rank_fields(cell, raw, [seen], clock)
-    assert found["samples_per_step"] == (samples and pytest.approx(samples))
+    steps = {"num_steps": 40, "schedule": None, "first_clean": 0}
+    own = seen_by(raw).model_copy(update=steps)
+    more = [RankSeen(**steps, batches=batches, part=part) for batches, part in others]
+    return rank_fields(cell, raw, [own, *more], clock)
