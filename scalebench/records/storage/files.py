@@ -23,9 +23,10 @@ LARGEST_BYTES = 256 * 1024 * 1024
 """A stored record of any kind is smaller: the traces of a launch make some hundred kilobytes."""
 
 
-_HUGE = re.compile(r"(?<=[\[:,\s])-?(?:[\d.]+[eE]\+?0*[1-9]\d\d+|\d{100,}[\d.]*)(?=[\s,\]}])")
-"""A number whose square may not fit a double."""
+_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_LARGE_EXPONENT = re.compile(rb"0e000+[,\]}\s]")
 _TOO_LARGE = 10**99
+"""The square of such a number may not fit a double."""
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -101,7 +102,7 @@ def read_model(
     """
     try:
         text = read_text(path) if text is None else text
-        if _HUGE.search(text) and (where := next(_huge_in(json.loads(text)), None)):
+        if _may_be_huge(text) and (where := next(_huge_in(json.loads(text)), None)):
             raise UsageError(f"{path} is damaged: {where[:200]}: a number of 100 digits or more.")
         return kind.model_validate_json(text, strict=strict or None)
     except ValidationError as error:
@@ -112,8 +113,14 @@ def read_model(
         raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
+def _may_be_huge(text: str) -> bool:
+    """Tell whether a text has 100 digits in a row or a number with an exponent of three digits."""
+    alike = text.encode(errors="surrogatepass").translate(_DIGITS_ALIKE, b"+")
+    return b"0" * 100 in alike or _LARGE_EXPONENT.search(alike) is not None
+
+
 def _huge_in(value: Any, where: str = "") -> Iterator[str]:
-    """Yield the places of the numbers that `_HUGE` finds."""
+    """Yield the places of the numbers that are too large."""
     if isinstance(value, dict | list):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
         for key, part in parts:
@@ -187,7 +194,7 @@ def _unpacked(path: Path, content: bytes, largest: int) -> bytes:
     return text
 
 
-_SEALED = re.compile(r'(.*),\s*"sha256":\s*"([0-9a-f]{64})"\s*\}\s*', re.DOTALL)
+_SEAL = re.compile(r',\s*"sha256":\s*"([0-9a-f]{64})"\s*\}\s*')
 
 
 class ChecksumMismatch(ValueError):
@@ -213,10 +220,11 @@ def verify_checksum(text: str) -> bool:
     Raises:
         ChecksumMismatch: It has one, and the text does not match it.
     """
-    match = _SEALED.fullmatch(text)
+    end = text.rfind(",", 0, max(0, text.rfind('"sha256"')))
+    match = _SEAL.fullmatch(text, max(0, end))
     if match is None:
         return False
-    if _digest(match[1]) != match[2]:
+    if _digest(text[:end]) != match[1]:
         raise ChecksumMismatch("its checksum does not match its content")
     return True
 
