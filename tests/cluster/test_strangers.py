@@ -146,13 +146,14 @@ def test_a_world_that_trusts_its_network_does_what_it_is_told(
     assert (second.returncode, said) == (0, "")
 
 
-@pytest.mark.parametrize("own_port", [False, True])
+@pytest.mark.parametrize("own_port", ["", "variable", "url"])
 def test_what_serves_a_script_on_one_machine_listens_on_the_loopback_interface(
-    scalebench: Scalebench, project: Path, own_port: bool, rendezvous: Rendezvous
+    scalebench: Scalebench, project: Path, own_port: str, rendezvous: Rendezvous
 ) -> None:
     """All that scalebench opens; what a script opens by itself at a port of its own is its own."""
     shutil.copy(SCRIPTS / "listening.py", project)
-    words = ("listening.py", *([str(rendezvous.port)] if own_port else []))
+    at = {"": [], "variable": [str(rendezvous.port)], "url": [str(rendezvous.port), "url"]}
+    words = ("listening.py", *at[own_port])
     flags = ("--gpus", "2", "--quick", "--no-report", "--no-trace", "--out", "r")
     scalebench("run", *flags, "--", *words, code=0)
     log = (project / "r/logs/listening.script.n2.r0/rank0.log").read_text()

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from scalebench.worker.attach import interface
 from scalebench.worker.attach.imports import after_import_of
@@ -112,7 +113,9 @@ def _heed_other_port() -> None:
 
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
-        if os.environ.get("MASTER_PORT") != served:
+        at = urlsplit(str(kwargs.get("init_method") or (*args, "", "")[1]))
+        port = str(at.port) if at.scheme == "tcp" else os.environ.get("MASTER_PORT")
+        if port != served:
             os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         return original(*args, **kwargs)
 
