@@ -223,26 +223,36 @@ class Batches:
             feed.drawn = 0
         self._drawn.clear()
 
-    def trained_as(self, given: Mapping[tuple[int, ...], int]) -> dict[str, Any]:
+    def trained_as(self, given: Mapping[tuple[int, ...], int], ranks: int = 1) -> dict[str, Any]:
         """Return what the rows that a model was given in the first step say of its batches.
 
         Returns:
             ``trains_on_part``: the model was given fewer rows than its batches have.
-            ``part``: how many of them, as a part of all; null: tensors say different things.
+            ``part``: how much it was given, as a part of all, where ranks may have cut the rows
+            or their sequence; null: tensors say different things.
             ``samples_doubted``: neither their tensors nor as many rows as guessed samples.
             ``trains_on_all``: all rows of everything that was read.
         """
-        seen, read = self.seen.rows, self.first_rows
-        known = given.keys() & seen
-        parts = {given[row] / seen[row] for row in known}
+        read = self.first_rows
+        known = [row for row in given if self._rows_like(row)]
+        cut = {row: self._rows_like(row) or self._rows_like(row, ranks) * ranks for row in given}
+        parts = {given[row] / rows for row, rows in cut.items() if rows}
         return {
             "part": parts.pop() if len(parts) == 1 else None,
-            "trains_on_part": any(given[row] < seen[row] for row in known),
+            "trains_on_part": any(given[row] < self._rows_like(row) for row in known),
             "samples_doubted": bool(self._guessed and given and not known)
             and self._guessed not in given.values(),
             "trains_on_all": bool(given.keys() & read)
             and all(given[row] >= read[row] for row in given.keys() & read),
         }
+
+    def _rows_like(self, row: tuple[int, ...], pieces: int = 1) -> int:
+        """Return how many rows the batches have, of which one is a piece; 0: none.
+
+        Of a text the last word may be left out, which only is what follows the others.
+        """
+        lengths = (row[0] * pieces, row[0] * pieces + 1)
+        return next((n for one in lengths if (n := self.seen.rows[(one, *row[1:])])), 0)
 
     def take(self) -> FeedCounts:
         """Return what came since the last call for training, and begin again."""

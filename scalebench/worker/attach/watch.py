@@ -183,7 +183,7 @@ class Watch:
             self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
         if self.num_calls == 0 and optimizer is not None:
             self.checks.stepped(optimizer)
-            self.trained_as = self.batches.trained_as(self.inputs.rows)
+            self.trained_as = self.batches.trained_as(self.inputs.rows, self.world_size)
         self.num_calls += 1
         self.backwards.append(0)
         self.inputs.end()

@@ -45,8 +45,7 @@ class RankSeen(BaseModel):
         schedule: As the watch has it; None: the script ended before there was one.
         first_clean: The first steady step; None: not found.
         batches: Prints of the first batches.
-        part: Of the rows of its batches, those that its model was given in the first step; None:
-            not known.
+        part: Of its batches, what its model was given in the first step; None: not known.
     """
 
     num_steps: int
@@ -223,7 +222,7 @@ def rank_fields(
             "microbatches": _fewest_read(read, passes) or _usual(read) or None,
             "backwards_per_step": backwards,
             "input_elements": raw["input_elements"],
-            "trains_on_part": bool(raw.get("trains_on_part")),
+            "trains_on_part": bool(raw.get("trains_on_part")) or part is not None,
             "exchange_every": raw.get("exchange_every"),
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,
