@@ -289,13 +289,15 @@ def _tells_samples(
 
     They are not where the model is given other rows, where most steps read nothing and train on a
     batch of an earlier one, and where a loader hands over several batches for a backward pass: some
-    may be left out, unless the model was given all rows of as many in the first step.
+    may be left out, unless the model was given all rows of as many in the first step. So they may
+    where there are as many as backward passes, of which the first step has more.
     """
     if raw.get("trains_on_part") or raw.get("samples_doubted"):
         return False
     batches, most = [one.batches for one in fed], [one.most for one in fed]
+    passes_first = sum(raw["backwards"][: raw["period"]])
     if not sum(passes) or _usual(batches) == _usual(passes):
-        return True
+        return not 0 < first.batches < passes_first == _usual(passes)
     if _usual(batches) == 0 and sum(batches) < sum(passes) * (1 - ALIKE):
         return False
     leaves_out = sum(most) > sum(passes) * (1 + ALIKE)

@@ -64,6 +64,8 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
         ([[24, 3], [8, 1], [16, 2], [16, 2]] * 10, 4, {}, 16),
         # every other batch is left out, from the second step on
         ([[8, 1]] + [[16, 2]] * 39, 1, {"trains_on_all": True}, None),
+        # the same, and two passes on each batch
+        ([[8, 1]] + [[16, 2]] * 39, 2, {}, None),
         # two batches make one, and the model was given both
         ([[16, 2]] * 40, 1, {"trains_on_all": True}, 16),
         # a reader in the background takes two at a time
