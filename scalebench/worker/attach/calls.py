@@ -100,6 +100,7 @@ class Between:
 
     def __init__(self) -> None:
         self._evaluating_since: int | None = None
+        self._saved_before_ns = 0
         self._evaluates = False
         self._evaluation_ns = 0
         self._saving_ns = 0
@@ -111,8 +112,10 @@ class Between:
         if not to_train:
             if self._evaluating_since is None:
                 self._evaluating_since, self._evaluates = time.monotonic_ns(), False
+                self._saved_before_ns = self._saving_ns
         elif self._evaluating_since is not None:
-            self._evaluation_ns += time.monotonic_ns() - self._evaluating_since
+            saved_ns = self._saving_ns - self._saved_before_ns
+            self._evaluation_ns += time.monotonic_ns() - self._evaluating_since - saved_ns
             self._evaluating_since = None
 
     def batch_asked(self, learns: bool) -> None:

@@ -265,6 +265,13 @@ def gaps(counter: Counter) -> Iterator[tuple[str, int]]:
     torch.save(model.state_dict(), file)
     told = counter.between.take()
     yield "saved", int(told is not None and told.checkpoint_s > 0 == told.evaluation_s)
+    began = time.monotonic()
+    model.eval()
+    torch.save(model.state_dict(), io.BytesIO())
+    model.train()
+    told = counter.between.take()
+    lasted = time.monotonic() - began
+    yield "saved while evaluating", int(told is not None and 0 < sum(told) <= lasted)
     file.seek(0)
     torch.load(file)
     with tempfile.TemporaryDirectory() as folder:
