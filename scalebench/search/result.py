@@ -132,7 +132,7 @@ def result_of(
     job: Job,
     ranking: Ranking,
     scores: Scores,
-    margin_told: str,
+    margin_text: str,
     assumptions: tuple[str, ...],
     took_s: float,
     spread: tuple[float, float] = SHIPPED[0],
@@ -144,7 +144,7 @@ def result_of(
         job: What was searched.
         ranking: At least one configuration fits.
         scores: Of the models on this machine.
-        margin_told: Where the margin of memory is from.
+        margin_text: Where the margin of memory is from.
         assumptions: What else is taken for granted.
         took_s: The search, seconds.
         spread: Ends of the 90 % interval of ln(measured/predicted) where nothing here was compared.
@@ -173,7 +173,7 @@ def result_of(
         device=job.device,
         memory_limit_bytes=job.memory_limit_bytes,
         margin=job.margin,
-        margin_told=margin_told,
+        margin_told=margin_text,
         assumptions=assumptions,
         num_candidates=ranking.num_candidates,
         num_meshes=ranking.num_meshes,

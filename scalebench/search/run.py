@@ -19,7 +19,7 @@ from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.choice import choice_at, choices
 from scalebench.search.configurations import model_of_configuration
-from scalebench.search.devices.fit import UNFITTED, Fit, activation_ratio, fit_rows, fit_told
+from scalebench.search.devices.fit import UNFITTED, Fit, activation_ratio, describe_fit, fit_rows
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.devices.sources import LogColumns, measured_rows
 from scalebench.search.job import (
@@ -142,7 +142,7 @@ def carry_out(
         scores = Scores()
     else:
         job, scores = _measured(request, start, calibrate, device, on_progress)
-    job, margin_told, scores = _with_margin(job, request.margin, scores)
+    job, margin_text, scores = _with_margin(job, request.margin, scores)
     on_progress("searching", None)
     began = time.perf_counter()
     try:
@@ -156,7 +156,7 @@ def carry_out(
         raise NothingFits(_what_fits(job, ranking))
     spread = fit.interval(request.gpu_type or "", request.world_size)
     told = _assumptions(job)
-    return result_of(job, ranking, scores, margin_told, told, took_s, spread, fit.num_rows)
+    return result_of(job, ranking, scores, margin_text, told, took_s, spread, fit.num_rows)
 
 
 def _what_fits(job: Job, ranking: Ranking) -> str:
@@ -197,7 +197,7 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         own = LogColumns(request.columns, model, known.framework)
         rows = measured_rows(request.measured, request.gpu_type, own)
         fit = fit_rows(rows, job_of, request.gpu_type)
-        told = fit_told(fit, rows, request.measured, request.gpu_type)
+        told = describe_fit(fit, rows, request.measured, request.gpu_type)
         ratio = activation_ratio(rows, job_of, request.gpu_type)
         known = replace(known, activation_ratio=ratio)
         if any(row.memory_gb for row in rows):
@@ -205,7 +205,7 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         if model and (request.measured / "imported.json").exists():
             told += "; what logs do not say of their model is that of --workload"
     job = job_of(request.gpu_type, fit.of(request.gpu_type))
-    return replace(job, speed=replace(job.speed, told=told)), fit
+    return replace(job, speed=replace(job.speed, described=told)), fit
 
 
 def _framework(options: str | None) -> Framework:
@@ -322,8 +322,8 @@ def _not_measured(speed: ComputeSpeed) -> Iterator[str]:
 def _assumptions(job: Job) -> tuple[str, ...]:
     if isinstance(job.model, WholeModel):
         return (
-            job.speed.told,
-            job.links.told,
+            job.speed.described,
+            job.links.described,
             f"of {job.model.name} only its measured step is known: its samples and its state are "
             "divided, not its layers",
             "no waiting and no stalls",
@@ -338,18 +338,18 @@ def _assumptions(job: Job) -> tuple[str, ...]:
                 "; a ring of ranks uses all links of a node, or ranks first combine inside nodes"
             )
     told: Sequence[str] = (
-        job.speed.told,
-        job.links.told,
+        job.speed.described,
+        job.links.described,
         "no waiting and no stalls",
         *(() if modelled else _not_measured(job.speed)),
         bits,
         "tensor groups divide the sequence, too",
-        *([f"framework: {_options_told(job.framework)}"] if modelled else []),
+        *([f"framework: {_options_text(job.framework)}"] if modelled else []),
     )
     return tuple(told)
 
 
-def _options_told(options: Framework) -> str:
+def _options_text(options: Framework) -> str:
     told = ", ".join(f"{name}={value}" for name, value in options)
     return f"{told}; --options changes them"
 

@@ -311,7 +311,7 @@ def held_out(rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats
     return found
 
 
-def fit_told(fit: Fit, rows: Sequence[MeasuredRow], name: object, gpu: str) -> str:
+def describe_fit(fit: Fit, rows: Sequence[MeasuredRow], name: object, gpu: str) -> str:
     """Return what was fitted, and from how many rows."""
     found, usual = fit.of(gpu), defaults(chip(gpu))
     told = [

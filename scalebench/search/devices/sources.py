@@ -41,21 +41,21 @@ class LogColumns:
     framework: Framework = USUAL
 
 
-def measured_rows(path: Path, gpu: str, told: LogColumns | None = None) -> list[MeasuredRow]:
+def measured_rows(path: Path, gpu: str, logs: LogColumns | None = None) -> list[MeasuredRow]:
     """Return the rows of a CSV file or a run folder.
 
     Args:
         path: Of either.
         gpu: Device of rows that name none.
-        told: Of a run that was read from logs: what these do not say.
+        logs: Of a run that was read from logs: what these do not say.
 
     Raises:
         UsageError: There are none, or one cannot be; the text says why.
     """
-    told = told or LogColumns()
-    rows = _rows_of_run(path, gpu, told) if path.is_dir() else read_rows(path)
-    if told.columns and not (path / "imported.json").exists():
-        given = ", ".join(told.columns)
+    logs = logs or LogColumns()
+    rows = _rows_of_run(path, gpu, logs) if path.is_dir() else read_rows(path)
+    if logs.columns and not (path / "imported.json").exists():
+        given = ", ".join(logs.columns)
         raise UsageError(f"{path} has its own columns. Leave out what stands behind it: {given}.")
     if not rows:
         raise UsageError(f"{path} has no measured row. Give a CSV file or a run on GPUs.")
@@ -79,13 +79,13 @@ def measured_rows(path: Path, gpu: str, told: LogColumns | None = None) -> list[
     return rows
 
 
-def _rows_of_run(path: Path, gpu: str, told: LogColumns) -> list[MeasuredRow]:
+def _rows_of_run(path: Path, gpu: str, logs: LogColumns) -> list[MeasuredRow]:
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
 
     run = load_run(path)
     if run.imported is not None:
-        return _rows_of_logs(path, run.imported, gpu, told)
+        return _rows_of_logs(path, run.imported, gpu, logs)
     if run.info.spec.device != "cuda":
         raise UsageError(
             f"{path} was measured on {run.info.spec.device}: give a run on GPUs, or a CSV file."
@@ -113,28 +113,28 @@ OF_LOGS = (*NEEDED[1:], "tensor", "pipeline", "zero", "microbatch")
 """What has to be said of a row: by a log, or by the user."""
 
 
-def _rows_of_logs(path: Path, run: ImportedRun, gpu: str, told: LogColumns) -> list[MeasuredRow]:
+def _rows_of_logs(path: Path, run: ImportedRun, gpu: str, logs: LogColumns) -> list[MeasuredRow]:
     """Return a row of each log.
 
     Raises:
         UsageError: The logs and the user do not say all, or say different things.
     """
-    for name in told.columns:
+    for name in logs.columns:
         if name not in MeasuredRow.model_fields or name in ("gpu", "gpus", "step_s"):
             allowed = [n for n in MeasuredRow.model_fields if n not in ("gpu", "gpus", "step_s")]
             raise unknown_name("column of --measured", name, allowed)
     rows = []
     for log in run.logs:
         said = _said_of(log, gpu)
-        shape = {} if told.model is None else _shape_of(told.model)
+        shape = {} if logs.model is None else _shape_of(logs.model)
         if any(said.get(name, value) != value for name, value in shape.items() if name in EXACT):
             shape = {}  # another model is searched than that of the logs
-        for name, value in told.columns.items():
+        for name, value in logs.columns.items():
             if str(said.get(name, value)) != value:
                 raise UsageError(
                     f"{path}: {log.name} says {name} {said[name]}, and {name}={value} was given."
                 )
-        row = {**dict(told.framework), **shape, **told.columns, **said}
+        row = {**dict(logs.framework), **shape, **logs.columns, **said}
         lacks = [name for name in OF_LOGS if name not in row]
         if lacks:
             raise UsageError(

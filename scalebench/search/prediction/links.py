@@ -41,7 +41,7 @@ class SearchLinks(Protocol):
         """Ranks that share a node."""
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """Where they are from."""
 
     def time(self, op: str, ranks: Ints, near: Ints, size_bytes: Floats) -> Floats:
@@ -91,7 +91,7 @@ class NominalLinks:
     """
 
     topology: Topology
-    told: str
+    described: str
     values: LinkValues = NOMINAL
 
     @property
@@ -185,7 +185,7 @@ class CalibratedLinks:
     """
 
     model: LinkModel
-    told: str
+    described: str
     ranks_per_node: int = 1
 
     def time(self, op: str, ranks: Ints, near: Ints, size_bytes: Floats) -> Floats:

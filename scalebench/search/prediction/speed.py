@@ -97,7 +97,7 @@ def measured_speed(run: StoredRun, summary: Summary, model: SearchModel) -> Comp
         flop_s=flop_s,
         pass_s=pass_s,
         update_s=contention * update_s,
-        told=_told(run, rows, contention),
+        described=_described(run, rows, contention),
         axis_s=axis_s,
         recomputing=_recomputing(summary.rows, model, flop_s, contention),
         peak_flops={name: peak for name, peak in peaks.items() if peak},
@@ -222,7 +222,7 @@ def _device_name(run: StoredRun) -> str:
     return str(devices[0].get("name", "")) if on_gpu else "cpu"
 
 
-def _told(run: StoredRun, rows: Sequence[Row], contention: float) -> str:
+def _described(run: StoredRun, rows: Sequence[Row], contention: float) -> str:
     batches = sorted({row.rank_batch for row in rows})
     samples = " and ".join(map(str, batches))
     said = f"one rank, measured in run {run.info.run_id} on {samples} samples a step"
@@ -286,7 +286,7 @@ def assumed_speed(device: DeviceType, efficiency: float) -> ComputeSpeed:
         flop_s={name: 1 / (efficiency * peak) for name, peak in peaks.items()},
         pass_s=0.0,
         update_s=0.0,
-        told=f"assumed, not measured: {device.name} computes at {100 * efficiency:g} % of its "
+        described=f"assumed, not measured: {device.name} computes at {100 * efficiency:g} % of its "
         f"published peak ({shown}); starting operators and the optimizer are in that",
         peak_flops=peaks,
     )
@@ -295,13 +295,13 @@ def assumed_speed(device: DeviceType, efficiency: float) -> ComputeSpeed:
 FORMATS: tuple[Dtype, ...] = ("bfloat16", "float16", "fp8")
 
 
-def modelled_speed(device: DeviceType, values: Parameters, told: str) -> ComputeSpeed:
+def modelled_speed(device: DeviceType, values: Parameters, described: str) -> ComputeSpeed:
     """Return the speed of a device operator by operator.
 
     Args:
         device: Which.
         values: What its data sheet does not say.
-        told: Where these are from.
+        described: Where these are from.
     """
     peaks = {name: peak for name in FORMATS if (peak := peak_flops(device.name, name))}
     half = peaks.get("bfloat16") or peaks["float16"]
@@ -312,7 +312,7 @@ def modelled_speed(device: DeviceType, values: Parameters, told: str) -> Compute
         flop_s={"bfloat16": usual},
         pass_s=0.0,
         update_s=0.0,
-        told=told,
+        described=described,
         peak_flops={"bfloat16": half},
         device=model,
     )

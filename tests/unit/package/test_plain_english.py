@@ -2,8 +2,7 @@
 
 Checked are all texts and docstrings in scalebench/, the help of every command and option, the
 templates, README.md, CONTRIBUTING.md and docs/. Docstrings may use `ALLOWED_IN_DOCSTRINGS`.
-Names of modules, classes, functions and arguments have none of the words of `VAGUE`; those of the
-packages in `LATER` are not checked yet.
+Names of modules, classes, functions and arguments have none of the words of `VAGUE`.
 """
 
 import ast
@@ -61,8 +60,6 @@ VAGUE = {
     "settled": "what happened: waited, restored, closed",
 }
 """Word that had several meanings in names → what to write instead."""
-LATER = {"search"}
-"""Packages whose names are not checked yet: only ever fewer."""
 
 PATTERNS = [(re.compile(rf"\b(?:{old})\b"), new) for old, new in REPLACED.items()]
 
@@ -128,24 +125,18 @@ def helps(command: click.Command) -> Iterator[str]:
 def test_no_text_docstring_or_name_of_the_program_has_a_replaced_phrase():
     assert words_of("_HostWaits_in_turn2") >= {"host", "waits", "in"}
     modules = sorted(PACKAGE.rglob("*.py"))
-    found, later = [], {package: 0 for package in LATER}
+    found = []
     for path in modules:
         docstrings, texts, names = said_in(ast.parse(path.read_text()))
         lines = [line for text in texts for line in complaints(text)]
         lines += [line for text in docstrings for line in complaints(text, ALLOWED_IN_DOCSTRINGS)]
-        vague = [
+        lines += [
             f"{name}: write {VAGUE[word]!r} instead of {word!r}"
             for name in (path.stem, *names)
             for word in sorted(words_of(name) & VAGUE.keys())
         ]
-        package = path.relative_to(PACKAGE).parts[0]
-        if package in LATER:
-            later[package] += len(vague)
-        else:
-            lines += vague
         found += [f"{path.relative_to(ROOT)}: {line}" for line in lines]
     assert len(modules) > 100 and not found, "\n".join(found)
-    assert all(later.values()), f"{later}: what has none can leave LATER"
 
 
 def test_no_help_uses_a_replaced_phrase():

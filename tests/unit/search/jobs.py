@@ -16,7 +16,7 @@ SPEED = ComputeSpeed(
     flop_s={"float32": 1e-12, "bfloat16": 2e-13},
     pass_s=1e-4,
     update_s=1e-3,
-    told="a test",
+    described="a test",
     peak_flops={"float32": 2e12, "bfloat16": 1e13},
 )
 TWO_LEVELS = Topology(

@@ -14,8 +14,8 @@ from scalebench.search.choice import Choice, columns_of
 from scalebench.search.devices.fit import (
     UNFITTED,
     Fit,
+    describe_fit,
     fit_rows,
-    fit_told,
     predicted_bytes,
     predicted_s,
 )
@@ -119,7 +119,7 @@ def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_i
     assert 0.9 < torn.furthest <= torn.high
     assert off[1][0] < 0.3 * np.log(3)
     assert np.median(off[2]) < 0.7 * np.log(3)
-    assert "the row furthest off took" in fit_told(fit, slow[:2], "mine.csv", "a100")
+    assert "the row furthest off took" in describe_fit(fit, slow[:2], "mine.csv", "a100")
 
 
 def test_a_fit_finds_what_was_planted() -> None:
