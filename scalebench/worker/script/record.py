@@ -297,7 +297,8 @@ def _tells_samples(
     batches, most = [one.batches for one in fed], [one.most for one in fed]
     passes_first = sum(raw["backwards"][: raw["period"]])
     if not sum(passes) or _usual(batches) == _usual(passes):
-        return not 0 < first.batches < passes_first == _usual(passes)
+        has_several = 0 < first.batches < passes_first == _usual(passes)
+        return not has_several or bool(_fewest_read(batches, passes))
     if _usual(batches) == 0 and sum(batches) < sum(passes) * (1 - ALIKE):
         return False
     leaves_out = sum(most) > sum(passes) * (1 + ALIKE)

@@ -59,6 +59,7 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
         ([[16, 2]] + [[8, 1]] * 39, 2, {}, 8),
         ([[8, 1], [8, 1], [16, 2], [8, 1]] * 10, 2, {}, 8),
         ([[16, 2], [8, 1]] * 20, 2, {}, 8),
+        ([[8, 1], [16, 2]] * 18 + [[16, 2]] * 4, 2, {}, 8),
         # a reader in the background, and several passes on each batch: nothing is left out
         ([[32, 2], [0, 0]] * 20, 3, {}, 16),
         ([[24, 3], [8, 1], [16, 2], [16, 2]] * 10, 4, {}, 16),
