@@ -94,8 +94,8 @@ class Between:
 
     Evaluation is from ``module.eval()`` to ``module.train()``, or to the request for a batch to
     train on after others, as Lightning gives its modules their modes back without a call. Saving is
-    ``torch.save``, safetensors' ``save_file``, and ``torch.distributed.checkpoint``'s ``save`` and
-    ``async_save``. What a save writes in the background stops no step.
+    ``torch.save``, ``torch.distributed.checkpoint``'s ``save`` and ``async_save``, and
+    `hooks.SAVERS`. What a save writes in the background stops no step.
     """
 
     def __init__(self) -> None:

@@ -265,6 +265,13 @@ def _watch_modes(watch: Any, hooks: Patches) -> None:
     hooks.put(module, "train", watched(original, train))
 
 
+SAVERS = (
+    ("safetensors.torch", "", "save_file"),
+    ("transformers.trainer", "Trainer", "_save_checkpoint"),
+)
+"""Module, class, and function that save in another way than by torch's functions, or more."""
+
+
 def _watch_files(watch: Any, hooks: Patches) -> None:
     """Checkpoints: how long they are saved, and which are loaded."""
 
@@ -290,13 +297,15 @@ def _watch_files(watch: Any, hooks: Patches) -> None:
         put(checkpoint, ("save", "async_save"), save_quietly)
         put(checkpoint, ("load",), note_and_load)
 
-    def watch_safetensors() -> None:
-        put(sys.modules["safetensors.torch"], ("save_file",), save_quietly)
+    def watch_saver(name: str, kind: str, save: str) -> None:
+        module = sys.modules[name]
+        put(getattr(module, kind) if kind else module, (save,), save_quietly)
 
     put(torch, ("save",), save_quietly)
     put(torch, ("load",), note_and_load)
     after_import_of("torch.distributed.checkpoint", watch_checkpoints)
-    after_import_of("safetensors.torch", watch_safetensors)
+    for saver in SAVERS:
+        after_import_of(saver[0], functools.partial(watch_saver, *saver))
 
 
 def _watch_warnings(watch: Any, hooks: Patches) -> None:
