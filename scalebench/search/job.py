@@ -48,7 +48,7 @@ class ComputeSpeed:
             for each stage of a rank with ``pipeline``, seconds; missing: not known, none is added.
         update_s: The optimizer's step on the whole model, seconds; a rank with a part of the
             parameters takes that part of it.
-        told: Where the figures are from.
+        described: Where the figures are from.
         peak_flops: Precision → published peak of the device, FLOP/s; empty: not known.
         split_s: What a zero-bubble schedule's backward pass in two calls takes longer than one, for
             each microbatch of the whole model, seconds; 0: not known.
@@ -59,7 +59,7 @@ class ComputeSpeed:
     flop_s: Mapping[str, float]
     pass_s: float
     update_s: float
-    told: str
+    described: str
     peak_flops: Mapping[str, float]
     axis_s: Mapping[str, float] = field(default_factory=dict)
     split_s: float = 0.0

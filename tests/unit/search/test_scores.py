@@ -42,7 +42,7 @@ def test_one_rank_takes_what_the_plain_row_took(fsdp) -> None:
     compute = 16 * known.model.flops_per_sample * speed.flop_s["float32"]
     whole = compute + speed.pass_s + speed.update_s
     assert whole == pytest.approx(contention * plain.step_s.value, rel=0.01)
-    assert "on 16 samples" in speed.told and not speed.peak_flops
+    assert "on 16 samples" in speed.described and not speed.peak_flops
 
 
 def test_rows_of_several_ranks_are_predicted_and_scored(fsdp) -> None:
