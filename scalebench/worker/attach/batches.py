@@ -228,6 +228,7 @@ class Batches:
 
         Returns:
             ``trains_on_part``: the model was given fewer rows than its batches have.
+            ``given``: the rows that it was given; null: tensors say different things.
             ``part``: how much it was given, as a part of all, where ranks may have cut the rows
             or their sequence; null: tensors say different things.
             ``samples_doubted``: neither their tensors nor as many rows as guessed samples.
@@ -237,7 +238,9 @@ class Batches:
         known = [row for row in given if self._rows_like(row)]
         cut = {row: self._rows_like(row) or self._rows_like(row, ranks) * ranks for row in given}
         parts = {given[row] / rows for row, rows in cut.items() if rows}
+        numbers = {*given.values()}
         return {
+            "given": numbers.pop() if len(numbers) == 1 else None,
             "part": parts.pop() if len(parts) == 1 else None,
             "trains_on_part": any(given[row] < self._rows_like(row) for row in known),
             "samples_doubted": bool(self._guessed and given and not known)

@@ -46,6 +46,9 @@ class RankSeen(BaseModel):
         first_clean: The first steady step; None: not found.
         batches: Prints of the first batches.
         part: Of its batches, what its model was given in the first step; None: not known.
+        given: Samples that its model was given in the first step; None: not known.
+        read: Samples that it usually reads in a step; None: not known.
+        read_tokens: Likewise.
     """
 
     num_steps: int
@@ -53,18 +56,26 @@ class RankSeen(BaseModel):
     first_clean: int | None
     batches: list[int] = []
     part: float | None = None
+    given: float | None = None
+    read: float | None = None
+    read_tokens: float = 0.0
 
 
 def seen_by(raw: Mapping[str, Any]) -> RankSeen:
     """Return what a rank has seen of its own steps."""
     step_s = steps_of_calls(raw["call_s"], raw["period"])
     steady = steady_start(step_s[1:])
+    fed = [_together(calls) for calls in _by_step(raw, len(step_s))[1:] if None not in calls]
+    read = [one.samples for one in fed if one.samples is not None]
     return RankSeen(
         num_steps=len(step_s),
         schedule=raw["schedule"],
         first_clean=None if steady is None else steady + 1,
         batches=(raw["checks"] or {}).get("batches", []),
         part=raw.get("part"),
+        given=raw.get("given"),
+        read=_usual(read) if len(read) == len(fed) else None,
+        read_tokens=_usual([one.tokens for one in fed]),
     )
 
 
@@ -198,6 +209,11 @@ def rank_fields(
     noted = raw if part is None else {**raw, "trains_on_part": False}
     if not (raw["explicit"] or _tells_samples(noted, _together(calls[0]), fed, passes)):
         samples = tokens = None
+    microbatches = _fewest_read(read, passes) or _usual(read) or None
+    reader = None if raw["explicit"] else _one_reader(everybody)
+    if reader is not None:
+        samples, microbatches = float(raw["given"]), _usual(passes)
+        tokens = samples * reader.read_tokens / (reader.read or 1)
     if asked is not None:
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
         values = {**sizes, "rank_batch": cell.rank_batch}
@@ -219,7 +235,7 @@ def rank_fields(
         "facts": {
             **raw["facts"],
             **raw["looked_at"],
-            "microbatches": _fewest_read(read, passes) or _usual(read) or None,
+            "microbatches": microbatches,
             "backwards_per_step": backwards,
             "input_elements": raw["input_elements"],
             "trains_on_part": bool(raw.get("trains_on_part")) or part is not None,
@@ -277,6 +293,17 @@ def _cut(everybody: Sequence[RankSeen], part: float | None) -> float | None:
     parts = [one.part or 0.0 for one in everybody]
     is_whole = len(parts) > 1 and abs(sum(parts) - 1) < ROUNDING and min(parts) > 0
     return part if is_same and is_whole else None
+
+
+def _one_reader(everybody: Sequence[RankSeen]) -> RankSeen | None:
+    """Return the rank that alone reads, and hands each rank its part; None: it is not so.
+
+    So does Accelerate with a stream: what all models are given is what that rank reads.
+    """
+    readers = [one for one in everybody if one.read or one.read is None]
+    given = [one.given or 0.0 for one in everybody]
+    is_so = len(everybody) > 1 == len(readers) and min(given) > 0
+    return readers[0] if is_so and sum(given) == readers[0].read else None
 
 
 ROUNDING = 1e-9

@@ -85,11 +85,19 @@ def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
 @pytest.mark.parametrize(
     ("other", "part", "samples"),
     [
-        (([7, 8], 0.5), 0.5, 4),
-        (([7, 8], 0.75), 0.25, 2),
-        (([7, 9], 0.5), 0.5, None),  # it reads other batches: some samples are left out
-        (([7, 8], 0.75), 0.5, None),  # both are given the same samples, some at least
-        (([], 0.5), 0.5, None),
+        ({"batches": [7, 8], "part": 0.5}, 0.5, 4),
+        ({"batches": [7, 8], "part": 0.75}, 0.25, 2),
+        (
+            {"batches": [7, 9], "part": 0.5},
+            0.5,
+            None,
+        ),  # it reads other batches: some samples are left out
+        (
+            {"batches": [7, 8], "part": 0.75},
+            0.5,
+            None,
+        ),  # both are given the same samples, some at least
+        ({"batches": [], "part": 0.5}, 0.5, None),
     ],
 )
 def test_ranks_that_divide_a_batch_that_all_read_train_on_their_part(other, part, samples):
@@ -98,8 +106,24 @@ def test_ranks_that_divide_a_batch_that_all_read_train_on_their_part(other, part
     assert found["samples_per_step"] == samples
 
 
+@pytest.mark.parametrize(
+    ("other", "samples"),
+    [
+        ({"given": 8, "read": 0.0}, 8),
+        ({"given": 4, "read": 0.0}, None),  # some of what is read is left out
+        ({"given": 8, "read": 16.0}, None),  # it has batches of its own
+        ({"given": None, "read": 0.0}, None),
+    ],
+)
+def test_where_one_rank_reads_for_all_each_trains_on_what_its_model_is_given(other, samples):
+    fed = [[24, 6]] + [[16, 4]] * 39  # two microbatches for each of two ranks; one is read ahead
+    found = fields_of(fed, 2, {"given": 8, "trains_on_all": False}, other)
+    assert found["samples_per_step"] == samples
+    assert (found["facts"]["microbatches"] == 2) == (samples is not None)
+
+
 def fields_of(fed, passes, told, *others):
-    """The fields of a rank; for each other rank the prints of its batches, and its part."""
+    """The fields of a rank; for each other rank what is to be seen of it."""
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
     cell = cell.model_copy(update={"steps": cell.steps.model_copy(update={"trace": False})})
@@ -113,5 +137,5 @@ def fields_of(fed, passes, told, *others):
     }  # fmt: skip
     steps = {"num_steps": 40, "schedule": None, "first_clean": 0}
     own = seen_by(raw).model_copy(update=steps)
-    more = [RankSeen(**steps, batches=batches, part=part) for batches, part in others]
+    more = [RankSeen(**steps, **other) for other in others]
     return rank_fields(cell, raw, [own, *more], clock)
