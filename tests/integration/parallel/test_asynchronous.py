@@ -1,6 +1,7 @@
 """Training without lockstep, over four real ranks: each method at the limit its paper gives."""
 
 from collections.abc import Iterable
+from math import inf
 from statistics import median
 
 import pytest
@@ -26,7 +27,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return reports_of("parallel.asynchronous_ranks", folder, [NUM_RANKS])[NUM_RANKS]
 
 
-EQUAL_BUT_ROUNDING = {
+SIMULATED = {
     "local-sgd": ("period 1 from DDP", "synchronous start from DDP", "judged by the mean"),
     # The pseudogradient is old minus new: with the other sign an outer step goes back.
     "diloco": ("as local SGD", "one outer step"),
@@ -36,7 +37,8 @@ EQUAL_BUT_ROUNDING = {
     "parameter-server": ("backward from DDP", "priority from DDP"),
     "whole-layers": ("1 server", "3 servers", "by priority"),
 }
-EQUAL = {
+"""At a limit a method is synchronous SGD; elsewhere what one process simulates."""
+THE_VERY_SAME = {
     "local-sgd": (
         *("together after it", "together at the first period's end", "own model comes back"),
     ),
@@ -48,6 +50,8 @@ APART = {
     "local-sgd": ("apart before the exchange", "apart after the synchronous start"),
     "fedavg": ("moved",),
 }
+"""Local models drift apart until they are averaged."""
+BOUNDS = [(SIMULATED, 0, ROUNDING), (THE_VERY_SAME, 0, 0), (APART, 100 * ROUNDING, inf)]
 SENT = {
     "local-sgd": {
         "sent of a period of 4": [0, ALL_REDUCE],
@@ -65,27 +69,15 @@ def of(told: dict[str, Iterable[str]]) -> list[tuple[str, str]]:
     return [(method, figure) for method, figures in told.items() for figure in figures]
 
 
-@pytest.mark.parametrize(("method", "figure"), of(EQUAL_BUT_ROUNDING))
-def test_a_method_does_what_its_paper_says(reports: Found, method: str, figure: str) -> None:
-    """At a limit it is synchronous SGD; elsewhere what one process simulates."""
-    for report in reports:
-        assert report[method][figure] < ROUNDING
-
-
-@pytest.mark.parametrize(("method", "figure"), of(EQUAL))
-def test_models_are_the_very_same_after_an_exchange(
-    reports: Found, method: str, figure: str
+@pytest.mark.parametrize(
+    ("method", "figure", "low", "high"),
+    [(*one, low, high) for told, low, high in BOUNDS for one in of(told)],
+)
+def test_a_method_does_what_its_paper_says(
+    reports: Found, method: str, figure: str, low: float, high: float
 ) -> None:
     for report in reports:
-        assert report[method][figure] == 0
-
-
-@pytest.mark.parametrize(("method", "figure"), of(APART))
-def test_local_models_drift_apart_until_they_are_averaged(
-    reports: Found, method: str, figure: str
-) -> None:
-    for report in reports:
-        assert report[method][figure] > 100 * ROUNDING
+        assert low <= report[method][figure] <= high
 
 
 @pytest.mark.parametrize(("method", "figure"), of(SENT))

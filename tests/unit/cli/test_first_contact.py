@@ -102,6 +102,7 @@ def test_a_name_in_braces(argument, said):
         ("run nowhere.py", "no suite file nowhere.py"),
         ("run mine.py", "mine.py does not define SUITE"),
         ("run --frobnicate", "No such option '--frobnicate'"),
+        ("run ddp --launcher slurm", "srun scalebench run"),
     ],
 )
 def test_what_means_nothing_else(capfd, typed, error):
@@ -119,8 +120,3 @@ def test_help_begins_with_the_users_own_script(capfd):
     _, out, _ = told(capfd, "--help")
     first = next(line for line in out.splitlines() if line.startswith("  scalebench "))
     assert first.strip() == "scalebench run --gpus 1,2,4 -- train.py --lr 0.1"
-
-
-def test_slurm_is_no_launcher_any_more(capfd):
-    code, _, err = told(capfd, "run", "ddp", "--launcher", "slurm")
-    assert code == 2 and "srun scalebench run" in err and err.count("\n") == 1

@@ -30,67 +30,61 @@ def test_a_size_that_does_not_divide_the_ranks_is_named(strategy):
     assert "(shard_size)" in Fsdp(shard_size=2).why_not("cpu", 3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "strategy", "said"),
-    [
-        ({"divisors": {"vocabulary": 50257}}, Tensor(), "50257 (vocabulary) cannot"),
-        ({"sequence": 9}, Tensor(sequence=True), "9 (tokens) cannot be divided among 2 ranks"),
-        ({"sequence": 9}, Tensor(), None),
-        ({}, Tensor(sequence=True), "the workload has none"),
-    ],
-)
-def test_what_a_plan_does_not_have_is_refused(changes, strategy, said):
-    reason = strategy.why_not_plan(TensorPlan({"layer": "columns"}, **changes), 2)
-    assert reason is None if said is None else said in reason
+def layers(**changes):
+    return TensorPlan({"layer": "columns"}, **changes)
 
 
-def plan(heads=4, sequence=64):
-    return ContextPlan(attention=("mix",), heads=heads, sequence=sequence)
+def attention(sequence=64):
+    return ContextPlan(attention=("mix",), heads=4, sequence=sequence)
+
+
+ULYSSES, RING = Context(method="ulysses"), Context(method="ring")
 
 
 @pytest.mark.parametrize(
-    ("method", "ranks", "changes", "said"),
+    ("strategy", "plan", "ranks", "said"),
     [
-        ("ulysses", 4, {}, None),
-        ("ulysses", 8, {}, "4 (heads) cannot be divided among 8 ranks with method='ulysses'"),
-        ("ulysses", 2, {"sequence": 63}, "63 (tokens) cannot be divided among 2 ranks with"),
-        ("ring", 2, {"sequence": 62}, "62 (tokens) cannot be divided among 2 ranks, two parts"),
-        ("ring", 3, {}, "64 (tokens) cannot be divided among 3 ranks, two parts for each, with"),
+        (Tensor(), layers(divisors={"vocabulary": 50257}), 2, "50257 (vocabulary) cannot"),
+        (
+            Tensor(sequence=True),
+            layers(sequence=9),
+            2,
+            "9 (tokens) cannot be divided among 2 ranks",
+        ),
+        (Tensor(), layers(sequence=9), 2, None),
+        (Tensor(sequence=True), layers(), 2, "the workload has none"),
+        # Ulysses divides heads, the ring two parts for each rank.
+        (ULYSSES, attention(), 4, None),
+        (
+            ULYSSES,
+            attention(),
+            8,
+            "4 (heads) cannot be divided among 8 ranks with method='ulysses'",
+        ),
+        (ULYSSES, attention(63), 2, "63 (tokens) cannot be divided among 2 ranks with"),
+        (RING, attention(62), 2, "62 (tokens) cannot be divided among 2 ranks, two parts"),
+        (
+            RING,
+            attention(),
+            3,
+            "64 (tokens) cannot be divided among 3 ranks, two parts for each, with",
+        ),
+        (Expert(), None, 8, None),
+        (Expert(), None, 3, "gpt-moe-tiny: 8 experts cannot be divided among 3 ranks"),
+        (Expert(size=2), None, 16, None),
+        (Expert(top_k=9), None, 2, "top_k is 9 and there are 8 experts; choose at most 8"),
+        (Expert(top_k=0), None, 2, "a token needs an expert"),
+        (Expert(capacity_factor=0), None, 2, "a capacity_factor of 0 lets no token through"),
+        (Expert(capacity_factor=1, dropless=True), None, 2, "give one of the two"),
+        (Expert(capacity_factor=0.5), None, 2, None),
     ],
 )
-def test_ulysses_divides_heads_and_the_ring_two_parts_for_each_rank(method, ranks, changes, said):
-    reason = Context(method=method).why_not_plan(plan(**changes), ranks)
-    assert reason is None if said is None else said in reason
-
-
-TINY = PRESETS["gpt-moe-tiny"]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "ranks", "said"),
-    [
-        (Expert(), 8, None),
-        (Expert(), 3, "gpt-moe-tiny: 8 experts cannot be divided among 3 ranks"),
-        (Expert(size=2), 16, None),
-        (Expert(top_k=9), 2, "top_k is 9 and there are 8 experts; choose at most 8"),
-        (Expert(top_k=0), 2, "a token needs an expert"),
-    ],
-)
-def test_what_the_experts_cannot_do_is_named(strategy, ranks, said):
-    reason = strategy.why_not_divided(divisible(TINY), ranks)
-    assert reason is None if said is None else said in reason
-
-
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [
-        (Expert(capacity_factor=0), "a capacity_factor of 0 lets no token through"),
-        (Expert(capacity_factor=1, dropless=True), "give one of the two"),
-        (Expert(capacity_factor=0.5), None),
-    ],
-)
-def test_a_capacity_that_lets_nothing_through_is_refused(strategy, said):
-    reason = strategy.why_not("cpu", 2)
+def test_what_a_strategy_cannot_divide_is_refused_with_the_reason(strategy, plan, ranks, said):
+    reason = strategy.why_not("cpu", ranks)
+    if reason is None:
+        experts = divisible(PRESETS["gpt-moe-tiny"])
+        ask = strategy.why_not_plan if plan else strategy.why_not_divided
+        reason = ask(plan or experts, ranks)
     assert reason is None if said is None else said in reason
 
 

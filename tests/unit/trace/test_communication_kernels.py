@@ -77,48 +77,33 @@ def test_kernels_that_communicate(name, kind):
     assert carries_details(name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gemm_one_shot_all_reduce_kernel",  # computes as well
-        "void mscclpp::megamoe::detail::megaMoe<false>()",
-        "void flux::ag_gemm<ncclComm>(x)",
-        "void own_kernel(nvshmem_team_t, float*)",
-        "void softmax::BlockAllReduce<float>(x)",  # within a block of threads
-        "void deep_ep::layout::get_dispatch_layout<256>(long)",  # counts
-        "nvshmemi_init_array_kernel<int>(x)",
-    ],
-)
-def test_kernels_that_may_communicate(name):
-    assert may_be_communication(name)
+OF_BOTH = [
+    "gemm_one_shot_all_reduce_kernel",  # computes as well
+    "void mscclpp::megamoe::detail::megaMoe<false>()",
+    "void flux::ag_gemm<ncclComm>(x)",
+    "void own_kernel(nvshmem_team_t, float*)",
+    "void softmax::BlockAllReduce<float>(x)",  # within a block of threads
+    "void deep_ep::layout::get_dispatch_layout<256>(long)",  # counts
+    "nvshmemi_init_array_kernel<int>(x)",
+]
+COMPUTE = [
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
+    "triton_red_fused_native_layer_norm_0",
+    "triton_red_fused_add_all_reduce_native_layer_norm_wait_tensor_1",
+    "triton_fused_reduce_scatter",
+    "void at::native::sbtopk::gatherTopK<float>(x)",
+]
+SOUND_ALIKE = ["transpose_shmem_kernel", "ccl_label_kernel(int*)", "scatter_reduce", "normalise"]
+"""Shared memory, and labelling of connected components."""
+
+
+@pytest.mark.parametrize("name", [*OF_BOTH, *COMPUTE, *SOUND_ALIKE])
+def test_kernels_that_may_communicate_and_those_that_compute(name):
     assert not is_communication_kernel(name)
-    assert carries_details(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
-        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
-        "triton_red_fused_native_layer_norm_0",
-        "triton_red_fused_add_all_reduce_native_layer_norm_wait_tensor_1",
-        "triton_fused_reduce_scatter",
-        "void at::native::sbtopk::gatherTopK<float>(x)",
-    ],
-)
-def test_kernels_that_compute(name):
-    assert not may_be_communication(name)
-    assert not is_communication_kernel(name)
-    assert is_known_to_compute(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["transpose_shmem_kernel", "ccl_label_kernel(int*)", "scatter_reduce", "normalise"]
-)
-def test_words_that_mean_something_else(name):
-    """Shared memory, and labelling of connected components."""
-    assert not may_be_communication(name)
-    assert not is_communication_kernel(name)
+    assert may_be_communication(name) == (name in OF_BOTH)
+    assert carries_details(name) or name not in OF_BOTH
+    assert is_known_to_compute(name) or name not in COMPUTE
 
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -67,21 +67,20 @@ def test_a_batch_that_cannot_be_cut_into_equal_parts_is_refused(num_samples, par
         split(samples(num_samples), parts)
 
 
-def test_a_feed_that_ignores_the_batch_size_is_refused():
-    with pytest.raises(UsageError, match="contain 64 samples, but 32 were requested"):
-        next(endless([samples(64)], CPU, 32))
+UNEVEN = (samples(2), samples(3))
 
 
-@pytest.mark.parametrize("batch", [(samples(2), samples(3)), [], {"name": "x"}])
-def test_a_feed_whose_samples_cannot_be_counted_is_refused(batch):
-    with pytest.raises(UsageError, match="cannot be counted"):
-        next(endless([batch], CPU, 2))
-
-
-@pytest.mark.parametrize("batches", [[], (), iter(())])
-def test_a_feed_of_nothing_is_the_workloads_fault(batches):
-    with pytest.raises(UsageError, match="ended without a single batch"):
-        next(endless(batches, CPU, 1))
+@pytest.mark.parametrize(
+    ("batches", "told"),
+    [
+        ([samples(64)], "contain 64 samples, but 32 were requested"),
+        *(([batch], "cannot be counted") for batch in (UNEVEN, [], {"name": "x"})),
+        *((nothing, "ended without a single batch") for nothing in ([], (), iter(()))),
+    ],
+)
+def test_a_feed_of_another_size_uncounted_or_of_nothing_is_refused(batches, told):
+    with pytest.raises(UsageError, match=told):
+        next(endless(batches, CPU, 32))
 
 
 def test_a_feed_that_can_be_iterated_once_says_so_at_its_end():
