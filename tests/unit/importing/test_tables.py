@@ -90,31 +90,19 @@ def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path: Path) -> None:
         read_table(write(tmp_path, "runs.csv", text + other), {})
 
 
-def test_steps_and_times_of_ms_swift_with_their_units(tmp_path: Path) -> None:
-    rows = (
-        {
-            "loss": 1.2,
-            "train_speed(iter/s)": 0.5,
-            "global_step/max_steps": f"{10 * i}/5000",
-            "elapsed_time": f"{70 * i // 60}m {70 * i % 60}s",
-        }
-        for i in range(1, 50)
-    )
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    assert mean_of(write(tmp_path, "logging.jsonl", text)) == pytest.approx(7.0, rel=0.01)
-
-
-def test_elapsed_times_of_llama_factory(tmp_path: Path) -> None:
-    rows = (
-        {
-            "current_steps": 10 * i,
-            "loss": 1.2,
-            "elapsed_time": f"0:{7 * i // 6:02}:{70 * i % 60:02}",
-        }
-        for i in range(1, 50)
-    )
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    assert mean_of(write(tmp_path, "trainer_log.jsonl", text)) == pytest.approx(7.0, rel=0.01)
+@pytest.mark.parametrize(
+    "row",
+    [
+        '"train_speed(iter/s)": 0.5, "global_step/max_steps": "{i}/5000", '
+        '"elapsed_time": "{minutes}m {s}s"',
+        '"current_steps": {i}, "elapsed_time": "0:{minutes:02}:{s:02}"',
+    ],
+    ids=["ms-swift", "LLaMA-Factory"],
+)
+def test_steps_and_elapsed_times_with_their_units(row: str, tmp_path: Path) -> None:
+    rows = (row.format(i=10 * i, minutes=7 * i // 6, s=70 * i % 60) for i in range(1, 50))
+    text = "".join(f'{{"loss": 1.2, {one}}}\n' for one in rows)
+    assert mean_of(write(tmp_path, "log.jsonl", text)) == pytest.approx(7.0, rel=0.01)
 
 
 @pytest.mark.parametrize("tag", ["perf/step_time", "loss"])
