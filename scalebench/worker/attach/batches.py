@@ -231,6 +231,7 @@ class Batches:
             ``given``: the rows that it was given; null: tensors say different things.
             ``part``: how much it was given, as a part of all, where ranks may have cut the rows
             or their sequence; null: tensors say different things.
+            ``words``: how much of each text, as a part of all: the last word may be left out.
             ``samples_doubted``: neither their tensors nor as many rows as guessed samples.
             ``trains_on_all``: all rows of everything that was read.
         """
@@ -239,9 +240,12 @@ class Batches:
         cut = {row: self._rows_like(row) or self._rows_like(row, ranks) * ranks for row in given}
         parts = {given[row] / rows for row, rows in cut.items() if rows}
         numbers = {*given.values()}
+        lengths = [row[0] * (1 if row in known else ranks) for row in given if len(row) == 1]
+        words = {n / (n + 1) if self.seen.rows[(n + 1,)] else 1.0 for n in lengths}
         return {
             "given": numbers.pop() if len(numbers) == 1 else None,
             "part": parts.pop() if len(parts) == 1 else None,
+            "words": min(words, default=1.0) if not self.seen.rows.keys() & given else 1.0,
             "trains_on_part": any(given[row] < self._rows_like(row) for row in known),
             "samples_doubted": bool(self._guessed and given and not known)
             and self._guessed not in given.values(),

@@ -205,6 +205,7 @@ def rank_fields(
         None if mean is None else mean * consumed
         for mean in (_mean([f.samples for f in fed]), _mean([f.tokens for f in fed]))
     )
+    tokens = tokens and tokens * raw.get("words", 1.0)
     asked = _script(cell).samples_per_step
     noted = raw if part is None else {**raw, "trains_on_part": False}
     if not (raw["explicit"] or _tells_samples(noted, _together(calls[0]), fed, passes)):

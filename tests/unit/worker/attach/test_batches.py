@@ -174,22 +174,23 @@ def test_a_model_that_is_given_all_but_the_last_word_is_given_the_whole_batch(co
 
 
 @pytest.mark.parametrize(
-    ("given", "part", "has_fewer"),
+    ("given", "part", "words", "has_fewer"),
     [
-        ({(33,): 8}, 1.0, False),
-        ({(32,): 8}, 1.0, False),  # all but the last word
-        ({(33,): 4}, 0.5, True),
-        ({(32,): 4}, 0.5, True),
-        ({(16,): 8}, 0.5, False),  # half of each text
-        ({(17,): 8}, None, False),
-        ({(32,): 4, (33,): 8}, None, True),
+        ({(33,): 8}, 1.0, 1.0, False),
+        ({(32,): 8}, 1.0, 32 / 33, False),  # all but the last word
+        ({(33,): 4}, 0.5, 1.0, True),
+        ({(32,): 4}, 0.5, 32 / 33, True),
+        ({(16,): 8}, 0.5, 32 / 33, False),  # half of each text
+        ({(17,): 8}, None, 1.0, False),
+        ({(32,): 4, (33,): 8}, None, 1.0, True),
     ],
 )
-def test_a_model_may_be_given_one_of_two_parts_of_a_batch(counted, given, part, has_fewer):
+def test_a_model_may_be_given_one_of_two_parts_of_a_batch(counted, given, part, words, has_fewer):
     next(iter(DataLoader(TensorDataset(torch.zeros(8, 33)), 8)))
     counted.backward()
     found = counted.trained_as(given, 2)
     assert (found["part"], found["trains_on_part"]) == (part, has_fewer)
+    assert found["words"] == words
 
 
 def test_batches_that_are_joined_are_known_by_their_rows(counted):

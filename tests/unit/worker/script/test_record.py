@@ -106,6 +106,12 @@ def test_ranks_that_divide_a_batch_that_all_read_train_on_their_part(other, part
     assert found["samples_per_step"] == samples
 
 
+def test_a_word_that_only_follows_the_others_is_no_token_that_was_trained_on():
+    fed = [[8, 1]] * 40
+    assert fields_of(fed, 1, {}, tokens=264)["tokens_per_sample"] == 33
+    assert fields_of(fed, 1, {"words": 32 / 33}, tokens=264)["tokens_per_sample"] == 32
+
+
 @pytest.mark.parametrize(
     ("other", "samples"),
     [
@@ -122,7 +128,7 @@ def test_where_one_rank_reads_for_all_each_trains_on_what_its_model_is_given(oth
     assert (found["facts"]["microbatches"] == 2) == (samples is not None)
 
 
-def fields_of(fed, passes, told, *others):
+def fields_of(fed, passes, told, *others, tokens=0):
     """The fields of a rank; for each other rank what is to be seen of it."""
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
@@ -130,7 +136,7 @@ def fields_of(fed, passes, told, *others):
     clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
     raw = {
         "period": 1, "call_s": [0.1] * 40, "host_ns": [i * 10**8 for i in range(41)],
-        "backwards": [passes] * 41, "fed": [[None, n, 0, 0.0, b, 0, b] for n, b in fed],
+        "backwards": [passes] * 41, "fed": [[None, n, tokens, 0.0, b, 0, b] for n, b in fed],
         "explicit": False, "schedule": None, "checks": None, **told,
         "traffic": None, "num_parameters": 1, "memory": {}, "outside_s": [0.0] * 40, "gaps": [],
         "facts": {}, "looked_at": {}, "input_elements": None, "trace_failure": None, "traces": [],
