@@ -6,13 +6,15 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import PurePath
+from types import CodeType, FunctionType
 from typing import Any
 
 from scalebench.worker.attach import interface
-from scalebench.worker.attach.problems import STARTS_RANKS, ScriptProblem
+from scalebench.worker.attach.imports import after_import_of
+from scalebench.worker.attach.problems import SPAWNS, STARTS_RANKS, ScriptProblem
 
 PROGRAMS = ("torchrun", "deepspeed", "horovodrun", "accelerate-launch")
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -40,6 +42,38 @@ def refuse_launchers() -> None:
             raise ScriptProblem(STARTS_RANKS.format(launcher=launcher, script=script))
 
     sys.addaudithook(hear)
+    after_import_of("multiprocessing.process", _refuse_ranks)
+
+
+def _refuse_ranks() -> None:
+    process = sys.modules["multiprocessing.process"].BaseProcess
+    start = process.start
+
+    def start_other(self: Any) -> None:
+        given = (getattr(self, "_target", None), *getattr(self, "_args", ()), type(self).run)
+        if not getattr(interface.watch, "num_calls", 0) and any(map(makes_group, given)):
+            raise ScriptProblem(SPAWNS)
+        start(self)
+
+    process.start = start_other
+
+
+def makes_group(function: Any, calls: int = 3) -> bool:
+    """Tell whether a function names ``init_process_group``, or one that it calls does."""
+    function = getattr(function, "func", function)  # of a partial
+    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    names = set(_names_in(code)) if isinstance(code, CodeType) else set()
+    called = [known.get(name) for name in names] if calls else []
+    return "init_process_group" in names or any(
+        makes_group(one, calls - 1) for one in called if isinstance(one, FunctionType)
+    )
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _names_in(part)
 
 
 def launched(words: Sequence[str], env: Mapping[Any, Any]) -> tuple[str, str] | None:

@@ -34,9 +34,9 @@ WRONG_DEVICE = (
 )
 
 SPAWNS = (
-    "the script starts its own processes with torch.multiprocessing.spawn. Each rank is already a "
-    "process here: call the spawned function directly, with int(os.environ['RANK']) as its rank "
-    "and int(os.environ['WORLD_SIZE']) as the number of processes"
+    "the script starts its own ranks with multiprocessing. Each rank is already a process here: "
+    "call the function that they run directly, with int(os.environ['RANK']) as its rank and "
+    "int(os.environ['WORLD_SIZE']) as the number of processes"
 )
 
 STARTS_RANKS = (

@@ -316,7 +316,8 @@ def test_a_script_that_ends_early_is_measured_and_marked(
         ("by-hand", 2, "made 4096 backward passes and no training step that scalebench sees"),
         ("too-short", 2, "ended after 2 training steps, and at least 4 are needed"),
         ("nests", 2, "the script starts torchrun, which starts ranks as well"),
-        ("spawns", 2, r"starts its own processes with torch.multiprocessing.spawn"),
+        ("spawns", 2, "starts its own ranks with multiprocessing"),
+        ("starts-ranks", 2, "starts its own ranks with multiprocessing"),
         ("catches-exit", 0, "measured on one rank only"),
     ],
 )

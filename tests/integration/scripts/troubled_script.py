@@ -36,6 +36,7 @@ def train(steps, fails_at=None, distributed=True, wrapped=True):
 
 def worker(rank):
     """Would be spawned."""
+    train(4096)
 
 
 parser = argparse.ArgumentParser()
@@ -59,6 +60,12 @@ elif trouble == "nests":
     os.execvp("env", ["env", "OMP_NUM_THREADS=1", "torchrun", "train.py"])
 elif trouble == "spawns":
     torch.multiprocessing.spawn(worker, nprocs=2)
+elif trouble == "starts-ranks":
+    ranks = [torch.multiprocessing.Process(target=worker, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
 elif trouble == "catches-exit":
     for _ in range(4):
         try:
