@@ -511,7 +511,8 @@ def test_how_a_script_trains_is_told(
     assert [f"script, N=2: {one}" for one in told if one not in said] == []
     assert said.count("CHECK") == sum("CHECK" in one for one in told)
     assert ways != "sharp" or "no_sync" not in said  # each of its passes has to be sent
-    assert ("samples not counted" in said) is (ways == "slices")
+    assert "samples not counted" not in said
+    assert (" 2 8/4 " in said) is (ways == "slices")  # of the batch of 8 that both read
 
 
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
