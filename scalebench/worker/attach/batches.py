@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.profiler import record_function
 
-from scalebench.worker.attach.checks.data import Fed, Prints, rows_of, tensors_of
+from scalebench.worker.attach.checks.data import Fed, Prints, print_of, rows_of, tensors_of
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
@@ -359,11 +359,13 @@ class Inputs:
     Attributes:
         elements: So far; None: it is not known.
         rows: Of what was given, by the shape of one row.
+        print: A checksum of all that was given on the host; 0: it was not there.
     """
 
     def __init__(self) -> None:
         self.elements: int | None = 0
         self.rows: Counter[tuple[int, ...]] = Counter()
+        self.print = 0
         self._patches = Patches()
         self._inside = False
 
@@ -382,6 +384,7 @@ class Inputs:
             try:
                 self.elements += _elements([args, kwargs], DEEPEST)
                 self.rows += rows_of([args, kwargs])
+                self.print ^= print_of([args, kwargs])
                 return original(module, *args, **kwargs)
             finally:
                 self._inside = False

@@ -410,6 +410,7 @@ class Watch:
                 "backwards": self.backwards,
                 "input_elements": self.inputs.elements,
                 **self.trained_as,
+                "given_print": self.inputs.print,
                 "traffic": self._traffic_since(),
                 "looked_at": self._looks(),
                 "exchange_every": self.exchange_every,

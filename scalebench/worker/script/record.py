@@ -47,6 +47,7 @@ class RankSeen(BaseModel):
         batches: Prints of the first batches.
         part: Of its batches, what its model was given in the first step; None: not known.
         given: Samples that its model was given in the first step; None: not known.
+        given_print: A checksum of them; 0: not known.
         read: Samples that it usually reads in a step; None: not known.
         read_tokens: Likewise.
     """
@@ -57,6 +58,7 @@ class RankSeen(BaseModel):
     batches: list[int] = []
     part: float | None = None
     given: float | None = None
+    given_print: int = 0
     read: float | None = None
     read_tokens: float = 0.0
 
@@ -74,6 +76,7 @@ def seen_by(raw: Mapping[str, Any]) -> RankSeen:
         batches=(raw["checks"] or {}).get("batches", []),
         part=raw.get("part"),
         given=raw.get("given"),
+        given_print=raw.get("given_print", 0),
         read=_usual(read) if len(read) == len(fed) else None,
         read_tokens=_usual([one.tokens for one in fed]),
     )
@@ -293,7 +296,8 @@ def _cut(everybody: Sequence[RankSeen], part: float | None) -> float | None:
     is_same = bool(batches) and all(one.batches == batches for one in everybody)
     parts = [one.part or 0.0 for one in everybody]
     is_whole = len(parts) > 1 and abs(sum(parts) - 1) < ROUNDING and min(parts) > 0
-    return part if is_same and is_whole else None
+    prints = {one.given_print for one in everybody} - {0}
+    return part if is_same and is_whole and len(prints) == len(everybody) else None
 
 
 def _one_reader(everybody: Sequence[RankSeen]) -> RankSeen | None:

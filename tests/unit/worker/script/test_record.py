@@ -98,11 +98,13 @@ def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
             None,
         ),  # both are given the same samples, some at least
         ({"batches": [], "part": 0.5}, 0.5, None),
+        ({"batches": [7, 8], "part": 0.5, "given_print": 1}, 0.5, None),  # the same half on both
+        ({"batches": [7, 8], "part": 0.5, "given_print": 0}, 0.5, None),  # its half is not known
     ],
 )
 def test_ranks_that_divide_a_batch_that_all_read_train_on_their_part(other, part, samples):
-    told = {"trains_on_part": True, "part": part, "checks": {"batches": [7, 8]}}
-    found = fields_of([[8, 1]] * 40, 1, told, other)
+    told = {"trains_on_part": True, "part": part, "checks": {"batches": [7, 8]}, "given_print": 1}
+    found = fields_of([[8, 1]] * 40, 1, told, {"given_print": 2, **other})
     assert found["samples_per_step"] == samples
 
 
