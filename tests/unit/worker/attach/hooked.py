@@ -276,6 +276,9 @@ def gaps(counter: Counter) -> Iterator[tuple[str, int]]:
     sys.modules["transformers.trainer"].Trainer()._save_checkpoint()
     told = counter.between.take()
     yield "saved by transformers", int(told is not None and told.checkpoint_s >= 0.01)
+    sys.modules["safetensors.torch"].save_file({}, "file")
+    told = counter.between.take()
+    yield "saved by safetensors", int(told is not None and told.checkpoint_s >= 0.01)
     file.seek(0)
     torch.load(file)
     with tempfile.TemporaryDirectory() as folder:
@@ -308,6 +311,9 @@ def counted() -> Iterator[tuple[str, int]]:
     transformers = types.ModuleType("transformers.trainer")
     transformers.Trainer = type("Trainer", (), {"_save_checkpoint": lambda _: time.sleep(0.01)})
     sys.modules["transformers.trainer"] = transformers
+    safetensors = types.ModuleType("safetensors.torch")
+    safetensors.save_file = lambda *_: time.sleep(0.01)
+    sys.modules["safetensors.torch"] = safetensors
     torch.cuda.CUDAGraph = NoGraph
     hooks.install(counter)
     for name, way in WAYS.items():

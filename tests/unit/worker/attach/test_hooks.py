@@ -19,4 +19,4 @@ def test_steps_are_counted_whatever_the_optimizer():
     counted = {name: seen.pop(name) for name in list(seen) if name.startswith("steps of ")}
     assert counted == dict.fromkeys(counted, STEPS) and len(counted) == NUM_WAYS
     assert seen.pop("samples") == STEPS * 4
-    assert seen == dict.fromkeys(seen, 1) and len(seen) == 12
+    assert seen == dict.fromkeys(seen, 1) and len(seen) == 13
