@@ -175,7 +175,7 @@ def import_all() -> None:
     with suppress(ImportError):
         for name in FRAMEWORKS:
             importlib.import_module(name)
-    from scalebench.worker import jobs
+    from scalebench.worker.process import jobs
 
     jobs.preload()
 
@@ -307,7 +307,7 @@ class Forking:
 def fork_zygotes() -> None:
     """Have this process fork the one that forks its ranks, where it would start it afresh."""
     from scalebench.launch import zygote_client
-    from scalebench.worker import zygote
+    from scalebench.worker.process import zygote
 
     def become_zygote(words: Sequence[str], _: Mapping[str, Any]) -> int:
         zygote.main(list(words[words.index("-m") + 2 :]))

@@ -15,7 +15,7 @@ import shlex
 
 from scalebench.analysis.convergence.race import race_of_row
 from scalebench.analysis.imported import imported_summary
-from scalebench.analysis.prediction_scores import interval_of_row, score
+from scalebench.analysis.projection.scores import interval_of_row, score
 from scalebench.analysis.rows.attribution import attribution_of_row
 from scalebench.analysis.rows.fields import AmongRows, Context, Subject, union_of, with_fields
 from scalebench.analysis.rows.headline import headline_of_row, setting_of_row

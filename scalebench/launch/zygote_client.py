@@ -22,7 +22,7 @@ from scalebench.launch.processes import end_process, interpreter
 from scalebench.records.storage.channel import Channel
 
 START_LIMIT_S = 300.0
-WORKER = "scalebench.worker.zygote"
+WORKER = "scalebench.worker.process.zygote"
 MARK = "_SCALEBENCH_RANKS_OF"
 """Variable that tells whose processes these are, those too that have left their parents."""
 

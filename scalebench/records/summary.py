@@ -261,7 +261,7 @@ class Summary(JsonModel):
         certificate: Of the newest self-test of this machine when the run began; null: none.
         precision: What became of the wanted precision; null: none was wanted.
         model: How good the predictions of the run's steps are; null: there are none. See
-            `scalebench.analysis.prediction_scores.score`.
+            `scalebench.analysis.projection.scores.score`.
         collectives: What its suites of collectives came to; null: it has none.
         gate: What its suites ask of the gate: suite → metric → settings.
         link: What its links cost, a `LinkProfile`, for tables and figures; the file next to the

@@ -78,7 +78,7 @@ class Running:
     def ranks(self) -> list[int]:
         """Processes of the worker's that are in another namespace; in tests they are forks."""
         family = psutil.Process(self.launcher.pid).children(recursive=True)
-        names = {b"scalebench.worker.zygote", b"tests.forks"}
+        names = {b"scalebench.worker.process.zygote", b"tests.forks"}
         workers = [p.pid for p in family if names.intersection(command_of(p.pid))]
         return [pid for pid in workers if namespaces_of(pid) - {self.outside}]
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from scalebench import units
-from scalebench.analysis.prediction_intervals import Compared, half_width, typical_error
+from scalebench.analysis.projection.intervals import Compared, half_width, typical_error
 from scalebench.analysis.projection.rows import NothingToProject, ProjectedRow, Projection
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.times import LinkTimes, NoFit

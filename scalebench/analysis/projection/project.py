@@ -16,20 +16,20 @@ from scalebench.analysis.convergence.projected import (
     noise_scale_of_workload,
     time_to_loss,
 )
-from scalebench.analysis.prediction_intervals import (
+from scalebench.analysis.projection.from_logs import project_logs
+from scalebench.analysis.projection.intervals import (
     Compared,
     half_width,
     known_of_step,
     typical_error,
 )
-from scalebench.analysis.prediction_scores import compared_rows
-from scalebench.analysis.projection.from_logs import project_logs
 from scalebench.analysis.projection.rows import (
     MeasuredShard,
     NothingToProject,
     ProjectedRow,
     Projection,
 )
+from scalebench.analysis.projection.scores import compared_rows
 from scalebench.analysis.projection.starts import cases_at_one, start_of
 from scalebench.analysis.rows.at_one_rank import AtOneRank, PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable

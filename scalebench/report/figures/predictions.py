@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.analysis.page_data.races import Extrapolation
-from scalebench.analysis.prediction_scores import predicted_rows, score
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
+from scalebench.analysis.projection.scores import predicted_rows, score
 from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalebench import units
-from scalebench.analysis.prediction_scores import predicted_rows, score
+from scalebench.analysis.projection.scores import predicted_rows, score
 from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (

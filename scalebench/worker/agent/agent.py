@@ -35,8 +35,8 @@ from scalebench.records.storage.secret import (
     secret_files,
 )
 from scalebench.spec.world import Rendezvous, WorldMember
-from scalebench.worker import jobs
 from scalebench.worker.agent.listener import LOST, fork_listener, socket_variables
+from scalebench.worker.process import jobs
 from scalebench.worker.process.setup import redirect_output
 from scalebench.worker.process.store_queue import (
     CONNECT_LIMIT,
@@ -45,7 +45,7 @@ from scalebench.worker.process.store_queue import (
     join_session,
     open_store,
 )
-from scalebench.worker.zygote import Zygote, freeze_objects
+from scalebench.worker.process.zygote import Zygote, freeze_objects
 
 GIVEN_LIMIT_S = 10.0
 """How long the session may take to prove that it has the secret that a launcher passes on."""

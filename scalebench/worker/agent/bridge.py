@@ -18,9 +18,9 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.records.storage.channel import Channel
 from scalebench.records.storage.secret import VARIABLE, Forged
 from scalebench.spec.world import Rendezvous, WorldMember
-from scalebench.worker import jobs
 from scalebench.worker.agent import agent
 from scalebench.worker.agent.listener import fork_child, fork_listener
+from scalebench.worker.process import jobs
 from scalebench.worker.process.setup import die_with_parent
 from scalebench.worker.process.store_queue import (
     CONNECT_LIMIT,
@@ -31,7 +31,7 @@ from scalebench.worker.process.store_queue import (
     open_store,
     serve_on,
 )
-from scalebench.worker.zygote import freeze_objects
+from scalebench.worker.process.zygote import freeze_objects
 
 LOOPBACK = "127.0.0.1"
 

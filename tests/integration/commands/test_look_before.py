@@ -189,7 +189,7 @@ def test_export_needs_neither_torch_nor_dataframes(start, tmp_path, name):
     [
         ("from scalebench import Ddp, Shard, Suite, Workload, run", "torch pandas plotly"),
         # Every run waits for what ranks are forked from; solvers fit what was measured, later.
-        ("import scalebench.worker.zygote", "scipy.optimize pandas plotly"),
+        ("import scalebench.worker.process.zygote", "scipy.optimize pandas plotly"),
     ],
 )
 def test_an_import_loads_nothing_heavy(imports: str, heavy: str) -> None:

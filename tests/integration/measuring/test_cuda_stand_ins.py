@@ -27,7 +27,7 @@ with LocalLauncher() as launcher:
 """
 PRELOADS = """
 import json, os
-from scalebench.worker import jobs
+from scalebench.worker.process import jobs
 from scalebench.worker.agent import agent, bridge
 jobs.preload()
 import triton

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from scalebench.worker import probes
+from scalebench.worker.collectives import probes
 from scalebench.worker.collectives.operations import Operation
-from scalebench.worker.probes import timed_on_device
+from scalebench.worker.collectives.probes import timed_on_device
 
 OPERATION_S = 0.004
 

@@ -1,7 +1,7 @@
 """How good the predictions of a run are: compared with the measured rows, and with other laws.
 
 A prediction's interval comes from how far the model was off in the run's other rows; a single row
-has none (`scalebench.analysis.prediction_intervals`).
+has none (`scalebench.analysis.projection.intervals`).
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scalebench.analysis.prediction_intervals import (
+from scalebench.analysis.projection.intervals import (
     PREDICTION_CONFIDENCE,
     Compared,
     half_width,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from scalebench.worker import jobs
-from scalebench.worker.zygote import Zygote
+from scalebench.worker.process import jobs
+from scalebench.worker.process.zygote import Zygote
 
 VARIABLE = "STAND_IN_FRAMEWORK"
 LOGGER = "stand_in_framework"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scalebench.spec.probes import Sweep, Transfer
 from scalebench.worker import survey
-from scalebench.worker.probes import FEWEST_SIZES, TimeLimit
+from scalebench.worker.collectives.probes import FEWEST_SIZES, TimeLimit
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_which_gpus_compute_in_bfloat16(monkeypatch, name, major, hip, computes)
 PROGRAM = """
 import ctypes, os, platform, resource, sys, threading, time
 from scalebench.worker.process import family
-from scalebench.worker.zygote import Zygote
+from scalebench.worker.process.zygote import Zygote
 
 class Launcher:
     def sendall(self, message):

@@ -10,7 +10,8 @@ from typing import Any, TextIO
 
 from scalebench.records.paths import LaunchPaths
 from scalebench.spec.probes import InjectedFault
-from scalebench.worker import probes, rank, survey
+from scalebench.worker import rank, survey
+from scalebench.worker.collectives import probes
 from scalebench.worker.process.failure import inject
 from scalebench.worker.process.position import answer_when_asked
 from scalebench.worker.process.setup import enter, redirect_output

@@ -30,8 +30,7 @@ from typing import Any
 
 from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.records.storage.channel import Channel
-from scalebench.worker import jobs
-from scalebench.worker.process import family
+from scalebench.worker.process import family, jobs
 from scalebench.worker.process.setup import die_with_parent
 
 
