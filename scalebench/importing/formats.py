@@ -7,6 +7,7 @@ any white space. What may stand in the braces:
 ``{s}``, ``{ms}``, ``{us}``  a time; a unit that is printed behind it counts more
 ``{elapsed}``  hours, minutes and seconds
 ``{samples}``, ``{tokens}``, ``{steps}``, ``{}``  a number, K, M, G and commas understood
+``{s/step}``  a speed, of which the seconds of a step are printed
 ``{samples/gpu}``, ``{tokens/gpu}``  the same of one GPU, where others are of the job
 ``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
 ``{*}``  anything
@@ -15,6 +16,7 @@ A ``?`` before it: of a step or of all since the line before, it is not said whi
 word before it, as in ``data time``, it is something else.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -40,6 +42,8 @@ _SIZES = {
 _LONGER = r"\s?(?:m|mins|minutes|h|hrs?|hours?)\b"
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
+BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ )\s*"
+"""Of a line, or of what a program prints behind the name of its rank or host."""
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -59,13 +63,13 @@ class Template:
         anchored, ended = text.startswith("^"), text.endswith("$")
         pieces = _HOLE.split(text.removeprefix("^").removesuffix("$"))
         self.literal = max((word for piece in pieces[::2] for word in piece.split()), key=len)
-        parts = [r"^\s*" if anchored else BOUNDARY if text[0].isalpha() else ""]
+        parts = [BEGINS if anchored else BOUNDARY if text[0].isalpha() else ""]
         for index, piece in enumerate(pieces):
             parts.append(self._hole(piece) if index % 2 else _spaced(piece))
         # A rate that stands before its unit: not that of "8 tok/s/gpu" or of "loss 8 tok/s 9".
         if self.unit and not pieces[0] and pieces[-1][-1:].isalpha():
             parts = [r"(?<![\d.,])", *parts, r"(?:ec)?(?![\w/]|\s*[:=]|\s+[\d.])"]
-        self.pattern = re.compile("".join(parts) + (r"\s*$" if ended else ""))
+        self.pattern = re.compile("".join(parts) + (r"\s*(?:\n|$)" if ended else ""))
         known = {"%": 0.01, **_TIMES, **_SIZES}
         self._scale = known.get(self.unit, 1.0)
         first = pieces[0].split()
@@ -130,6 +134,8 @@ class Template:
         if self.unit == "elapsed":
             return elapsed(text)
         number = float(text.replace(",", "") if "," in text else text)
+        if self.unit == "s/step":
+            return 1 / number if number > 0 else math.nan
         if not suffix:
             return number * self._scale
         if self.unit in _TIMES:

@@ -211,11 +211,13 @@ def _rates(
     if samples is None and printed is not None and unit == "samples" and not doubtful:
         samples = printed
     tokens = samples * seq if samples and seq else None
-    if printed is not None and unit == "tokens":
+    of_step = _mean(log, "step_tokens", steps)
+    if log.format.rate is not None and log.format.rate.kind == "cumulative" and of_step and mean:
+        tokens = of_step / mean
+    elif printed is not None and unit == "tokens":
         tokens = printed if tokens is None or log.format.each_rank else tokens
-    if tokens is None and mean:
-        of_step = _mean(log, "step_tokens", steps)
-        tokens = of_step / mean if of_step else None
+    elif tokens is None and mean and of_step:
+        tokens = of_step / mean
     return {"samples": samples, "tokens": tokens}
 
 

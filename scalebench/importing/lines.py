@@ -5,6 +5,7 @@ kept as facts: they tell who printed it, and when.
 """
 
 import gzip
+import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ _CLOCK = re.compile(
 )
 _RANK = re.compile(
     r"\[(?:default|rank)(\d+)\]|^\s*\[\d+,(\d+)\]<|\[rank:? ?(\d+)\]|\bRank[ :](\d+)\b"
-    r"|^\s*(\d+): |\|RANK=(\d+)",
+    r"|(?:^|(?<=[]:|)>FPZ] )|(?<=\t))\s*(\d+): |\|RANK=(\d+)",
     re.IGNORECASE,
 )
 _HOST = re.compile(r"^\s*\(?([A-Za-z][\w.-]*)(?:-\d+\s+\||: |, pid=\d+\))")
@@ -65,7 +66,7 @@ def prefix_of(text: str) -> Prefix:
 
 @lru_cache(maxsize=4096)
 def _who(rest: str) -> tuple[str, int | None]:
-    rank = _RANK.search(rest)
+    *_, rank = None, *_RANK.finditer(rest)  # the last one is the program's own
     host = _HOST.search(rest)
     number = next((int(group) for group in rank.groups() if group), None) if rank else None
     named = host[1] if host and not host[1].startswith(("Epoch", "INFO")) else ""
@@ -139,8 +140,21 @@ def chunks(file: BinaryIO) -> Iterator[str]:
         yield text_of(rest)
 
 
+def _printed(line: bytes) -> bytes:
+    try:
+        said = json.loads(line)
+        return f"{said.get('time', '')} {said['log']}".encode()
+    except (ValueError, KeyError, AttributeError):
+        return line + b"\n"
+
+
 def text_of(piece: bytes) -> str:
-    """Return lines as text: carriage returns end them, and colours are taken out."""
+    """Return lines as text: carriage returns end them, and colours are taken out.
+
+    Of a container's lines in JSON, what it printed, behind the clock if there is one.
+    """
+    if piece.lstrip()[:7] == b'{"log":':
+        piece = b"".join(_printed(line) for line in piece.splitlines())
     piece = piece.replace(b"\r", b"\n")
     if b"\x1b" in piece:
         piece = _ANSI.sub(b"", piece)

@@ -71,6 +71,7 @@ class Reader:
         self.last_end = 0
         self._before_first = ""
         self._sticky: dict[str, Template] = {}
+        self._finals: set[str] = set()
         self._named = False
         self._line = ""
 
@@ -136,15 +137,16 @@ class Reader:
         return text[:begin]
 
     def _training(self) -> Records:
-        """Return the records of the training; of several bars that with the most steps."""
-        return max(self.bars.items(), key=lambda bar: (len(bar[1]), bar[0]))[1]
+        """Return the records of the training; of several bars that of the most time."""
+        return max(self.bars.items(), key=lambda bar: (bar[1].spent, bar[0]))[1]
 
     def _scan(self, form: Format, text: str, unended: bool) -> None:
         end, self.last_end = len(text), 0
         quick = self._quick(form)
         for begin, stop in candidates(text, form) if quick is None else self._left(quick, text):
             line = text[begin:stop]
-            if unended and stop == end and not form.bar and self.taken > 2:
+            whole = form.bar or (form.final and len(line) >= len(self._line) - 1)
+            if unended and stop == end and self.taken > 2 and not whole:
                 self.notices.append("its last line has no end and is left out")
                 break
             if self.taken == 0:
@@ -160,6 +162,11 @@ class Reader:
         step = 0 if form.final else step
         start = found.start()
         prefix = prefix_of(line[max(0, start - 300) : start])
+        if form.final:  # a line is of a rank, whoever carried it here
+            if line in self._finals:
+                return
+            self._finals.add(line)
+            prefix = prefix._replace(who="")
         total = _int(groups.get("last")) or 0
         records = self.bars.setdefault(total, Records()) if form.bar else self.bars[0]
         records.last_total = total

@@ -56,6 +56,11 @@ class Records:
         self.bars_before = self._elapsed = 0.0
         self._epoch = -1.0
 
+    @property
+    def spent(self) -> float:
+        """Seconds that a bar was shown, over all epochs."""
+        return self.bars_before + self._elapsed
+
     def __len__(self) -> int:
         return len(self.columns["step"])
 
@@ -193,7 +198,11 @@ class Line:
                 self.values[name] = value
             elif name == "time":
                 self.values[name] = max(mine, value)
-            elif name == "rate" and self.adds and (not other.who or other.who not in self.whos):
+            elif (
+                name == "rate"
+                and self.adds
+                and ("/" not in other.who or other.who not in self.whos)
+            ):
                 self.values[name] = mine + value
         self.whos.add(other.who)
         self.end = self.end or other.end

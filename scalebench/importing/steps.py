@@ -35,6 +35,7 @@ OF_SOME_STEPS = (
     "a line is printed every {:g} steps, and does not say whether its time is of one of them or of "
     "all: describe it as a format of your own, with kind = step or interval"
 )
+SHOWN = "of so few lines of a bar there is no difference: the rate that it shows counts"
 ONE_OF_SOME = "one micro-batch of {:g} is printed: the others are not known"
 DIFFER = 0.03
 """Clock and printed time that differ by more are stated."""
@@ -90,7 +91,7 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     doubted = _doubted(log, at)
     enough = None if printed is None or doubted else MOST_COMPARED
     by_clock = _by_clock(columns["clock"][:enough], at[:enough], log.records.resolution)
-    if printed is None or (doubted and len(by_clock.seconds)):
+    if printed is None or (doubted and _tells_more(by_clock, printed, log)):
         other = by_clock if len(by_clock.seconds) else _by_rate(columns, work)
         chosen = other if len(other.seconds) else printed or other
     else:
@@ -128,6 +129,14 @@ def _doubted(log: Log, at: Floats) -> bool:
     return of_window or (log.records.unsaid and _stride(at) > 1)
 
 
+def _tells_more(clock: Steps, printed: Steps, log: Log) -> bool:
+    """Tell whether a clock's steps differ from what is printed by more than it may err."""
+    if log.records.unsaid or not len(clock.seconds) or not len(printed.seconds):
+        return bool(len(clock.seconds))
+    beyond = abs(clock.mean_s - printed.mean_s) * float(clock.counts.sum())
+    return beyond > 2 * log.records.resolution
+
+
 def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> Steps | None:
     """Return the steps as the log prints them; None: it prints no times."""
     time, speed = columns["time"], columns["speed"]
@@ -142,6 +151,7 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
         return added
     if not np.isfinite(time).any():
         time = 1 / np.where(speed > 0, speed, np.nan)
+        log.notices += [SHOWN] * (form.bar and bool(np.isfinite(time).any()))
     if not np.isfinite(time).any():
         return None
     if _grows(time):

@@ -103,7 +103,7 @@ LINES = {
         DAY + ",699 INFO [train.py:756] Epoch 0, batch {i}, loss[loss=0.5521, simple_loss=1.1, "
         "over 2432.00 frames.], tot_loss[loss=0.5521, over 2432.00 frames.], batch size: 32"
     ),
-    "paddle of PaddleNLP": (
+    "paddlenlp": (
         "[" + DAY + ",123] [    INFO] - loss: 9.27, learning_rate: 1e-05, global_step: {i}, "
         "interval_runtime: 2.0, interval_samples_per_second: 32.0, interval_steps_per_second: 0.5"
     ),
@@ -182,6 +182,10 @@ LINES = {
         'json_stats: {{"_type": "train_iter", "dt": 2.0, "dt_data": 0.1, "epoch": "1/196", '
         '"eta": "10:00:00", "gpu_mem": "10.12G", "iter": "{i}/3000", "loss": 3.1}}'
     ),
+    "fairseq with the parts of its wall": (
+        DAY + " | INFO | train_inner | epoch 001: {i} / 160 loss=9.2, wps=57.3, ups=0.04, wpb=1613,"
+        " bsz=64, num_updates={i}, lr=2e-05, gnorm=3.2, train_wall=13, wall={0}"
+    ),
     "fairseq of its first years": (
         "| epoch 001  {i} / 8223 loss=1.27 (1.50), wps=32, wpb=64, bsz=64, lr=0.001, clip=100%"
     ),
@@ -215,9 +219,36 @@ LINES = {
         "|E2E latency=2.00s |Gather latency=1.20s (12.6%) |Generate time=0.40s (35.8%) |Training "
         "time=1.1s (55.1%) |Others=0.5 (2.1%)|CurSamplesPerSec=32.00 |AvgSamplesPerSec=31.00"
     ),
+    "mindspore of its loss monitor": (
+        "epoch: {i} step 82, loss is 0.02\nEpoch time: 2000.0, per step time: 2000.000\n"
+        "Epoch time: 2000.1, per step time: 2000.001, avg loss: 0.020"
+    ),
+    "mindspore-one-line": "epoch[{i}/20], iter[56] cost: 9.1, per step time: 2000.0, avg loss: 1.2",
+    "mindspore-one-line of YOLO": (
+        DAY + ",545:INFO:epoch[{i}], iter[1], loss:206.3, fps:371.70 imgs/sec, lr:1.06e-05, "
+        "per step time: 2000.0ms"
+    ),
     "mindspore-epochs": "Train epoch time: {i}000.993 ms, per step time: 2000.000 ms",
     "tf-estimator-rates": "INFO:tensorflow:global_step/sec: 0.5",
     "lightning-rich": ("Epoch 0/9  ━━━╺━━━━ {i}/291 0:00:{0:02d} • 0:01:09 7.00it/s loss: 0.4"),
+    "tinygrad": "{i:5} 2.00 s run, 11.8 loss, 0.000000000001 LR, 642.43 GB used,  19644.30 GFLOPS",
+    "tinygrad of beautiful_mnist": (
+        "{i:3} 2000.00 ms run, 9.1 ms python,  1.1 ms GPU, 2.31 loss, 0.1 LR, 0.4 GB used, 9 GFLOPS"
+    ),
+    "verl": (
+        "(main_task pid=9) step:{i} - actor/pg_loss:0.1 - timing_s/gen:1.5 - timing_s/step:2.0 - "
+        "perf/total_num_tokens:159906 - perf/time_per_step:2.0 - perf/throughput:3283.3"
+    ),
+    "verl with types": (
+        "Training Progress: 2%|# | {i}/99 [0:01:00<9:31, 9.1s/it]\n(TaskRunner pid=9) step:{i} - "
+        "timing_s/step:np.float64(2.0) - perf/throughput:np.float64(3283.3)"
+    ),
+    "paddle of its model zoo": (
+        "[Epoch 1, iter: {i}] wordRate: 0.1, loss: 905.8, avg_reader_cost: 0.17 sec, "
+        "avg_batch_cost: 2.00 sec, avg_samples: 8.0, avg_ips: 4.00 images/sec."
+    ),
+    "progress-bar of a stream": "Epoch 0: | | {i}/? [00:{0:02d}<00:00,  0.06it/s, train_loss=14.6]",
+    "progress-bar without an end": "steps: {i}it [00:{0:02d},  2.0s/it, loss=14.6]",
     "picotron": (
         "[rank 0] Step: {i:<5d} | Loss:  4.2 | Global batch size:   1.00M | Tokens/s:  500.0K | "
         "Tokens/s/GPU:   62.5K | Tokens:    1.0M | MFU: 38.81% | Memory usage:  20.11GB"
@@ -267,6 +298,8 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path
         ("maxtext", "rate", 8671.9),
         ("deepspeed", "rate", 315.5),
         ("nanotron", "tflops", 400),
+        ("verl", "rate", 3283.3),
+        ("paddle of its model zoo", "rate", 4),
     ],
 )
 def test_what_a_framework_prints_beside_its_times_is_read(
@@ -295,6 +328,39 @@ def test_a_rate_of_one_gpu_is_that_of_the_job_by_its_size(
     assert {"tokens": job.tokens_per_s, "samples": job.samples_per_s}[unit] == pytest.approx(4000)
     by_rate = job_of(log, Stated(gpus=8, batch_per_gpu=10, seq=100))
     assert by_rate.step_s == pytest.approx([2.0 if unit == "tokens" else 0.02] * 12)
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        (
+            LINES["megatron"]
+            + " samples per second: 32.0 | tokens per gpu per second (tgs): 9.5 |",
+            76,
+        ),
+        (LINES["megatron"] + " tokens/sec/gpu: 9.5 |", 76),
+        (LINES["nemo"].replace(" | consumed", " | tokens_per_sec_per_gpu: 9.5e+00 | consumed"), 76),
+        (LINES["paddlenlp"] + ", interval_tokens_per_second_per_device: 9.5", 76),
+        (
+            LINES["fairseq with the parts of its wall"],
+            1613 / 2,
+        ),  # its rate is of all since the start
+    ],
+)
+def test_tokens_per_second_are_those_of_the_job(line: str, tokens: float, tmp_path: Path) -> None:
+    job = job_of(read_log(a_log(tmp_path, line), formats()), Stated(gpus=8))
+    assert job.tokens_per_s == pytest.approx(tokens)
+
+
+def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path: Path) -> None:
+    line = (
+        "loss: 9.2, global_step: {i}0, interval_runtime: 20.0, interval_samples_per_second: 3.2, "
+    )
+    log = a_log(tmp_path, line + "interval_steps_per_second: 0.5, epoch: 0.1")
+    job = job_of(read_log(log, formats()), Stated(gpus=8))
+    assert (job.step_s[0], job.samples_per_s) == (pytest.approx(2.0), None)
+    batch = job_of(read_log(log, formats()), Stated(gpus=8, batch_per_gpu=4))
+    assert batch.samples_per_s == pytest.approx(16.0)
 
 
 def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:

@@ -1,0 +1,206 @@
+"""Logs as they come: as containers and launchers hand them on, and of jobs run several times."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalebench.gate.gate import compare
+from scalebench.gate.result import WORSE
+from scalebench.gate.results import Results
+from scalebench.importing.formats import formats
+from scalebench.importing.job import Stated, import_log, job_of
+from scalebench.importing.lines import prefix_of
+from scalebench.importing.reader import read_log
+from scalebench.importing.steps import steps_of
+from scalebench.records.imported import ImportedRun
+from scalebench.session.imported import store_imported
+
+CARRIED: dict[str, Callable[[str], str]] = {
+    "a rank": "[rank3]:{}".format,
+    "srun": "0: {}".format,
+    "a host": "worker-1: {}".format,
+    "Ray": "(TrainWorker pid=4112, ip=10.0.0.3) {}".format,
+    "Kubernetes": "2025-03-01T00:00:00.123456789Z stdout F {}".format,
+    "kubectl": "2025-03-01T00:00:00.123456789Z {}".format,
+    "grep": "train.log:{}".format,
+    "Docker": lambda line: json.dumps({"log": f"{line}\n", "stream": "stdout"}),
+    "Docker with clocks": lambda line: json.dumps(
+        {"log": f"{line}\n", "stream": "stderr", "time": "2025-03-01T00:00:00.123456789Z"}
+    ),
+}
+PRINTED = {
+    "modded-nanogpt": "step:{i}/99 train_loss:5.1 train_time:{ms}ms step_avg:nanms",
+    "tf-cnn-benchmarks": "{i}\timages/sec: 500.0 +/- 0.0 (jitter = 0.0)\t7.9",
+    "fms-fsdp": "step: {i}\nloss: 9.1\ncurrent step time: 0.5",
+    "mllog": ':::MLLOG {{"time_ms": {ms}, "key": "tracked_stats", "value": '
+    '{{"train_step_time": 0.5, "step": {i}}}}}',
+    "tinygrad": "{i:5} 500.00 ms run, 11.8 loss, 0.1 LR, 642.43 GB used,  19644.30 GFLOPS",
+    "xlm": "- {i:6d} -   32.00 sent/s -  1020.1 words/s - MLM-en:  10.1",
+}
+
+
+@pytest.mark.parametrize("carrier", CARRIED)
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_carries_a_line_changes_none_of_its_numbers(
+    name: str, carrier: str, tmp_path: Path
+) -> None:
+    def job_by(carry: Callable[[str], str]) -> tuple[str, list[float], float | None]:
+        printed = "\n".join(PRINTED[name].format(i=i, ms=500 * i) for i in range(1, 30))
+        path = tmp_path / "train.log"
+        path.write_text("".join(f"{carry(line)}\n" for line in printed.split("\n")))
+        job = job_of(read_log(path, formats()), Stated(gpus=8, batch_per_gpu=1))
+        return job.format, job.step_s, job.samples_per_s
+
+    alone = job_by("{}".format)
+    assert job_by(CARRIED[carrier]) == alone
+    assert alone[0] == name
+
+
+@pytest.mark.parametrize("carrier", ["", "0: ", "worker-1: ", "[1,0]<stdout>:"])
+def test_the_last_lines_of_ranks_add_up_whoever_carries_them(carrier: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    line = "Done benchmarking. Total images: 9000\ttotal time: 4{0}.1\tMedian images/sec: 21{0}.5"
+    lines = [carrier + line.format(rank) for rank in range(4)]
+    path.write_text("\n".join([*lines, lines[0]]))  # one was seen twice, and the last has no end
+    job = job_of(read_log(path, formats()), Stated())
+    assert (job.world_size, job.samples_per_s) == (4, pytest.approx(848.0))
+
+
+@pytest.mark.parametrize("carrier", ["worker-1: ", "0: ", "train-1  | ", "(TrainWorker pid=7) "])
+def test_the_rank_that_stands_next_to_its_line_is_the_program_s_own(carrier: str) -> None:
+    assert prefix_of(carrier + "3: ").rank == 3
+    assert prefix_of(carrier + "[rank3]: ").rank == 3
+
+
+BAR = "Epoch {}: 100%|##| 61/61 [00:24<00:00,  2.44it/s, v_num=0, train_loss_step=1.3]"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "Validation DataLoader 0: {0:3}%|#| {0}/38 [00:05<00:00,  7.16it/s]",
+        "Evaluating: {0}/38 [00:05<00:00,  7.16it/s]",
+        " {0:3}%|#  | {0}/38 [00:{0:02}<00:00,  7.16it/s]",
+    ],
+)
+def test_bars_that_are_drawn_more_often_are_not_the_training(other: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    drawn = [other.format(n) for n in (1, 2, 9, 14)]
+    path.write_text("\n".join([BAR.format(0), *drawn, BAR.format(1), *drawn, ""]))
+    assert steps_of(read_log(path, formats()), None).mean_s == pytest.approx(0.4, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("bar", "mean_s"),
+    [
+        (BAR.format(0), 1 / 2.44),
+        ("Epoch 0:   1%| | 795/77225 [9:07:58<878:01:48, 41.36s/it, global_step=794.0]", 41.36),
+    ],
+)
+def test_of_one_line_of_a_bar_the_rate_that_it_shows_counts(
+    bar: str, mean_s: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"{bar}\n")
+    log = read_log(path, formats())
+    assert steps_of(log, None).mean_s == pytest.approx(mean_s)
+    assert "the rate that it shows counts" in log.notices[0]
+
+
+def test_a_clock_that_tells_less_than_the_median_of_a_window_leaves_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(
+            f"[04/13 23:5{i}:12 d2.utils.events]:  eta: 3 days, 0:24:23  iter: {20 * i}  "
+            f"total_loss: 59.9  time: {s}  last_time: 0.7  data_time: 0.0058  max_mem: 13632M\n"
+            for i, s in ((1, 3.04), (2, 3.03))
+        )
+    )
+    assert steps_of(read_log(path, formats()), None).mean_s == pytest.approx(3.035)
+
+
+def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    held = {4: " - timing_s/testing:1.5", 8: " - timing_s/save_checkpoint:1.0"}
+    path.write_text(
+        "".join(
+            f"step:{i} - timing_s/step:{2 + i % 2 + (i in held)}{held.get(i, '')} - x:1\n"
+            for i in range(12)
+        )
+    )
+    assert sorted(steps_of(read_log(path, formats()), None).seconds) == [2.0] * 4 + [3.0] * 6
+
+
+def side(
+    folder: Path, seed: int, slower: float = 0.0, head: str = "", num_runs: int = 5
+) -> Results:
+    """Runs of a training whose sequences grow, of 300 steps; runs differ by 0.1 %."""
+    generator = np.random.default_rng(seed)
+    course = np.repeat([0.2, 0.3, 0.4], 100)
+    logs = []
+    for run in range(num_runs):
+        pace = (1 + slower) * (1 + generator.normal(0, 0.001))
+        steps_ms = 1000 * pace * course * (1 + generator.normal(0, 0.01, 300))
+        path = folder / f"{seed}-{run}.log"
+        path.write_text(
+            head
+            + "".join(f"iter {i}: loss 4.0, time {ms:.2f}ms\n" for i, ms in enumerate(steps_ms))
+        )
+        logs.append(import_log(path, Stated(gpus=8), list(formats())))
+    imported = ImportedRun(case="job", logs=logs)
+    stored = store_imported(imported, ["scalebench", "import"], folder / f"run-{seed}")
+    return Results(f"run-{seed}", (stored.summary,))
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(0.0, "unchanged"), (0.01, "regressed")])
+def test_one_percent_is_found_in_a_training_whose_steps_grow(
+    slower: float, verdict: str, tmp_path: Path
+) -> None:
+    found = compare(side(tmp_path, 1), side(tmp_path, 2, slower))
+    step = next(row for row in found.rows if row.metric == "step_s")
+    assert step.verdict == verdict
+    assert step.low is not None and step.high is not None
+    assert step.low < slower < step.high and step.high - step.low < 0.01
+
+
+HEAD = (
+    "Running pytorch {torch} compiled for CUDA 12.4\n"
+    "| NVIDIA-SMI {driver}     Driver Version: {driver}     CUDA Version: 12.2 |\n"
+    "|   0  NVIDIA H100 80GB HBM3     On  | 00000000:19:00.0 Off |     0 |\n"
+)
+OLD = HEAD.format(torch="2.6.0+cu124", driver="535.183.06")
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (HEAD.format(torch="2.6.0+cu124", driver="580.126.09"), "driver"),
+        (HEAD.format(torch="2.7.1+cu126", driver="535.183.06"), "torch"),
+        (OLD.replace("H100 80GB HBM3", "H200"), "devices"),
+    ],
+)
+def test_jobs_on_another_driver_torch_or_gpu_are_compared_only_where_it_is_allowed(
+    head: str, name: str, tmp_path: Path
+) -> None:
+    old, new = side(tmp_path, 1, head=OLD), side(tmp_path, 2, 0.02, head)
+    (refused, *_), (told,) = (found := compare(old, new)).rows, found.mismatches
+    assert (refused.verdict, told.name) == ("not comparable", name)
+    allowed = compare(old, new, allowed=[name]).rows[0]
+    assert allowed.low is not None and allowed.high is not None
+    assert allowed.low < 0.02 < allowed.high
+    unsaid = compare(side(tmp_path, 3), old)
+    assert unsaid.rows[0].verdict != "not comparable"
+    assert any("only one side's logs name it" in note for note in unsaid.notes)
+
+
+def test_three_jobs_a_side_find_one_percent(tmp_path: Path) -> None:
+    """As many jobs a side share one estimate of their noise."""
+    found = [
+        compare(side(tmp_path, s, num_runs=3), side(tmp_path, s + 50, 0.01, num_runs=3)).rows[0]
+        for s in range(4)
+    ]
+    assert all(row.verdict in WORSE for row in found)
+    assert all(row.low and row.high and row.low < 0.01 < row.high for row in found)
