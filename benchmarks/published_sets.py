@@ -22,7 +22,7 @@ from scalebench.search.devices.parameters import Parameters
 from scalebench.search.job import Job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import LinkValues, NominalLinks
-from scalebench.search.prediction.speed import device_type, modelled_speed
+from scalebench.search.prediction.speed import DEVICE_TYPES, device_type, modelled_speed
 from scalebench.search.ranking import first_to_try
 from scalebench.search.space import Floats
 
@@ -141,12 +141,12 @@ def mlperf(path: Path) -> Rows:
 
 
 def bridge(path: Path) -> Rows:
-    """Megatron-Bridge: Llama 3 on devices that are known; shorter samples are fine-tuning."""
+    """Megatron-Bridge: Llama 3, on what `search` knows; shorter samples are fine-tuning."""
     rows: Rows = []
     for line in _lines(path):
-        name = re.fullmatch(r"LLAMA3(?:\.1)?_(\d+)B", line["model"])
+        name = re.fullmatch(r"LLAMA3(?:\.1)?_(\d+)B8192", line["model"] + line["Sequence Length"])
         gpu = line["System"].removeprefix("DGX-").lower()
-        if not name or gpu not in ("h100", "h200", "b200") or line["Sequence Length"] != "8192":
+        if not name or gpu not in DEVICE_TYPES or line["Precision"] == "NVFP4":
             continue
         chunks = int(line["VP"]) if line["VP"].isdecimal() else 1
         rows += _made({

@@ -146,22 +146,21 @@ class Topology(Spec):
         return inside + terms.across.time_s(size_bytes, self.across.latency_s, share)
 
 
+def _machine(gpus: int, inside: str, across: str, links_across: int) -> Topology:
+    return Topology(
+        ranks_per_node=gpus, inside=LINKS[inside], across=LINKS[across], links_across=links_across
+    )
+
+
 TOPOLOGIES: Mapping[str, Topology] = {
-    "dgx-a100": Topology(
-        ranks_per_node=8, inside=LINKS["nvlink3"], across=LINKS["infiniband-hdr"], links_across=8
-    ),
-    "dgx-h100": Topology(
-        ranks_per_node=8, inside=LINKS["nvlink4"], across=LINKS["infiniband-ndr"], links_across=8
-    ),
-    "dgx-b200": Topology(
-        ranks_per_node=8, inside=LINKS["nvlink5"], across=LINKS["infiniband-ndr"], links_across=8
-    ),
-    "pcie4-8x-ethernet-100g": Topology(
-        ranks_per_node=8, inside=LINKS["pcie4"], across=LINKS["ethernet-100g"]
-    ),
-    "pcie4-4x-ethernet-25g": Topology(
-        ranks_per_node=4, inside=LINKS["pcie4"], across=LINKS["ethernet-25g"]
-    ),
+    "dgx-a100": _machine(8, "nvlink3", "infiniband-hdr", 8),
+    "dgx-h100": _machine(8, "nvlink4", "infiniband-ndr", 8),
+    "dgx-b200": _machine(8, "nvlink5", "infiniband-ndr", 8),
+    "dgx-b300": _machine(8, "nvlink5", "infiniband-xdr", 8),
+    "gb200-nvl72": _machine(72, "nvlink5", "infiniband-ndr", 72),
+    "gb300-nvl72": _machine(72, "nvlink5", "infiniband-xdr", 72),
+    "pcie4-8x-ethernet-100g": _machine(8, "pcie4", "ethernet-100g", 1),
+    "pcie4-4x-ethernet-25g": _machine(4, "pcie4", "ethernet-25g", 1),
 }
 """Name → machine, as sold."""
 

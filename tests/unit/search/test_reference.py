@@ -71,7 +71,8 @@ def test_where_none_is_alike_the_nearest_is_named_and_nothing_compared(other, tm
     ("name", "short"),
     [
         ("NVIDIA H100 80GB HBM3", "h100"), ("h100_80gb", "h100"), ("NVIDIA A100-SXM4-40GB",
-        "a100-40gb"), ("DGX-GB200", "dgx-gb200"), ("NVIDIA GH200 480GB", "nvidia gh200 480gb"),
+        "a100-40gb"), ("DGX-GB200", "gb200"), ("DGX-B300", "b300"), ("NVIDIA GH200 480GB",
+        "nvidia gh200 480gb"),
         ("NVIDIA A10", "a10"), ("NVIDIA H100 NVL", "h100-nvl"),
     ],
 )  # fmt: skip
