@@ -121,20 +121,19 @@ def playbook(path: Path) -> Rows:
 
 
 def mlperf(path: Path) -> Rows:
-    """Llama 3.1 405B on H100, FP8, interleaved stages."""
+    """Llama 3.1 405B, FP8, interleaved stages."""
     rows: Rows = []
     for line in _lines(path):
-        if line["benchmark"] != "llama31_405b" or "H100" not in line["config_file"]:
+        gpu = re.search("GB200|[BH][12]00", line["config_file"])
+        if line["benchmark"] != "llama31_405b" or not gpu:
             continue
         rows += _made({
-            **LLAMA, **LLAMAS["405"], "gpu": "h100",
+            **LLAMA, **LLAMAS["405"], "gpu": gpu[0].lower(),
             "gpus": int(line["nodes"]) * int(line["gpus_per_node"]),
             "sequence": line["max_sequence_length"], "batch": line["global_batch_size"],
             "microbatch": 1, "tensor": line["tp"], "pipeline": line["pp"], "context": line["cp"],
             "zero": 1, "matrices": "fp8", "gradient_bytes": 2, "launch": "compiled",
-            "attention": "hopper",
-            "overlap": True,
-            "schedule": "interleaved-1f1b", "chunks": 8,
+            "attention": "hopper", "overlap": True, "schedule": "interleaved-1f1b", "chunks": 8,
             "step_s": line["train_step_time_median_s"],
         })  # fmt: skip
     return rows
@@ -216,7 +215,8 @@ SETS: Mapping[str, tuple[str, Callable[[Path], Rows], Callable[[MeasuredRow], bo
         "ultrascale_playbook_h100.csv", playbook, lambda row: row.gpus <= 64,
     ),
     "playbook, > 8 nodes": ("ultrascale_playbook_h100.csv", playbook, lambda row: row.gpus > 64),
-    "MLPerf 405B, H100": ("mlperf_training_v5.0_llm.csv", mlperf, lambda row: True),
+    "MLPerf 405B, H100": ("mlperf_training_v5.0_llm.csv", mlperf, lambda row: row.gpu == "h100"),
+    "MLPerf 405B, others": ("mlperf_training_v5.0_llm.csv", mlperf, lambda row: row.gpu != "h100"),
     "torchtitan": ("torchtitan.csv", torchtitan, lambda row: True),
     "Megatron-Bridge": ("megatron_bridge_perf.csv", bridge, lambda row: True),
     "fms-fsdp": ("fms_fsdp_llama2_a100.csv", fms, lambda row: True),
