@@ -210,6 +210,7 @@ def _rates(
     samples = batch / mean if batch and mean else None
     if samples is None and printed is not None and unit == "samples" and not doubtful:
         samples = printed
+    samples = samples or _of_whole(log, steps)
     tokens = samples * seq if samples and seq else None
     of_step = _mean(log, "step_tokens", steps)
     if log.format.rate is not None and log.format.rate.kind == "cumulative" and of_step and mean:
@@ -241,6 +242,15 @@ def _rate(log: Log, steps: Steps, world_size: int) -> float | None:
     weights = time if np.isfinite(time).all() and form.time and form.time.kind == "step" else None
     mean = float(np.average(rate[kept], weights=weights))
     return mean * world_size if _unit(log)[1] else mean
+
+
+def _of_whole(log: Log, steps: Steps) -> float | None:
+    """Return samples per second by what is said at the end, without evaluations; None: nothing."""
+    totals = log.totals
+    per_second = totals.get("train_samples_per_second") if steps.source == "total" else None
+    if per_second is None:
+        return totals.get("training_sequences_per_second")
+    return per_second * totals["train_runtime"] / (totals["train_runtime"] - steps.pauses[1])
 
 
 def _mean(log: Log, name: str, steps: Steps) -> float | None:

@@ -91,7 +91,7 @@ class Reader:
         log = self.log()
         if log is None or self.format is None:
             raise _unknown(self.path, self.head, self.known)
-        if not len(log.records) and "train_runtime" not in log.totals:
+        if not len(log.records) and not log.totals:
             raise UsageError(
                 f"{self.path} has no line of a step as {self.format.name} prints them: "
                 f"{self.format.step[0]}"
@@ -120,9 +120,9 @@ class Reader:
         """Return what was read so far; None: no format fits yet."""
         totals = totals_of(self.tail)
         if self.format is None:
-            if "train_runtime" not in totals:
+            if totals.keys() <= {"timer_rate"}:
                 return None
-            self.format = Format(name="trainer-total", step=["{step} "])
+            self.format = Format(name="totals", step=["{step} "])
         facts = facts_of(self.head, self.format.facts)
         if self.facts is not None:
             facts.merge(self.facts)
@@ -372,12 +372,11 @@ def _tells_time(form: Format, line: str, start: int) -> bool:
 
 
 def totals_of(text: str) -> dict[str, float]:
-    """Return what transformers says at the end of a training, and DeepSpeed's timer of its rate."""
-    found = {}
-    for name in ("train_runtime", "train_steps_per_second", "train_samples_per_second"):
-        match = re.search(rf"['\"]{name}['\"]: ['\"]?([\d.]+)", text)
-        if match:
-            found[name] = float(match[1])
+    """Return what is said at the end of a training, and by DeepSpeed's timer of its rate."""
+    pattern = (
+        r"['\"]?\b(train(?:_\w+|ing_sequences)_per_second|train_runtime)['\"]? ?: ['\"]?([\d.]+)"
+    )
+    found = {name: float(number) for name, number in re.findall(pattern, text)}
     timer = re.findall(r"RunningAvgSamplesPerSec=([\d.]+)", text)
     if timer:
         found["timer_rate"] = float(timer[len(timer) // 2])

@@ -301,8 +301,8 @@ def _trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
             "num_evals": sum("eval_runtime" in r for r in history),
         }
         per_second = float(last.get("train_samples_per_second") or 0)
-        if per_second and steps:
-            totals["implied_batch"] = per_second * totals["train_runtime"] / steps
+        if per_second:
+            totals["train_samples_per_second"] = per_second
         if sum("predict_runtime" in row for row in history):
             notices.append("predictions between the steps are not taken off: only evaluations are")
         every = float(content.get("logging_steps") or 0)

@@ -17,6 +17,7 @@ from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
 from scalebench.records.imported import ImportedRun
 from scalebench.session.imported import store_imported
+from tests.unit.importing.test_formats import LINES, a_log
 
 CARRIED: dict[str, Callable[[str], str]] = {
     "a rank": "[rank3]:{}".format,
@@ -132,6 +133,58 @@ def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path: Path) -> Non
         )
     )
     assert sorted(steps_of(read_log(path, formats()), None).seconds) == [2.0] * 4 + [3.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        (
+            LINES["megatron"]
+            + " samples per second: 32.0 | tokens per gpu per second (tgs): 9.5 |",
+            76,
+        ),
+        (LINES["megatron"] + " tokens/sec/gpu: 9.5 |", 76),
+        (LINES["nemo"].replace(" | consumed", " | tokens_per_sec_per_gpu: 9.5e+00 | consumed"), 76),
+        (LINES["paddlenlp"] + ", interval_tokens_per_second_per_device: 9.5", 76),
+        (
+            LINES["fairseq with the parts of its wall"],
+            1613 / 2,
+        ),  # its rate is of all since the start
+    ],
+)
+def test_tokens_per_second_are_those_of_the_job(line: str, tokens: float, tmp_path: Path) -> None:
+    job = job_of(read_log(a_log(tmp_path, line), formats()), Stated(gpus=8))
+    assert job.tokens_per_s == pytest.approx(tokens)
+
+
+def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path: Path) -> None:
+    line = (
+        "loss: 9.2, global_step: {i}0, interval_runtime: 20.0, interval_samples_per_second: 3.2, "
+    )
+    log = a_log(tmp_path, line + "interval_steps_per_second: 0.5, epoch: 0.1")
+    job = job_of(read_log(log, formats()), Stated(gpus=8))
+    assert (job.step_s[0], job.samples_per_s) == (pytest.approx(2.0), None)
+    batch = job_of(read_log(log, formats()), Stated(gpus=8, batch_per_gpu=4))
+    assert batch.samples_per_s == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "samples"),
+    [
+        (
+            "{'train_runtime': 400, 'train_samples_per_second': 8.2, 'train_steps_per_second': 1}",
+            8.2,
+        ),
+        ("DLL - e2e_train_time : 9 s training_sequences_per_second : 517.4 sequences/s", 517.4),
+    ],
+)
+def test_samples_per_second_may_be_said_at_the_end_alone(
+    end: str, samples: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"starting\n{end}\n")
+    job = job_of(read_log(path, formats()), Stated(gpus=8))
+    assert (job.format, job.samples_per_s) == ("totals", samples)
 
 
 def side(
