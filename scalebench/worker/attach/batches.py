@@ -183,14 +183,20 @@ class Batches:
         feed.learns = torch.is_grad_enabled()
         if feed.learns:
             self._fed_without = None
+        try:
+            self._look_at(batch, feed)
+        except Exception:  # a tensor of another kind, or what is none
+            feed.samples = None
+        self._drawn = [one for one in self._drawn if one is not feed] + [feed]
+        return batch
+
+    def _look_at(self, batch: Any, feed: _Feed) -> None:
         samples = feed.samples_of(batch)
         feed.samples = None if samples is None or feed.samples is None else feed.samples + samples
         feed.tokens += tokens_of(batch)
         feed.prints = self.seen.prints_of(batch, samples)
         if self._is_first:
             self.first_rows += rows_of(batch)
-        self._drawn = [one for one in self._drawn if one is not feed] + [feed]
-        return batch
 
     def backward(self) -> None:
         """Note that a backward pass has begun: the last batch was one to train on.
@@ -309,7 +315,9 @@ def leading_of(batch: Any) -> int | None:
 
 
 def _lengths(batch: Any, depth: int) -> Iterator[int]:
-    if hasattr(batch, "shape"):
+    if isinstance(batch, torch.Tensor):
+        yield from (batch.size(0),) if batch.dim() else ()
+    elif hasattr(batch, "shape"):
         yield from batch.shape[:1]
     elif depth:
         for part in _parts_of(batch):
@@ -353,8 +361,9 @@ class Inputs:
     """Counts the elements of what the outermost modules are given while gradients are on.
 
     They tell how a rank's work depends on N; without a DataLoader nothing else does. Modules are
-    looked at until the first call of an optimizer, which is never a clean step, or until the script
-    calls torch.compile, which would compile the hook.
+    looked at until the first call of an optimizer, which is never a clean step. What torch.compile
+    makes of a module is looked at from outside: the hook would be compiled. One, not several, which
+    may be parts of a model, and no function.
 
     Attributes:
         elements: So far; None: it is not known.
@@ -367,13 +376,15 @@ class Inputs:
         self.rows: Counter[tuple[int, ...]] = Counter()
         self.print = 0
         self._patches = Patches()
-        self._inside = False
+        self._inside = self._compiles = False
 
     def begin(self) -> None:
         """Look from now on."""
-        module: Any = torch.nn.Module
-        self._patches.put(module, "__call__", self._counting(module.__call__))
-        self._patches.put(torch, "compile", self._giving_up(torch.compile))
+        self._look_at(torch.nn.Module)
+
+    def _look_at(self, kind: Any) -> None:
+        self._patches.put(kind, "__call__", self._counting(kind.__call__))
+        self._patches.put(torch, "compile", self._compiling(torch.compile))
 
     def _counting(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -382,23 +393,38 @@ class Inputs:
                 return original(module, *args, **kwargs)
             self._inside = True
             try:
-                self.elements += _elements([args, kwargs], DEEPEST)
-                self.rows += rows_of([args, kwargs])
-                self.print ^= print_of([args, kwargs])
+                self._look_into([args, kwargs])
                 return original(module, *args, **kwargs)
             finally:
                 self._inside = False
 
         return watched
 
-    def _giving_up(self, original: Any) -> Any:
+    def _look_into(self, given: Any) -> None:
+        try:
+            self.elements = (self.elements or 0) + _elements(given, DEEPEST)
+            self.rows += rows_of(given)
+            self.print ^= print_of(given)
+        except Exception:  # a tensor of another kind, or what is none
+            self._forget()
+
+    def _forget(self, elements: int | None = None) -> None:
+        self.elements = elements
+        self.rows.clear()
+        self.print = 0
+
+    def _compiling(self, original: Any) -> Any:
         @functools.wraps(original)
         def compiling(*args: Any, **kwargs: Any) -> Any:
-            if self._patches:
-                self.elements = None
-                self.rows.clear()
-            self.end()
-            return original(*args, **kwargs)
+            compiled = original(*args, **kwargs)
+            if self._patches and (args or "model" in kwargs):  # it calls itself without them
+                self.end()
+                is_first, self._compiles = not self._compiles, True
+                is_whole = is_first and isinstance(compiled, torch.nn.Module)
+                self._forget(0 if is_whole else None)
+                if is_whole:
+                    self._look_at(type(compiled))
+            return compiled
 
         return compiling
 

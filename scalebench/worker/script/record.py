@@ -48,6 +48,7 @@ class RankSeen(BaseModel):
         part: Of its batches, what its model was given in the first step; None: not known.
         given: Samples that its model was given in the first step; None: not known.
         given_print: A checksum of them; 0: not known.
+        loss: Its first loss, where nothing tells what its model was given; None: not known.
         read: Samples that it usually reads in a step; None: not known.
         read_tokens: Likewise.
     """
@@ -59,6 +60,7 @@ class RankSeen(BaseModel):
     part: float | None = None
     given: float | None = None
     given_print: int = 0
+    loss: float | None = None
     read: float | None = None
     read_tokens: float = 0.0
 
@@ -69,14 +71,17 @@ def seen_by(raw: Mapping[str, Any]) -> RankSeen:
     steady = steady_start(step_s[1:])
     fed = [_together(calls) for calls in _by_step(raw, len(step_s))[1:] if None not in calls]
     read = [one.samples for one in fed if one.samples is not None]
+    checks = raw["checks"] or {}
+    losses = checks.get("losses") if raw["input_elements"] is None else None
     return RankSeen(
         num_steps=len(step_s),
         schedule=raw["schedule"],
         first_clean=None if steady is None else steady + 1,
-        batches=(raw["checks"] or {}).get("batches", []),
+        batches=checks.get("batches", []),
         part=raw.get("part"),
         given=raw.get("given"),
         given_print=raw.get("given_print", 0),
+        loss=losses[0][1] if losses else None,
         read=_usual(read) if len(read) == len(fed) else None,
         read_tokens=_usual([one.tokens for one in fed]),
     )
@@ -210,7 +215,8 @@ def rank_fields(
     )
     tokens = tokens and tokens * raw.get("words", 1.0)
     asked = _script(cell).samples_per_step
-    noted = raw if part is None else {**raw, "trains_on_part": False}
+    takes_part = _may_cut(everybody) or bool(raw.get("trains_on_part"))
+    noted = {**raw, "trains_on_part": takes_part and part is None}
     if not (raw["explicit"] or _tells_samples(noted, _together(calls[0]), fed, passes)):
         samples = tokens = None
     microbatches = _fewest_read(read, passes) or _usual(read) or None
@@ -242,7 +248,7 @@ def rank_fields(
             "microbatches": microbatches,
             "backwards_per_step": backwards,
             "input_elements": raw["input_elements"],
-            "trains_on_part": bool(raw.get("trains_on_part")) or part is not None,
+            "trains_on_part": takes_part or part is not None,
             "exchange_every": raw.get("exchange_every"),
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,
@@ -292,12 +298,24 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _cut(everybody: Sequence[RankSeen], part: float | None) -> float | None:
     """Return what a rank takes of batches that all ranks read and divide; None: it is not so."""
-    batches = everybody[0].batches
-    is_same = bool(batches) and all(one.batches == batches for one in everybody)
     parts = [one.part or 0.0 for one in everybody]
     is_whole = len(parts) > 1 and abs(sum(parts) - 1) < ROUNDING and min(parts) > 0
     prints = {one.given_print for one in everybody} - {0}
-    return part if is_same and is_whole and len(prints) == len(everybody) else None
+    return part if _read_alike(everybody) and is_whole and len(prints) == len(everybody) else None
+
+
+def _read_alike(everybody: Sequence[RankSeen]) -> bool:
+    batches = everybody[0].batches
+    return bool(batches) and all(one.batches == batches for one in everybody)
+
+
+def _may_cut(everybody: Sequence[RankSeen]) -> bool:
+    """Tell whether ranks read the same batches, and train on what has other losses.
+
+    Inside of what is compiled, it is not seen which part each takes.
+    """
+    losses = {one.loss for one in everybody}
+    return _read_alike(everybody) and None not in losses and len(losses) > 1
 
 
 def _one_reader(everybody: Sequence[RankSeen]) -> RankSeen | None:

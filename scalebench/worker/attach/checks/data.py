@@ -56,7 +56,9 @@ def _bytes(tensor: Any) -> bytes:
 def tensors_of(value: Any, depth: int) -> Iterator[Any]:
     """Yield the tensors of nested containers, but for empty and complex ones."""
     if isinstance(value, torch.Tensor):
-        if value.numel() and not value.is_complex():
+        if value.is_nested:
+            yield from tensors_of(value.unbind(), depth)
+        elif value.numel() and not value.is_complex():
             yield value
     elif depth and isinstance(value, (list, tuple, dict)):
         for part in value.values() if isinstance(value, dict) else value:

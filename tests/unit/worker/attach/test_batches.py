@@ -253,6 +253,27 @@ def test_what_a_prefetcher_reads_without_gradients_feeds_the_training(counted):
     assert samples == [4] * 4  # from the second epoch on; of the first, one step is not known
 
 
+class _WithoutShape:
+    @property
+    def shape(self):
+        raise RuntimeError("has no sizes")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged, None])
+def test_a_batch_of_another_kind_reaches_the_script(counted, inputs, layout):
+    def collate(rows):
+        kind = torch.nested.nested_tensor
+        return kind([one[0] for one in rows], layout=layout) if layout else _WithoutShape()
+
+    dataset = TensorDataset(torch.randn(12, 8))
+    for batch in DataLoader(dataset, batch_size=4, collate_fn=collate):
+        nn.Identity()(batch)
+        counted.backward()
+        assert counted.take().samples == (4 if layout else None)
+    assert inputs.elements == (96 if layout else 0)
+
+
 @pytest.fixture
 def inputs():
     before = nn.Module.__call__, torch.compile
@@ -263,10 +284,20 @@ def inputs():
     assert (nn.Module.__call__, torch.compile) == before
 
 
-def test_a_script_that_compiles_is_left_alone(inputs):
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_whole_module_that_is_compiled_is_looked_at_from_outside(inputs, times):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model(torch.ones(4, 8))
+    for _ in range(times):
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+    compiled(torch.ones(4, 8)).sum().backward()
+    assert inputs.elements == (32 if times == 1 else None)  # two may be parts of one model
+    assert dict(inputs.rows) == ({(8,): 4} if times == 1 else {})
+
+
+def test_a_function_that_is_compiled_is_left_alone(inputs):
     model = nn.Linear(8, 8)
     model(torch.ones(4, 8))
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    assert inputs.elements is None
-    compiled(torch.ones(4, 8)).sum().backward()
+    step = torch.compile(backend="eager")(lambda given: model(given).sum())
+    step(torch.ones(4, 8)).backward()
     assert inputs.elements is None

@@ -130,6 +130,14 @@ def test_where_one_rank_reads_for_all_each_trains_on_what_its_model_is_given(oth
     assert (found["facts"]["microbatches"] == 2) == (samples is not None)
 
 
+@pytest.mark.parametrize(("loss", "samples"), [(2.0, 8), (2.5, None), (None, 8)])
+def test_losses_tell_that_each_rank_takes_a_part_where_no_model_is_looked_at(loss, samples):
+    told = {"checks": {"batches": [1, 2], "losses": [[0, 2.0]]}}
+    found = fields_of([[8, 1]] * 40, 1, told, {"batches": [1, 2], "loss": loss})
+    assert found["samples_per_step"] == samples
+    assert found["facts"]["trains_on_part"] == (samples is None)
+
+
 def fields_of(fed, passes, told, *others, tokens=0):
     """The fields of a rank; for each other rank what is to be seen of it."""
     target = ScriptTarget(name="train", program="train.py")
