@@ -83,7 +83,8 @@ class _Feed:
         self.prints: Prints | None = None
         self.begins: Any = None
         self.guessed = 0
-        self.time_first = self._fits = False
+        self.time_first = self._fits = self.was_last = False
+        self.rows: Counter[tuple[int, ...]] = Counter()
         self.clear()
 
     def clear(self) -> None:
@@ -135,6 +136,7 @@ class Batches:
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
         first_rows: Those of all batches before the end of the first step; see `rows_of`.
+        aside: Datasets of which the model is given nothing: prompts, for rollouts to train on.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -144,6 +146,8 @@ class Batches:
         self.loader: dict[str, Any] | None = None
         self.seen = Fed()
         self.first_rows: Counter[tuple[int, ...]] = Counter()
+        self.aside: set[int] = set()
+        self._was_aside = False
         self._guessed = 0
         self._is_first = True
         self._active: list[_Feed] = []
@@ -196,6 +200,7 @@ class Batches:
         feed.tokens += tokens_of(batch)
         feed.prints = self.seen.prints_of(batch, samples)
         if self._is_first:
+            feed.rows += rows_of(batch)
             self.first_rows += rows_of(batch)
 
     def backward(self) -> None:
@@ -210,7 +215,7 @@ class Batches:
             if last.dataset != read_before:
                 last = learning[-1] if learning else None
         if last is not None:
-            last.trains = True
+            last.trains = last.was_last = True
             if last.begins is not None:
                 self.seen.begins(last.begins)
                 last.begins = None
@@ -245,6 +250,13 @@ class Batches:
         known = [row for row in given if self._rows_like(row)]
         cut = {row: self._rows_like(row) or self._rows_like(row, ranks) * ranks for row in given}
         parts = {given[row] / rows for row, rows in cut.items() if rows}
+        used = {feed.dataset for feed in self._active if feed.was_last}
+        for feed in self._active:
+            rows = feed.rows.items()
+            is_given = not rows or any(given.get(k, 0) >= n + self.seen.rows[k] for k, n in rows)
+            is_new = feed.trains and feed.dataset not in used
+            if is_new and not is_given and len(known) == len(given) > 0:
+                self.aside.add(feed.dataset)
         numbers = {*given.values()}
         lengths = [row[0] * (1 if row in known else ranks) for row in given if len(row) == 1]
         words = {n / (n + 1) if self.seen.rows[(n + 1,)] else 1.0 for n in lengths}
@@ -270,13 +282,18 @@ class Batches:
     def take(self) -> FeedCounts:
         """Return what came since the last call for training, and begin again."""
         self._is_first = False
-        feeds = [feed for feed in self._active if feed.trains and feed.batches]
+        fed = [feed for feed in self._active if feed.trains and feed.batches]
+        feeds = [feed for feed in fed if feed.dataset not in self.aside]
         samples = [feed.samples for feed in feeds]
-        fed = FeedCounts(
-            feeds[0].began if feeds else None,
+        is_aside = len(feeds) < len(fed)
+        if is_aside and self._was_aside:  # in each step: later ones may be trained on
+            samples.append(None)
+        self._was_aside = is_aside
+        found = FeedCounts(
+            fed[0].began if fed else None,
             None if None in samples else sum(s for s in samples if s),
             sum(feed.tokens for feed in feeds),
-            sum(feed.waited_ns for feed in feeds) / 1e9,
+            sum(feed.waited_ns for feed in fed) / 1e9,
             sum(feed.batches for feed in feeds),
             sum(feed.batches for feed in self._active if not feed.trains),
             max((feed.batches for feed in feeds), default=0),
@@ -284,7 +301,7 @@ class Batches:
         for feed in self._active:
             feed.clear()
         self._active.clear()
-        return fed
+        return found
 
 
 def settings_of(iterator: Any) -> dict[str, Any]:

@@ -135,6 +135,8 @@ def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], Non
     watch = interface.watch
     error = _caught_up(watch) or error
     ended = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+    if not ended and watch is not None and not watch.over and watch.is_left_alone():
+        watch.store()
     if watch is not None and watch.over:  # it was measured: what came later changes nothing
         if not ended and error is not None:
             print(_own_traceback(error), file=sys.stderr)

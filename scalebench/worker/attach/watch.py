@@ -366,6 +366,7 @@ class Watch:
     def _finish(self) -> None:
         self.store()
         if not self.request["to_the_end"]:
+            self.agreement.tell_end()
             raise Done(0)
 
     def _end_again(self) -> None:
@@ -378,6 +379,10 @@ class Watch:
             sys.stderr.flush()
             os._exit(0)
         raise Done(0)
+
+    def is_left_alone(self) -> bool:
+        """Tell whether others have ended: with uneven data they come earlier to the last step."""
+        return self.schedule is not None and self.agreement.others_end()
 
     def check_group(self) -> None:
         """Raise ScriptProblem if the ranks know nothing of one another."""

@@ -77,13 +77,19 @@ if "start" in ways:
     with torch.no_grad():
         head.weight.mul_(1 + 0.01 * rank)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model = torch.compile(model, backend="eager") if "compiled" in ways else model
 every = 2 if "summed" in ways or "averaged" in ways else 1
 for epoch in range(100_000):
     if sampler is not None and "order" not in ways:
         sampler.set_epoch(epoch)
     with torch.no_grad():
         model(next(iter(held_out))[0])
+    joined = contextlib.ExitStack()
+    if "uneven" in ways:
+        joined.enter_context(wrapped.join())
     for number, (inputs, labels) in enumerate(loader, 1):
+        if "uneven" in ways and number > 16 - rank:
+            break
         if "slices" in ways:  # all ranks read the same, and each takes its part
             inputs, labels = inputs[rank::num_ranks], labels[rank::num_ranks]
         is_last = number % every == 0
@@ -104,3 +110,4 @@ for epoch in range(100_000):
             with torch.no_grad():
                 head.weight.add_(1e-4 * rank)
         optimizer.zero_grad()
+    joined.close()

@@ -491,6 +491,8 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
         ("sharp", (), [IN_SYNC]),
         ("outside+start+experts", FAST, [IN_SYNC]),
         ("slices", FAST, ["checks: in sync"]),
+        ("slices+compiled", FAST, ["checks: in sync"]),
+        ("uneven", FAST, ["checks: different data"]),  # one rank comes later to its last step
         (
             "buffer+summed+each+dropout",
             (),
@@ -512,7 +514,7 @@ def test_how_a_script_trains_is_told(
     assert said.count("CHECK") == sum("CHECK" in one for one in told)
     assert ways != "sharp" or "no_sync" not in said  # each of its passes has to be sent
     assert "samples not counted" not in said
-    assert (" 2 8/4 " in said) is (ways == "slices")  # of the batch of 8 that both read
+    assert (" 2 8/4 " in said) is ("slices" in ways)  # of the batch of 8 that both read
 
 
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"

@@ -30,6 +30,7 @@ WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParal
 NO_WRAPPER = "nothing that keeps copies alike wraps the model"
 NOW_AND_THEN = "the models are averaged now and then, and differ in between"
 DIVIDED = "each rank holds other parts, of which there is no second copy"
+UNEVEN = "ranks have uneven data (join), and are not at the same step at the same time"
 UNLIKE = "several wrappers keep copies on different ranks"
 
 
@@ -158,6 +159,8 @@ def _of_ddp(wrapped: Sequence[Any], trained: Sequence[Any]) -> Iterator[Held]:
     groups = {_members(getattr(module, "process_group", None)) for module in wrapped}
     if any("SGD" in str(hook) for one in wrapped for hook in _hooks(one)):
         raise _NotAlike(NOW_AND_THEN)
+    if any(getattr(getattr(one, "_join_config", None), "enable", False) for one in wrapped):
+        raise _NotAlike(UNEVEN)
     if len(groups) > 1:
         raise _NotAlike(UNLIKE)
     ranks = groups.pop()

@@ -17,6 +17,7 @@ from typing import Any
 from scalebench.worker.attach.timing.schedule import Schedule
 
 KEY = "schedule"
+END = "end{rank}"
 
 SIGNATURE_CHARACTERS = 64
 
@@ -52,6 +53,7 @@ class Agreement:
         key: str = "",
     ) -> None:
         self.rank = rank
+        self._world_size = world_size
         self.received: Schedule | None = None
         self._store: Any = None
         self._listener: threading.Thread | None = None
@@ -113,6 +115,22 @@ class Agreement:
         if self._store is not None:
             self._store.set(KEY, self._sealed(json.dumps(schedule.to_json())))
         self.received = schedule
+
+    def tell_end(self) -> None:
+        """Tell every rank that this one has measured everything and ends."""
+        if self._store is not None:
+            self._store.set(END.format(rank=self.rank), self._sealed(END))
+
+    def others_end(self) -> bool:
+        """Tell whether another rank has ended so: what fails after that may fail because of it."""
+        if self._store is None:
+            return False
+        ended = [END.format(rank=r) for r in range(self._world_size) if r != self.rank]
+        try:
+            told = [self._store.get(key).decode() for key in ended if self._store.check([key])]
+            return any(self._unsealed(one) == END for one in told)
+        except Exception:  # forged, or no longer served
+            return False
 
     def _sealed(self, text: str) -> str:
         """Return a text with its signature before it: others on this machine can write as well."""

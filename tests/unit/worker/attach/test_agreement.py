@@ -50,3 +50,14 @@ def test_a_schedule_of_somebody_else_is_not_followed(connect):
     Agreement(0, 2, connect, 20.0, "guessed").send(SCHEDULE)
     until(lambda: not second.is_stuck)
     assert second.received is None
+
+
+@pytest.mark.parametrize("key", [KEY, "guessed"])
+def test_a_rank_knows_that_another_one_has_ended(connect, key):
+    first, second = Agreement(0, 2, connect, 20.0, key), Agreement(1, 2, connect, 20.0, KEY)
+    first.send(SCHEDULE)
+    until(lambda: not second.is_stuck)
+    assert not second.others_end()
+    first.tell_end()
+    assert second.others_end() == (key == KEY)
+    assert not first.others_end()

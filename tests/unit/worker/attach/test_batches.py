@@ -259,6 +259,30 @@ class _WithoutShape:
         raise RuntimeError("has no sizes")
 
 
+@pytest.mark.parametrize(
+    ("given", "passes", "samples"),
+    [
+        ({(2,): 4}, 4, [4] * 8),  # the prompts are for rollouts, on which the model is trained
+        ({(2,): 8}, 4, [4] * 8),  # two models
+        ({(2,): 20}, 4, [20, 4, 4, 4] * 2),  # labelled and unlabelled
+        ({(3,): 4}, 4, [20, 4, 4, 4] * 2),  # nothing is known of what it is given
+        ({(2,): 4}, 1, [4] + [None] * 7),  # the others may be trained on later
+    ],
+)
+def test_what_is_read_for_rollouts_is_not_trained_on(counted, given, passes, samples):
+    found = []
+    for _ in DataLoader(TensorDataset(torch.rand(16 * 8 // passes, 2)), 16):
+        rollouts = DataLoader(TensorDataset(torch.rand(4 * passes, 2)), 4)
+        for _ in rollouts:
+            counted.backward()
+            if not found:
+                counted.trained_as(given)
+            fed = counted.take()
+            found.append(fed.samples)
+            assert not fed.others
+    assert found == samples
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged, None])
 def test_a_batch_of_another_kind_reaches_the_script(counted, inputs, layout):
