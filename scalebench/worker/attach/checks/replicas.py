@@ -156,14 +156,7 @@ def _held(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:
 
 
 def _of_ddp(wrapped: Sequence[Any], trained: Sequence[Any]) -> Iterator[Held]:
-    groups = {_members(getattr(module, "process_group", None)) for module in wrapped}
-    if any("SGD" in str(hook) for one in wrapped for hook in _hooks(one)):
-        raise _NotAlike(NOW_AND_THEN)
-    if any(getattr(getattr(one, "_join_config", None), "enable", False) for one in wrapped):
-        raise _NotAlike(UNEVEN)
-    if len(groups) > 1:
-        raise _NotAlike(UNLIKE)
-    ranks = groups.pop()
+    ranks = _ranks_of_ddp(wrapped)
     known: set[int] = set()
     ignored: set[int] = set()
     for module in wrapped:
@@ -182,6 +175,17 @@ def _of_ddp(wrapped: Sequence[Any], trained: Sequence[Any]) -> Iterator[Held]:
     for key, parameter in others.items():
         name = names.get(key, "a parameter")
         yield Held(f"{name}, outside of DDP", ranks, weakref.ref(parameter))
+
+
+def _ranks_of_ddp(wrapped: Sequence[Any]) -> tuple[int, ...] | None:
+    if any("SGD" in str(hook) for one in wrapped for hook in _hooks(one)):
+        raise _NotAlike(NOW_AND_THEN)
+    if any(getattr(getattr(one, "_join_config", None), "enable", False) for one in wrapped):
+        raise _NotAlike(UNEVEN)
+    groups = {_members(getattr(module, "process_group", None)) for module in wrapped}
+    if len(groups) > 1:
+        raise _NotAlike(UNLIKE)
+    return groups.pop()
 
 
 def _buffers(model: Any) -> Iterator[tuple[str, Any]]:
