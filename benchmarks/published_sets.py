@@ -145,17 +145,17 @@ def bridge(path: Path) -> Rows:
     for line in _lines(path):
         name = re.fullmatch(r"LLAMA3(?:\.1)?_(\d+)B8192", line["model"] + line["Sequence Length"])
         gpu = line["System"].removeprefix("DGX-").lower()
-        if not name or gpu not in DEVICE_TYPES or line["Precision"] == "NVFP4":
+        if not name or gpu not in DEVICE_TYPES:
             continue
+        matrices = re.search("FP[48]", line["Precision"])
         chunks = int(line["VP"]) if line["VP"].isdecimal() else 1
         rows += _made({
             **LLAMA, **LLAMAS[name[1]], "gpu": gpu, "gpus": line["#-GPUs"], "sequence": 8192,
             "batch": line["GBS"], "microbatch": line["MBS"], "tensor": line["TP"],
-            "pipeline": line["PP"], "context": line["CP"],
+            "pipeline": line["PP"], "context": line["CP"], "attention": "hopper",
             "zero": 3 if line["FSDP"] not in ("", "0") else 1, "launch": "compiled",
-            "matrices": "fp8" if "FP8" in line["Precision"] else "bfloat16", "gradient_bytes": 2,
+            "matrices": matrices[0].lower() if matrices else "bfloat16", "gradient_bytes": 2,
             "overlap": True, "schedule": "interleaved-1f1b" if chunks > 1 else "1f1b",
-            "attention": "hopper",
             "chunks": chunks, "tokens_per_s_per_gpu": line["Tokens / sec / GPU"],
         })  # fmt: skip
     return rows

@@ -18,7 +18,7 @@ from typing import Literal
 
 from scalebench.spec import Execution
 
-Dtype = Literal["float32", "tf32", "float16", "bfloat16", "fp8"]
+Dtype = Literal["float32", "tf32", "float16", "bfloat16", "fp8", "fp4"]
 TERA = 1e12
 
 

@@ -79,7 +79,7 @@ class Framework(Record):
         launch: How operators start: ``eager``, ``compiled``, or ``graphs`` that were captured.
         attention: ``flash`` (FlashAttention-2), ``triton`` (the first one, in Triton), ``hopper``
             (FlashAttention-3 or cuDNN), or ``stored``: its scores are written to memory.
-        matrices: Format of the blocks' matrix products: ``bfloat16`` or ``fp8``.
+        matrices: Format of the blocks' matrix products: ``bfloat16``, ``fp8`` or ``fp4``.
         stages: Of a pipeline: ``balanced`` by their work, or ``equal`` numbers of layers.
         overlap: Whether ZeRO-1's gathers, and gradients of meshes, hide behind passes.
         gradient_bytes: Of a gradient on the wire.
@@ -92,7 +92,7 @@ class Framework(Record):
 
     launch: Literal["eager", "compiled", "graphs"] = "eager"
     attention: Literal["flash", "triton", "hopper", "stored"] = "flash"
-    matrices: Literal["bfloat16", "fp8"] = "bfloat16"
+    matrices: Literal["bfloat16", "fp8", "fp4"] = "bfloat16"
     stages: Literal["balanced", "equal"] = "balanced"
     overlap: bool = False
     gradient_bytes: int = Field(4, ge=1, le=4)

@@ -66,7 +66,7 @@ def measured_rows(path: Path, gpu: str, logs: LogColumns | None = None) -> list[
         peak = peak_flops(device.name, "bfloat16") or peak_flops(device.name, "float16")
         assert peak is not None, "every device type has one"
         part = row.model.flops_per_sample * row.batch / row.gpus / row.step_s / peak
-        if not 5e-4 < part < (2.0 if row.matrices == "fp8" else 1.0):
+        if not 5e-4 < part < {"fp8": 2.0, "fp4": 6.0}.get(row.matrices, 1.0):
             raise UsageError(
                 f"{path}, {word} {number}: {row.step_s:g} s a step would be {100 * part:.2g} % of "
                 f"the published peak. Is it in another unit, or its model another?"

@@ -295,7 +295,7 @@ def assumed_speed(device: DeviceType, efficiency: float) -> ComputeSpeed:
     )
 
 
-FORMATS: tuple[Dtype, ...] = ("bfloat16", "float16", "fp8")
+FORMATS: tuple[Dtype, ...] = ("bfloat16", "float16", "fp8", "fp4")
 
 
 def modelled_speed(device: DeviceType, values: Parameters, described: str) -> ComputeSpeed:
@@ -308,7 +308,8 @@ def modelled_speed(device: DeviceType, values: Parameters, described: str) -> Co
     """
     peaks = {name: peak for name in FORMATS if (peak := peak_flops(device.name, name))}
     half = peaks.get("bfloat16") or peaks["float16"]
-    formats = {"bfloat16": half, "fp8": peaks.get("fp8", half)}
+    narrow = peaks.get("fp8", half)
+    formats = {"bfloat16": half, "fp8": narrow, "fp4": peaks.get("fp4", narrow)}
     model = DeviceModel(formats, device.memory_byte_per_s, device.units, values)
     usual = 1 / (values.matrix_efficiency * half)
     return ComputeSpeed(

@@ -3,8 +3,9 @@
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.search.devices.parameters import defaults
 from scalebench.search.prediction.links import links_by_name
-from scalebench.search.prediction.speed import DEVICE_TYPES, device_type
+from scalebench.search.prediction.speed import DEVICE_TYPES, device_type, modelled_speed
 
 SHEETS_GB = {
     "V100-SXM2-32GB": 32,
@@ -26,6 +27,15 @@ SHEETS_GB = {
 def test_the_memory_is_that_of_the_data_sheet(name: str) -> None:
     device = device_type(name.upper())
     assert device.memory_bytes == SHEETS_GB[device.name] * 10**9
+
+
+@pytest.mark.parametrize("gpu", ["h100", "gb200", "gb300"])
+def test_a_narrower_format_is_faster_where_the_device_has_it(gpu: str) -> None:
+    model = modelled_speed(device_type(gpu), defaults(gpu), "").device
+    assert model is not None
+    half, eight, four = (model.peaks[name] for name in ("bfloat16", "fp8", "fp4"))
+    assert eight == pytest.approx(2 * half)
+    assert (four >= 2 * eight) if gpu != "h100" else (four == eight)
 
 
 @pytest.mark.parametrize("text", ["nvlink", "nvlink4+", "nvlink4+pcie4+pcie5"])
