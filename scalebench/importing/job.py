@@ -247,8 +247,8 @@ def _rate(log: Log, steps: Steps, world_size: int) -> float | None:
 def _of_whole(log: Log, steps: Steps) -> float | None:
     """Return samples per second by what is said at the end, without evaluations; None: nothing."""
     totals = log.totals
-    per_second = totals.get("train_samples_per_second") if steps.source == "total" else None
-    if per_second is None:
+    per_second = totals.get("train_samples_per_second")
+    if per_second is None or (len(steps.seconds) and steps.source != "total"):
         return totals.get("training_sequences_per_second")
     return per_second * totals["train_runtime"] / (totals["train_runtime"] - steps.pauses[1])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
-from scalebench.importing.formats import TIMES, Format, Template, Value
+from scalebench.importing.formats import TIMES, Format, Template, Value, elapsed
 from scalebench.importing.lines import chunks, opened, prefix_of
 from scalebench.importing.records import Line, Records
 
@@ -373,10 +373,12 @@ def _tells_time(form: Format, line: str, start: int) -> bool:
 
 def totals_of(text: str) -> dict[str, float]:
     """Return what is said at the end of a training, and by DeepSpeed's timer of its rate."""
-    pattern = (
-        r"['\"]?\b(train(?:_\w+|ing_sequences)_per_second|train_runtime)['\"]? ?: ['\"]?([\d.]+)"
-    )
-    found = {name: float(number) for name, number in re.findall(pattern, text)}
+    name = r"\b(train(?:_\w+|ing_sequences)_per_second|train_runtime)"
+    number = r"[\u2019'\"]?\s*[:=]\s*[\u2018'\"]?(\d[\d.:]*)"
+    found = {
+        key: elapsed(value) if ":" in value else float(value)
+        for key, value in re.findall(name + number, text)
+    }
     timer = re.findall(r"RunningAvgSamplesPerSec=([\d.]+)", text)
     if timer:
         found["timer_rate"] = float(timer[len(timer) // 2])

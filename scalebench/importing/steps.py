@@ -29,14 +29,18 @@ LONGER, SHORTER = 1.1, 0.5
 """Of the median: the first steps are left out as long as they are beyond."""
 MOST_WARMUP = 10
 FEWEST_GROWING = 8
+FEW_SECONDS = 5.0
+"""Of a bar, whose seconds are whole ones: the rate that it shows is known better."""
 SPANS = 100
 """A span has to be so many times what its clock tells."""
 OF_SOME_STEPS = (
     "a line is printed every {:g} steps, and does not say whether its time is of one of them or of "
     "all: describe it as a format of your own, with kind = step or interval"
 )
-SHOWN = "of so few lines of a bar there is no difference: the rate that it shows counts"
+SHOWN = "so few lines of a bar tell no differences: the rate that it shows counts"
 ONE_OF_SOME = "one micro-batch of {:g} is printed: the others are not known"
+ROUNDED = 0.0006
+"""So far off a rate of three decimals may be."""
 DIFFER = 0.03
 """Clock and printed time that differ by more are stated."""
 
@@ -69,7 +73,12 @@ class Steps:
     @property
     def mean_s(self) -> float:
         """Seconds of a step in the mean of all that were kept."""
-        return float((self.seconds * self.counts).sum() / self.counts.sum())
+        return self.total_s / float(self.counts.sum())
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all that were kept."""
+        return float((self.seconds * self.counts).sum())
 
 
 def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
@@ -110,7 +119,7 @@ def _tells_steps(columns: dict[str, Floats]) -> bool:
 def _of_total(log: Log) -> Steps:
     """Return the one step that a total tells: without evaluations, and without any interval."""
     totals = log.totals
-    steps = totals.get("steps") or totals["train_runtime"] * totals.get("train_steps_per_second", 0)
+    steps = totals.get("steps") or _steps_of_total(log)
     if steps < 1:
         return Steps(why_none="the log has a total of seconds, and not of how many steps")
     evaluation = totals.get("eval_runtime", 0.0)
@@ -122,6 +131,15 @@ def _of_total(log: Log) -> Steps:
         np.array([mean]), np.array([steps]), "total", True, pauses=(number, evaluation),
         notices=["one total over all steps: no interval can be given"],
     )  # fmt: skip
+
+
+def _steps_of_total(log: Log) -> float:
+    """Return of how many steps a total is, by a printed rate of three decimals; 0: not known."""
+    runtime, rate = (log.totals.get(f"train_{n}", 0.0) for n in ("runtime", "steps_per_second"))
+    for said in (log.records.last_total, log.facts.number("total_steps")):
+        if said and abs(said - runtime * rate) <= ROUNDED * runtime:
+            return float(said)
+    return runtime * rate if rate > 100 * ROUNDED else 0.0
 
 
 def _doubted(log: Log, at: Floats) -> bool:
@@ -144,7 +162,8 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
         resolution = 1.0 if form.bar else 10.0 ** -_decimals(time)
         found = _by_clock(time, at, resolution)
         found.source = "printed"
-        if len(found.seconds):
+        shown = form.bar and np.isfinite(speed).any()
+        if found.total_s > (FEW_SECONDS if shown else 0):
             return found
         time = np.broadcast_to(np.nan, len(at))
     if (added := _of_micro_batches(form, columns, at)) is not None:
@@ -341,8 +360,7 @@ def _why_none(log: Log, at: Floats) -> str:
 
 def _compare(chosen: Steps, printed: Steps, clock: Steps, resolution: float) -> None:
     """Say where the clock and the printed times differ."""
-    span = float((clock.seconds * clock.counts).sum())
-    if span < SPANS * resolution:
+    if clock.total_s < SPANS * resolution:
         return
     ratio = clock.mean_s / printed.mean_s
     if abs(ratio - 1) > DIFFER and math.isfinite(ratio):

@@ -10,6 +10,7 @@ import pytest
 from scalebench.gate.gate import compare
 from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
+from scalebench.importing.facts import facts_of
 from scalebench.importing.formats import formats
 from scalebench.importing.job import Stated, import_log, job_of
 from scalebench.importing.lines import prefix_of
@@ -176,6 +177,7 @@ def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path: Path
             8.2,
         ),
         ("DLL - e2e_train_time : 9 s training_sequences_per_second : 517.4 sequences/s", 517.4),
+        ("[worker :0]   train_runtime   =  0:46:45.60\n  train_samples_per_second  =   3.65", 3.65),
     ],
 )
 def test_samples_per_second_may_be_said_at_the_end_alone(
@@ -184,7 +186,50 @@ def test_samples_per_second_may_be_said_at_the_end_alone(
     path = tmp_path / "train.log"
     path.write_text(f"starting\n{end}\n")
     job = job_of(read_log(path, formats()), Stated(gpus=8))
-    assert (job.format, job.samples_per_s) == ("totals", samples)
+    assert (job.format, job.samples_per_s) == ("totals", pytest.approx(samples))
+
+
+@pytest.mark.parametrize(
+    ("said", "mean_s"),
+    [
+        ("", None),
+        ("Total optimization steps = 20", 140.0),
+        ("Total optimization steps = 90", None),  # it stopped early
+        ("100%|##| 20/20 [46:40<00:00, 99.9s/it]", 140.0),
+    ],
+)
+def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(
+    said: str, mean_s: float | None, tmp_path: Path
+) -> None:
+    end = "{'train_runtime': '2800', 'train_steps_per_second': '0.007', 'train_loss': '0.7'}"
+    path = tmp_path / "train.log"
+    path.write_text(f"{said}\n{end}\n{said}\n")
+    steps = steps_of(read_log(path, formats()), None)
+    assert [steps.mean_s if len(steps.seconds) else None] == [mean_s]
+    assert mean_s or "not of how many steps" in steps.why_none
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "number"),
+    [
+        ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8", "world_size", 8),
+        ("RANK and WORLD_SIZE in environ: 0/16", "world_size", 16),
+        ("1 device per process.Process 0, total 4, device cuda:0.", "world_size", 4),
+        ("Device: cuda:0.Process (global: 0, local 0), total 12.", "world_size", 12),
+        ("| num_processes         | 8                     |", "world_size", 8),
+        ("Number of devices: 4", "world_size", 4),
+        ("Building 1-D device mesh with ('dp',), [4]", "world_size", 4),
+        ("[INFO] [config.py:1000:print]   train_batch_size ............. 64", "global_batch", 64),
+        ("  train_batch_size ................ 256.......................updated", "global_batch", 256),
+        ("total train batch size (with parallel & distributed & accumulation) / 総数: 4",
+         "global_batch", 4),
+        ("Namespace(train_batch_size=64, n_gpus_per_node=8)", "global_batch", None),
+    ],
+)  # fmt: skip
+def test_a_log_says_how_many_ranks_and_samples_there_are(
+    said: str, name: str, number: int | None
+) -> None:
+    assert facts_of(f"a line\n{said}\nand one more 7\n").number(name) == number
 
 
 def side(
