@@ -220,7 +220,7 @@ def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(
         ("Number of devices: 4", "world_size", 4),
         ("Building 1-D device mesh with ('dp',), [4]", "world_size", 4),
         ("[INFO] [config.py:1000:print]   train_batch_size ............. 64", "global_batch", 64),
-        ("  train_batch_size ................ 256.......................updated", "global_batch", 256),
+        ("  train_batch_size ................ 256...................updated", "global_batch", 256),
         ("total train batch size (with parallel & distributed & accumulation) / 総数: 4",
          "global_batch", 4),
         ("Namespace(train_batch_size=64, n_gpus_per_node=8)", "global_batch", None),
