@@ -31,8 +31,8 @@ MOST_WARMUP = 10
 FEWEST_GROWING = 8
 FEW_SECONDS = 5.0
 """Of a bar, whose seconds are whole ones: the rate that it shows is known better."""
-SPANS = 100
-"""A span has to be so many times what its clock tells."""
+SPANS, FINEST = 100, 20
+"""A span has to be so many times what its clock tells, and a line is cut into so many at most."""
 OF_SOME_STEPS = (
     "a line is printed every {:g} steps, and does not say whether its time is of one of them or of "
     "all: describe it as a format of your own, with kind = step or interval"
@@ -328,7 +328,7 @@ def _spans(
         part, done = seconds[begin:end], steps[begin:end]
         if not len(part) or part.sum() <= 0:
             continue
-        number = max(1, int(part.sum() / (SPANS * resolution)))
+        number = max(1, min(int(part.sum() / (SPANS * resolution)), FINEST * len(part)))
         if part.sum() < SPANS / 5 * resolution and len(edges):
             continue  # too short beside a pause to say anything
         total = np.cumsum(part)

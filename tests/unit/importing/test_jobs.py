@@ -61,6 +61,19 @@ def test_what_carries_a_line_changes_none_of_its_numbers(
     assert alone[0] == name
 
 
+def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path: Path) -> None:
+    """Ten days of such a clock were cut into ten thousand million spans."""
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(
+            f"2024-05-{1 + i:02} 10:00:00.123456 step {k} loss 3.{k}\n"
+            for i, k in enumerate(range(10, 200, 20))
+        )
+    )
+    steps = steps_of(read_log(path, formats()), None)
+    assert (steps.mean_s, steps.source) == (86400 / 20, "clock")
+
+
 @pytest.mark.parametrize("carrier", ["", "0: ", "worker-1: ", "[1,0]<stdout>:"])
 def test_the_last_lines_of_ranks_add_up_whoever_carries_them(carrier: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
