@@ -44,6 +44,7 @@ _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
 BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ )\s*"
 """Of a line, or of what a program prints behind the name of its rank or host."""
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -133,7 +134,7 @@ class Template:
         """Return what a number means in this template's unit."""
         if self.unit == "elapsed":
             return elapsed(text)
-        number = float(text.replace(",", "") if "," in text else text)
+        number = float(text) if "," not in text else _of_commas(text, self.unit in _TIMES)
         if self.unit == "s/step":
             return 1 / number if number > 0 else math.nan
         if not suffix:
@@ -144,6 +145,21 @@ class Template:
         if self.unit in _SIZES:
             return number * _SIZES[suffix]
         return number * _LARGE[suffix] * self._scale
+
+
+def _of_commas(text: str, time: bool) -> float:
+    """Return a number with commas between thousands, or one before its decimals.
+
+    nan: it may be either; few print thousands of seconds without a point.
+    """
+    text = text.rstrip(",")
+    if not _THOUSANDS.fullmatch(text):
+        return float(text.replace(",", "." if "." not in text and text.count(",") == 1 else ""))
+    return (
+        math.nan
+        if time and text.count(",") == 1 and "." not in text
+        else float(text.replace(",", ""))
+    )
 
 
 def _spaced(text: str) -> str:

@@ -61,6 +61,24 @@ def test_what_carries_a_line_changes_none_of_its_numbers(
     assert alone[0] == name
 
 
+@pytest.mark.parametrize(
+    ("said", "mean_s"),
+    [
+        ("step_time: 0,532 s", 0.532),
+        ("step_time: 1,53 s", 1.53),
+        ("step_time: 532,25 ms", 0.53225),
+        ("step_time: 1,234.5 ms", 1.2345),
+        ("step_time: 1.5, mem: 3", 1.5),
+        ("step_time: 1,532 s", None),  # a thousand or one and a half: nothing tells
+    ],
+)
+def test_a_comma_may_stand_before_decimals(said: str, mean_s: float | None, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"step {i} loss 2,{i} {said}\n" for i in range(9)))
+    steps = steps_of(read_log(path, formats()), None)
+    assert (steps.mean_s if len(steps.seconds) else None) == pytest.approx(mean_s)
+
+
 def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path: Path) -> None:
     """Ten days of such a clock were cut into ten thousand million spans."""
     path = tmp_path / "train.log"
