@@ -39,7 +39,7 @@ _SIZES = {
     for power, prefix in enumerate(("", "K", "M", "G", "T"))
     for binary in ("", "i")
 } | {"bytes": 1.0, "M": 2.0**20, "G": 2.0**30}
-_LONGER = r"\s?(?:m|mins|minutes|h|hrs?|hours?)\b"
+_LONGER = r"\s?(?:(?:m|mins|minutes|h|hrs?|hours?)\b|min\s*\d)"
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
 BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ )\s*"

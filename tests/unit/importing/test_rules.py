@@ -142,7 +142,7 @@ def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_s
     "said",
     [
         "data time 0.01 forward time 0.2",
-        *(f"step_time: {time}" for time in ("1.2h", "3 m", "2 minutes", "12 hours", "1.5 hrs")),
+        *(f"step_time: {time}" for time in ("1.2h", "3 m", "2 min 5 s", "12 hours", "1.5 hrs")),
     ],
 )
 def test_times_of_parts_hours_and_minutes_are_never_taken_for_seconds_of_a_step(
