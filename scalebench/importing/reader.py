@@ -155,7 +155,8 @@ class Reader:
 
     def _take(self, form: Format, line: str, text: str, begin: int) -> None:
         found = self._anchor(form, line)
-        if found is None or (form.without and any(word in line for word in form.without)):
+        known = line in self._finals
+        if found is None or known or any(word in line for word in form.without):
             return
         groups = found.groupdict()
         step = self.taken if form.step_in == "lines" else _int(groups["step"]) or 0
@@ -163,8 +164,6 @@ class Reader:
         start = found.start()
         prefix = prefix_of(line[max(0, start - 300) : start])
         if form.final:  # a line is of a rank, whoever carried it here
-            if line in self._finals:
-                return
             self._finals.add(line)
             prefix = prefix._replace(who="")
         total = _int(groups.get("last")) or 0
@@ -174,13 +173,14 @@ class Reader:
         values = self._values(form, line, records)
         if form.bar and "time" in values:
             values["time"] += records.bars_before
-        goes_back = records.goes_back(at)
         if prefix.clock is not None and "clock" not in values:
             values["clock"] = prefix.clock
             records.resolution = min(records.resolution, prefix.resolution)
+        if form.general and not values:
+            return
         if step == 0 and groups.get("per_epoch") and len(records):
             values["skipped"] = 1.0  # the loader starts: of sampled lines it would count too much
-        if goes_back:
+        if records.goes_back(at):
             if records.is_copy(at, values, form.bar):
                 self.copies += 1
                 return

@@ -79,6 +79,15 @@ def test_a_comma_may_stand_before_decimals(said: str, mean_s: float | None, tmp_
     assert (steps.mean_s if len(steps.seconds) else None) == pytest.approx(mean_s)
 
 
+def test_a_line_that_names_a_step_and_says_nothing_of_it_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    warning = "wandb: WARNING Step must only increase in log calls.  Step 3 < 5; dropping {'x': 3}."
+    lines = [f"step: {i} | loss: 2.{i} | step_time: 0.5" for i in range(30)]
+    path.write_text("\n".join([*lines[:20], warning, *lines[20:], ""]))
+    log = read_log(path, formats())
+    assert (len(log.records), log.notices) == (30, [])
+
+
 def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path: Path) -> None:
     """Ten days of such a clock were cut into ten thousand million spans."""
     path = tmp_path / "train.log"
