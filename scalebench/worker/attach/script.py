@@ -65,6 +65,14 @@ def main(request_file: str) -> int:
         os.register_at_fork(after_in_child=installed.remove)
         _heed_other_port()
 
+    exit_at_once = os._exit
+
+    def exit_with_record(code: int) -> None:
+        if os.getpid() == own_pid and not (code or getattr(interface.watch, "over", True)):
+            _store_end(None, keep)
+        exit_at_once(code)
+
+    os._exit = exit_with_record  # type: ignore[assignment]
     after_import_of("torch", begin)
     refuse_launchers()
     error: BaseException | None = None
@@ -125,7 +133,10 @@ def _heed_other_port() -> None:
 def _conclude(error: BaseException | None, keep: Callable[[dict[str, Any]], None]) -> int:
     """Store what there is to say at the script's end; return the exit code."""
     try:
-        return _store_end(error, keep)
+        code = _store_end(error, keep)
+        if not code:
+            _leave_group()
+        return code
     finally:
         if interface.watch is not None:
             interface.watch.agreement.close()
@@ -140,7 +151,6 @@ def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], Non
     if watch is not None and watch.over:  # it was measured: what came later changes nothing
         if not ended and error is not None:
             print(_own_traceback(error), file=sys.stderr)
-        _leave_group()
         return 0
     if not ended and error is not None:
         text = _own_traceback(error)
@@ -156,7 +166,6 @@ def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], Non
     except ScriptProblem as problem:
         keep({"error": describe(problem, None)})
         return 1
-    _leave_group()
     return 0
 
 

@@ -291,12 +291,13 @@ def test_a_rank_that_fails_is_named_with_its_own_traceback(
     assert "runpy" not in told and "attach" not in told
 
 
+@pytest.mark.parametrize("way", ["short", "short-at-once"])
 def test_a_script_that_ends_early_is_measured_and_marked(
-    scalebench: Scalebench, project: Path
+    scalebench: Scalebench, project: Path, way: str
 ) -> None:
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "-m", "troubled_script", "short", code=0)
+    done = scalebench("run", *flags, "--", "-m", "troubled_script", way, code=0)
     for row in summary_of(project / "run")["rows"]:
         assert "ended early: after 16 steps" in row["stamps"]
         assert "samples not counted" in row["stamps"]
