@@ -136,7 +136,8 @@ class Batches:
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
         first_rows: Those of all batches before the end of the first step; see `rows_of`.
-        aside: Datasets of which the model is given nothing: prompts, for rollouts to train on.
+        aside: Datasets of which the model is not given all that is read in the first step; and
+            whether others are read more often: so are rollouts, and not the prompts for them.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -146,8 +147,7 @@ class Batches:
         self.loader: dict[str, Any] | None = None
         self.seen = Fed()
         self.first_rows: Counter[tuple[int, ...]] = Counter()
-        self.aside: set[int] = set()
-        self._was_aside = False
+        self.aside: dict[int, bool] = {}
         self._guessed = 0
         self._is_first = True
         self._active: list[_Feed] = []
@@ -216,6 +216,9 @@ class Batches:
                 last = learning[-1] if learning else None
         if last is not None:
             last.trains = last.was_last = True
+            self.aside.update(
+                dict.fromkeys(self.aside.keys() - {f.dataset for f in learning}, True)
+            )
             if last.begins is not None:
                 self.seen.begins(last.begins)
                 last.begins = None
@@ -245,6 +248,7 @@ class Batches:
             ``words``: how much of each text, as a part of all: the last word may be left out.
             ``samples_doubted``: neither their tensors nor as many rows as guessed samples.
             ``trains_on_all``: all rows of everything that was read.
+            ``given_less``: rows of batches, and not all of those that several loaders read.
         """
         read = self.first_rows
         known = [row for row in given if self._rows_like(row)]
@@ -256,7 +260,8 @@ class Batches:
             is_given = not rows or any(given.get(k, 0) >= n + self.seen.rows[k] for k, n in rows)
             is_new = feed.trains and feed.dataset not in used
             if is_new and not is_given and len(known) == len(given) > 0:
-                self.aside.add(feed.dataset)
+                self.aside[feed.dataset] = False
+        together = sum((feed.rows for feed in self._active if feed.trains), Counter())
         numbers = {*given.values()}
         lengths = [row[0] * (1 if row in known else ranks) for row in given if len(row) == 1]
         words = {n / (n + 1) if self.seen.rows[(n + 1,)] else 1.0 for n in lengths}
@@ -267,6 +272,8 @@ class Batches:
             "trains_on_part": any(given[row] < self._rows_like(row) for row in known),
             "samples_doubted": bool(self._guessed and given and not known)
             and self._guessed not in given.values(),
+            "given_less": len(known) == len(given)
+            and any(given[row] < together[row] for row in given),
             "trains_on_all": bool(given.keys() & read)
             and all(given[row] >= read[row] for row in given.keys() & read),
         }
@@ -283,12 +290,8 @@ class Batches:
         """Return what came since the last call for training, and begin again."""
         self._is_first = False
         fed = [feed for feed in self._active if feed.trains and feed.batches]
-        feeds = [feed for feed in fed if feed.dataset not in self.aside]
+        feeds = [feed for feed in fed if not self.aside.get(feed.dataset)]
         samples = [feed.samples for feed in feeds]
-        is_aside = len(feeds) < len(fed)
-        if is_aside and self._was_aside:  # in each step: later ones may be trained on
-            samples.append(None)
-        self._was_aside = is_aside
         found = FeedCounts(
             fed[0].began if fed else None,
             None if None in samples else sum(s for s in samples if s),

@@ -15,6 +15,7 @@ OPERATIONS = (
     *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "reduce", "broadcast"),
     *("reduce_scatter", "_reduce_scatter_base", "alltoall", "alltoall_base", "gather", "scatter"),
     *("all_gather_single", "reduce_scatter_single", "all_to_all_single"),  # from torch 2.13 on
+    "barrier",
     *MESSAGES,
 )
 

@@ -216,6 +216,7 @@ def rank_fields(
     tokens = tokens and tokens * raw.get("words", 1.0)
     asked = _script(cell).samples_per_step
     takes_part = _may_cut(everybody) or bool(raw.get("trains_on_part"))
+    takes_part |= not raw["facts"].get("wrappers") and _may_share(everybody)
     noted = {**raw, "trains_on_part": takes_part and part is None}
     if not (raw["explicit"] or _tells_samples(noted, _together(calls[0]), fed, passes)):
         samples = tokens = None
@@ -318,6 +319,15 @@ def _may_cut(everybody: Sequence[RankSeen]) -> bool:
     return _read_alike(everybody) and None not in losses and len(losses) > 1
 
 
+def _may_share(everybody: Sequence[RankSeen]) -> bool:
+    """Tell whether ranks read the same batches: without a wrapper they may divide the layers.
+
+    A stand-in for data, the same in each step, tells nothing.
+    """
+    read = Counter(tuple(one.batches) for one in everybody if len({*one.batches}) > 2)
+    return any(count > 1 for count in read.values())
+
+
 def _one_reader(everybody: Sequence[RankSeen]) -> RankSeen | None:
     """Return the rank that alone reads, and hands each rank its part; None: it is not so.
 
@@ -337,14 +347,18 @@ def _tells_samples(
 ) -> bool:
     """Tell whether the samples that were read are those that were trained on.
 
-    They are not where the model is given other rows, where most steps read nothing and train on a
-    batch of an earlier one, and where a loader hands over several batches for a backward pass: some
-    may be left out, unless the model was given all rows of as many in the first step. So they may
-    where there are as many as backward passes, of which the first step has more.
+    They are not where the model is given other rows, where one of several loaders may evaluate,
+    where most steps read nothing and train on a batch of an earlier one, and where a loader hands
+    over several batches for a backward pass: some may be left out, unless the model was given all
+    rows of as many in the first step. So they may where there are as many as backward passes, of
+    which the first step has more.
     """
     if raw.get("trains_on_part") or raw.get("samples_doubted"):
         return False
     batches, most = [one.batches for one in fed], [one.most for one in fed]
+    reads_several = raw["period"] == 1 and sum(batches) > sum(most) * (1 + ALIKE)
+    if reads_several and raw.get("given_less"):
+        return False
     passes_first = sum(raw["backwards"][: raw["period"]])
     if not sum(passes) or _usual(batches) == _usual(passes):
         has_several = 0 < first.batches < passes_first == _usual(passes)
@@ -395,7 +409,8 @@ sends about twice as much, and a model that is averaged every 500 steps eight ti
 def _check_exchange(raw: Mapping[str, Any], script: str) -> None:
     """Raise ValueError if the ranks trained separately: they sent nothing, or no gradients.
 
-    A wrapper sends by itself; without one all that is sent passes through Python's own calls.
+    Wrappers send by themselves, not all from Python, if the model is called through them; without
+    one all that is sent passes through Python's own calls.
     """
     if raw["traffic"] is None:
         return
@@ -404,7 +419,8 @@ def _check_exchange(raw: Mapping[str, Any], script: str) -> None:
     parameters = raw["num_parameters"] or 0
     what = "nothing"
     if operations:
-        if raw["facts"]["wrappers"] or called < operations:
+        kinds = {one["kind"] for one in raw["facts"]["wrappers"]}
+        if kinds - {"DistributedDataParallel"} or called < operations:
             return
         if called_bytes >= LEAST_SENT * parameters * steps:
             return

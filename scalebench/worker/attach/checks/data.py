@@ -147,6 +147,6 @@ class Fed:
         sampler = getattr(batches, "sampler", None)
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
             return
-        before = self._epochs.get(id(sampler))
-        self._epochs[id(sampler)] = sampler.epoch
-        self.repeats += before == sampler.epoch
+        order = sampler.seed, sampler.epoch
+        self.repeats += self._epochs.get(id(sampler)) == order
+        self._epochs[id(sampler)] = order

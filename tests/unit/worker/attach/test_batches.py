@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     TensorDataset,
     default_collate,
@@ -16,6 +17,7 @@ from torch.utils.data import (
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalebench.worker.attach.batches import Batches, Inputs, leading_of, tokens_of
+from scalebench.worker.attach.checks.data import Fed
 from scalebench.worker.portable import HostClock
 
 NEXT = _BaseDataLoaderIter.__next__
@@ -253,6 +255,14 @@ def test_what_a_prefetcher_reads_without_gradients_feeds_the_training(counted):
     assert samples == [4] * 4  # from the second epoch on; of the first, one step is not known
 
 
+def test_an_epoch_with_another_seed_has_another_order():
+    fed, sampler = Fed(), DistributedSampler(range(8), 2, 0)
+    for seed, epoch, repeats in ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1)):
+        sampler.seed, sampler.epoch = seed, epoch
+        fed.begins(SimpleNamespace(sampler=sampler))
+        assert fed.repeats == repeats
+
+
 class _WithoutShape:
     @property
     def shape(self):
@@ -262,11 +272,15 @@ class _WithoutShape:
 @pytest.mark.parametrize(
     ("given", "passes", "samples"),
     [
-        ({(2,): 4}, 4, [4] * 8),  # the prompts are for rollouts, on which the model is trained
-        ({(2,): 8}, 4, [4] * 8),  # two models
+        (
+            {(2,): 4},
+            4,
+            [20] + [4] * 7,
+        ),  # the prompts are for rollouts, on which the model is trained
+        ({(2,): 8}, 4, [20] + [4] * 7),  # two models
         ({(2,): 20}, 4, [20, 4, 4, 4] * 2),  # labelled and unlabelled
         ({(3,): 4}, 4, [20, 4, 4, 4] * 2),  # nothing is known of what it is given
-        ({(2,): 4}, 1, [4] + [None] * 7),  # the others may be trained on later
+        ({(2,): 4}, 1, [20] * 8),  # another optimizer trains on the others, after its first call
     ],
 )
 def test_what_is_read_for_rollouts_is_not_trained_on(counted, given, passes, samples):
@@ -276,7 +290,8 @@ def test_what_is_read_for_rollouts_is_not_trained_on(counted, given, passes, sam
         for _ in rollouts:
             counted.backward()
             if not found:
-                counted.trained_as(given)
+                less = counted.trained_as(given)["given_less"]
+                assert less == (given.get((2,), 20) < 20)
             fed = counted.take()
             found.append(fed.samples)
             assert not fed.others

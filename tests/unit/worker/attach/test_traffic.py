@@ -28,3 +28,11 @@ def test_operations_that_torch_has_renamed_are_counted(ask, monkeypatch):
     seen = watch.so_far()
     assert (seen.called, seen.called_bytes) == (1, 16)
     assert watch.sends_parts is (ask in OF_PARTS)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_barrier_holds_no_gradients(monkeypatch):
+    watch = TrafficWatch()
+    watch.install(monkeypatch.setattr)
+    dist.barrier()
+    assert watch.so_far()[:3] == (1, 1, 0)

@@ -1,5 +1,7 @@
 """From the marks of a watch to the record of a rank."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from scalebench.records.measured.trace import ClockAlignment
@@ -138,18 +140,58 @@ def test_losses_tell_that_each_rank_takes_a_part_where_no_model_is_looked_at(los
     assert found["facts"]["trains_on_part"] == (samples is None)
 
 
-def fields_of(fed, passes, told, *others, tokens=0):
+@pytest.mark.parametrize(("less", "samples"), [(True, None), (False, 16)])
+def test_of_two_loaders_side_by_side_one_may_evaluate(less, samples):
+    told = {"fed": [[None, 16, 0, 0.0, 2, 0, 1]] * 40, "given_less": less}
+    assert fields_of([], 1, told)["samples_per_step"] == samples
+
+
+@pytest.mark.parametrize(
+    ("kinds", "traffic", "is_told"),
+    [
+        (["DistributedDataParallel"], [30, 30, 120], True),  # the loss alone: it is not called
+        (["DistributedDataParallel"], [60, 30, 120], False),
+        (["FSDPModule"], [30, 30, 120], False),
+        ([], [30, 30, 0], True),  # barriers
+        ([], [30, 30, 120_000], False),
+    ],
+)
+def test_ranks_whose_gradients_stay_with_them_are_refused(kinds, traffic, is_told):
+    facts = {"wrappers": [{"kind": kind} for kind in kinds]}
+    told = {"facts": facts, "traffic": traffic, "num_parameters": 10_000}
+    with pytest.raises(ValueError, match="separately") if is_told else nullcontext():
+        fields_of([[8, 1]] * 40, 1, told, {}, ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "batches", "samples"),
+    [
+        ([], [1, 2, 3], None),  # a pipeline or parts of layers, written by hand
+        ([], [1, 1, 1], 8),  # a stand-in for data
+        ([], [4, 5, 6], 8),
+        ([{"kind": "DistributedDataParallel"}], [1, 2, 3], 8),
+    ],
+)
+def test_ranks_that_read_alike_without_a_wrapper_may_share_samples(wrappers, batches, samples):
+    own = [1, 1, 1] if batches == [1, 1, 1] else [1, 2, 3]
+    told = {"checks": {"batches": own}, "facts": {"wrappers": wrappers}}
+    found = fields_of([[8, 1]] * 40, 1, told, {"batches": batches})
+    assert found["samples_per_step"] == samples
+
+
+def fields_of(fed, passes, told, *others, tokens=0, ranks=1):
     """The fields of a rank; for each other rank what is to be seen of it."""
     target = ScriptTarget(name="train", program="train.py")
-    cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
+    cell = make_cell("script", ranks, strategy=Script(), backend=None, workload=target)
     cell = cell.model_copy(update={"steps": cell.steps.model_copy(update={"trace": False})})
     clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
     raw = {
         "period": 1, "call_s": [0.1] * 40, "host_ns": [i * 10**8 for i in range(41)],
         "backwards": [passes] * 41, "fed": [[None, n, tokens, 0.0, b, 0, b] for n, b in fed],
-        "explicit": False, "schedule": None, "checks": None, **told,
+        "explicit": False, "schedule": None, "checks": None,
         "traffic": None, "num_parameters": 1, "memory": {}, "outside_s": [0.0] * 40, "gaps": [],
         "facts": {}, "looked_at": {}, "input_elements": None, "trace_failure": None, "traces": [],
+        **told,
     }  # fmt: skip
     steps = {"num_steps": 40, "schedule": None, "first_clean": 0}
     own = seen_by(raw).model_copy(update=steps)
