@@ -136,8 +136,9 @@ class Batches:
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
         first_rows: Those of all batches before the end of the first step; see `rows_of`.
-        aside: Datasets of which the model is not given all that is read in the first step; and
-            whether others are read more often: so are rollouts, and not the prompts for them.
+        next_to: Datasets read next to that of the last batch → whether not each time: prompts, for
+            rollouts to train on, validation without ``no_grad``.
+        is_given: Of these, whether the model was given all that was read of them in the first step.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -147,7 +148,8 @@ class Batches:
         self.loader: dict[str, Any] | None = None
         self.seen = Fed()
         self.first_rows: Counter[tuple[int, ...]] = Counter()
-        self.aside: dict[int, bool] = {}
+        self.next_to: dict[int, bool] = {}
+        self.is_given: dict[int, bool] = {}
         self._guessed = 0
         self._is_first = True
         self._active: list[_Feed] = []
@@ -216,9 +218,8 @@ class Batches:
                 last = learning[-1] if learning else None
         if last is not None:
             last.trains = last.was_last = True
-            self.aside.update(
-                dict.fromkeys(self.aside.keys() - {f.dataset for f in learning}, True)
-            )
+            missed = self.next_to.keys() - {feed.dataset for feed in learning}
+            self.next_to.update(dict.fromkeys(missed, True))
             if last.begins is not None:
                 self.seen.begins(last.begins)
                 last.begins = None
@@ -233,6 +234,8 @@ class Batches:
                 was_left = feed.iterator() is None and feed.dataset == last.dataset
                 is_next_to_it = feed.trains or feed.drawn <= last.drawn
                 feed.trains = feed is last or (is_next_to_it and not was_left)
+                if feed.trains and not feed.was_last:
+                    self.next_to.setdefault(feed.dataset, False)
         for feed in self._drawn:
             feed.drawn = 0
         self._drawn.clear()
@@ -254,13 +257,14 @@ class Batches:
         known = [row for row in given if self._rows_like(row)]
         cut = {row: self._rows_like(row) or self._rows_like(row, ranks) * ranks for row in given}
         parts = {given[row] / rows for row, rows in cut.items() if rows}
-        used = {feed.dataset for feed in self._active if feed.was_last}
-        for feed in self._active:
+        fits = len(known) == len(given) > 0
+        for feed in self._active if fits else ():
+            if feed.was_last:
+                continue
             rows = feed.rows.items()
-            is_given = not rows or any(given.get(k, 0) >= n + self.seen.rows[k] for k, n in rows)
-            is_new = feed.trains and feed.dataset not in used
-            if is_new and not is_given and len(known) == len(given) > 0:
-                self.aside[feed.dataset] = False
+            self.is_given[feed.dataset] = not rows or any(
+                given.get(row, 0) >= count + self.seen.rows[row] for row, count in rows
+            )
         together = sum((feed.rows for feed in self._active if feed.trains), Counter())
         numbers = {*given.values()}
         lengths = [row[0] * (1 if row in known else ranks) for row in given if len(row) == 1]
@@ -272,8 +276,7 @@ class Batches:
             "trains_on_part": any(given[row] < self._rows_like(row) for row in known),
             "samples_doubted": bool(self._guessed and given and not known)
             and self._guessed not in given.values(),
-            "given_less": len(known) == len(given)
-            and any(given[row] < together[row] for row in given),
+            "given_less": fits and any(given[row] < together[row] for row in given),
             "trains_on_all": bool(given.keys() & read)
             and all(given[row] >= read[row] for row in given.keys() & read),
         }
@@ -290,8 +293,14 @@ class Batches:
         """Return what came since the last call for training, and begin again."""
         self._is_first = False
         fed = [feed for feed in self._active if feed.trains and feed.batches]
-        feeds = [feed for feed in fed if not self.aside.get(feed.dataset)]
-        samples = [feed.samples for feed in feeds]
+        now_and_then = {id(feed) for feed in fed if self.next_to.get(feed.dataset)}
+        feeds = [
+            feed
+            for feed in fed
+            if id(feed) not in now_and_then or self.is_given.get(feed.dataset, True)
+        ]
+        unknown = [id(f) in now_and_then and f.dataset not in self.is_given for f in feeds]
+        samples = [None if unknown[i] else feed.samples for i, feed in enumerate(feeds)]
         found = FeedCounts(
             fed[0].began if fed else None,
             None if None in samples else sum(s for s in samples if s),

@@ -51,6 +51,7 @@ class RankSeen(BaseModel):
         loss: Its first loss, where nothing tells what its model was given; None: not known.
         read: Samples that it usually reads in a step; None: not known.
         read_tokens: Likewise.
+        mean_read: Samples that it reads in a step in the mean, with those at the end of an epoch.
     """
 
     num_steps: int
@@ -63,6 +64,7 @@ class RankSeen(BaseModel):
     loss: float | None = None
     read: float | None = None
     read_tokens: float = 0.0
+    mean_read: float | None = None
 
 
 def seen_by(raw: Mapping[str, Any]) -> RankSeen:
@@ -83,6 +85,7 @@ def seen_by(raw: Mapping[str, Any]) -> RankSeen:
         given_print=raw.get("given_print", 0),
         loss=losses[0][1] if losses else None,
         read=_usual(read) if len(read) == len(fed) else None,
+        mean_read=_mean([one.samples for one in fed]),
         read_tokens=_usual([one.tokens for one in fed]),
     )
 
@@ -223,8 +226,9 @@ def rank_fields(
     microbatches = _fewest_read(read, passes) or _usual(read) or None
     reader = None if raw["explicit"] else _one_reader(everybody)
     if reader is not None:
-        samples, microbatches = float(raw["given"]), _usual(passes)
-        tokens = samples * reader.read_tokens / (reader.read or 1)
+        usual, microbatches = reader.read or 1, _usual(passes)
+        samples = raw["given"] * (reader.mean_read or usual) / usual
+        tokens = samples * reader.read_tokens / usual
     if asked is not None:
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
         values = {**sizes, "rank_batch": cell.rank_batch}

@@ -279,7 +279,7 @@ class _WithoutShape:
         ),  # the prompts are for rollouts, on which the model is trained
         ({(2,): 8}, 4, [20] + [4] * 7),  # two models
         ({(2,): 20}, 4, [20, 4, 4, 4] * 2),  # labelled and unlabelled
-        ({(3,): 4}, 4, [20, 4, 4, 4] * 2),  # nothing is known of what it is given
+        ({(3,): 4}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # nothing is known of what it is given
         ({(2,): 4}, 1, [20] * 8),  # another optimizer trains on the others, after its first call
     ],
 )

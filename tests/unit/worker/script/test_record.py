@@ -132,6 +132,13 @@ def test_where_one_rank_reads_for_all_each_trains_on_what_its_model_is_given(oth
     assert (found["facts"]["microbatches"] == 2) == (samples is not None)
 
 
+def test_the_last_step_of_an_epoch_in_which_one_rank_reads_for_all_has_fewer_samples():
+    fed = [[16, 4]] + [[16, 4], [16, 4], [8, 2]] * 13
+    told = {"given": 8, "trains_on_all": False}
+    found = fields_of(fed, 2, told, {"given": 8, "read": 0.0})
+    assert found["samples_per_step"] == pytest.approx(8 * 40 / 48)
+
+
 @pytest.mark.parametrize(("loss", "samples"), [(2.0, 8), (2.5, None), (None, 8)])
 def test_losses_tell_that_each_rank_takes_a_part_where_no_model_is_looked_at(loss, samples):
     told = {"checks": {"batches": [1, 2], "losses": [[0, 2.0]]}}
