@@ -19,6 +19,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -83,7 +84,7 @@ class _Feed:
         self.prints: Prints | None = None
         self.begins: Any = None
         self.guessed = 0
-        self.time_first = self._fits = self.was_last = False
+        self.time_first = self._fits = False
         self.rows: Counter[tuple[int, ...]] = Counter()
         self.clear()
 
@@ -136,9 +137,10 @@ class Batches:
         off: Whether iterators are left alone, in steps that are to be bare.
         loader: The settings of the loader that feeds the training; None: none has yet.
         first_rows: Those of all batches before the end of the first step; see `rows_of`.
-        next_to: Datasets read next to that of the last batch → whether not each time: prompts, for
-            rollouts to train on, validation without ``no_grad``.
-        is_given: Of these, whether the model was given all that was read of them in the first step.
+        next_to: Datasets read next to others before a backward pass → whether not each time:
+            prompts, for rollouts to train on; validation without ``no_grad``.
+        is_given: Dataset → whether the model was given all that was read in the first step; no:
+            not even a batch of it. Others may have been read ahead.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -217,7 +219,7 @@ class Batches:
             if last.dataset != read_before:
                 last = learning[-1] if learning else None
         if last is not None:
-            last.trains = last.was_last = True
+            last.trains = True
             missed = self.next_to.keys() - {feed.dataset for feed in learning}
             self.next_to.update(dict.fromkeys(missed, True))
             if last.begins is not None:
@@ -234,11 +236,22 @@ class Batches:
                 was_left = feed.iterator() is None and feed.dataset == last.dataset
                 is_next_to_it = feed.trains or feed.drawn <= last.drawn
                 feed.trains = feed is last or (is_next_to_it and not was_left)
-                if feed.trains and not feed.was_last:
-                    self.next_to.setdefault(feed.dataset, False)
+                if feed.trains and len(learning) > 1 and feed.dataset not in self.next_to:
+                    self.next_to[feed.dataset] = False
+                    self._forget_with(feed)
         for feed in self._drawn:
             feed.drawn = 0
         self._drawn.clear()
+
+    def _forget_with(self, feed: _Feed) -> None:
+        """Forget a dataset when it is gone: another one may have its number."""
+
+        def forget(number: int = feed.dataset) -> None:
+            self.next_to.pop(number, None)
+            self.is_given.pop(number, None)
+
+        with suppress(TypeError):  # a list cannot be watched
+            weakref.finalize(getattr(feed.iterator(), "_dataset", None), forget).atexit = False
 
     def trained_as(self, given: Mapping[tuple[int, ...], int], ranks: int = 1) -> dict[str, Any]:
         """Return what the rows that a model was given in the first step say of its batches.
@@ -258,14 +271,15 @@ class Batches:
         cut = {row: self._rows_like(row) or self._rows_like(row, ranks) * ranks for row in given}
         parts = {given[row] / rows for row, rows in cut.items() if rows}
         fits = len(known) == len(given) > 0
+        together = sum((feed.rows for feed in self._active if feed.trains), Counter())
         for feed in self._active if fits else ():
-            if feed.was_last:
+            if feed.dataset not in self.next_to:
                 continue
             rows = feed.rows.items()
-            self.is_given[feed.dataset] = not rows or any(
-                given.get(row, 0) >= count + self.seen.rows[row] for row, count in rows
-            )
-        together = sum((feed.rows for feed in self._active if feed.trains), Counter())
+            if not rows or any(given.get(row, 0) >= together[row] for row in feed.rows):
+                self.is_given[feed.dataset] = True
+            elif all(given.get(row, 0) * feed.batches < count for row, count in rows):
+                self.is_given[feed.dataset] = False
         numbers = {*given.values()}
         lengths = [row[0] * (1 if row in known else ranks) for row in given if len(row) == 1]
         words = {n / (n + 1) if self.seen.rows[(n + 1,)] else 1.0 for n in lengths}

@@ -263,6 +263,19 @@ def test_an_epoch_with_another_seed_has_another_order():
         assert fed.repeats == repeats
 
 
+def test_what_is_read_now_and_then_may_be_validation(counted):
+    held_out = iter(DataLoader(TensorDataset(torch.rand(8, 2)), 4))
+    found = []
+    for step, _ in enumerate(DataLoader(TensorDataset(torch.rand(40, 2)), 4)):
+        if step in (2, 6):
+            next(held_out)
+        counted.backward()
+        found.append(counted.take().samples)
+        if not step:
+            counted.trained_as({(2,): 4})
+    assert found[2:] == [8, 4, 4, 4, None, 4, 4, 4]
+
+
 class _WithoutShape:
     @property
     def shape(self):
@@ -278,6 +291,7 @@ class _WithoutShape:
             [20] + [4] * 7,
         ),  # the prompts are for rollouts, on which the model is trained
         ({(2,): 8}, 4, [20] + [4] * 7),  # two models
+        ({(2,): 16}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # some may be read ahead
         ({(2,): 20}, 4, [20, 4, 4, 4] * 2),  # labelled and unlabelled
         ({(3,): 4}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # nothing is known of what it is given
         ({(2,): 4}, 1, [20] * 8),  # another optimizer trains on the others, after its first call
