@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -118,8 +119,11 @@ class Agreement:
 
     def tell_end(self) -> None:
         """Tell every rank that this one has measured everything and ends."""
-        if self._store is not None:
-            self._store.set(END.format(rank=self.rank), self._sealed(END))
+        key = END.format(rank=self.rank)
+        with suppress(Exception):  # it is not served any more
+            if self._store is not None:
+                self._store.set(key, self._sealed(END))
+                self._store.check([key])  # is answered once it is there: a set waits for nothing
 
     def others_end(self) -> bool:
         """Tell whether another rank has ended so: what fails after that may fail because of it."""
