@@ -21,7 +21,8 @@ def significant(value: float, uncertainty: float | None = None, digits: int = 3)
     Args:
         value: The number.
         uncertainty: Half the width of its interval, same unit; the last digit written is the
-            place of the uncertainty's second digit. None: ``digits`` significant digits.
+            place of the uncertainty's second digit, and at least the value's second. None:
+            ``digits`` significant digits.
         digits: Significant digits when there is no uncertainty, and the most ever written + 1.
     """
     if value == 0 or not math.isfinite(value):
@@ -31,7 +32,7 @@ def significant(value: float, uncertainty: float | None = None, digits: int = 3)
     if uncertainty and math.isfinite(uncertainty):
         supported = 1 - math.floor(math.log10(abs(uncertainty)))
         places = min(supported, places + 1)
-        places = max(places, -magnitude)
+        places = max(places, 1 - magnitude)
     rounded = round(value, places)
     if rounded and math.floor(math.log10(abs(rounded))) > magnitude:  # 9.996 is 10.0, not 10.00
         return significant(rounded, uncertainty, digits)

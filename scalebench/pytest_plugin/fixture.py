@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from scalebench.errors import UsageError, unknown_name
+from scalebench.gate.metrics import COUNT_SUFFIX
+from scalebench.gate.observation import collective_counts
 from scalebench.pytest_plugin.claims import Quantity
 from scalebench.pytest_plugin.measuring import (
     Measurements,
@@ -55,15 +57,21 @@ class Measured:
         return found
 
     def quantity(self, field: str, num_ranks: int) -> Quantity:
-        """Return a measured field of ``summary.json``, to be compared with a bound."""
+        """Return a measured field of ``summary.json``, to be compared with a bound.
+
+        ``all_reduce_count`` and the like are the collectives of a kind that a rank takes part in.
+        """
         row = self.row(num_ranks)
-        value = getattr(row, field, None)
+        counts = {f"{kind}{COUNT_SUFFIX}": n for kind, n in collective_counts(row).items()}
+        value = getattr(row, field, counts.get(field))
+        if isinstance(value, int | float) and not isinstance(value, bool):  # the same each time
+            value = Estimate(value=value, low=value, high=value, n=1)
         if value is None and field in Row.model_fields:
             why = wording.plain(row.unavailable.get(field, "no reason recorded"), 300)
             pytest.fail(f"{field} of {wording.place(row)} is null: {why}", pytrace=False)
         if not isinstance(value, Estimate):
             estimates = [name for name in Row.model_fields if _is_estimate(name)]
-            raise unknown_name("measured quantity", field, estimates)
+            raise unknown_name("measured quantity", field, [*estimates, "wire_bytes", *counts])
         place = ", ".join([wording.place(row), *caveats(row)])
         return Quantity(field, place, value, tuple(causes.causes(row)))
 

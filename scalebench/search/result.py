@@ -1,7 +1,6 @@
 """What a search came to, as a table, a page and JSON have it, with its reasons in sentences."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from scalebench import units
@@ -222,8 +221,12 @@ def _settings(strategy: Execution) -> dict[str, Any]:
     return {"kind": strategy.model_dump()["kind"]} | strategy.model_dump(exclude_defaults=True)
 
 
+NOT_TOLD = 0.1
+"""Of a difference: what its named parts may leave."""
+
+
 def why_faster(first: Choice, second: Choice) -> str:
-    """Return in one sentence in which part of the step the first gains on the second."""
+    """Return in one sentence in which parts of the step the first gains on the second."""
     gains = {part: second.parts_s[part] - first.parts_s[part] for part in PARTS}
     total = second.step_s - first.step_s
     if total <= 0:
@@ -231,20 +234,23 @@ def why_faster(first: Choice, second: Choice) -> str:
             f"{first.mesh_words} and {second.mesh_words} take equally long by the model; the first "
             "recomputes less or needs less memory."
         )
-    most = max(gains, key=gains.__getitem__)
-    said = (
+    told: dict[str, float] = {}
+    for part in sorted(gains, key=lambda part: -abs(gains[part])):
+        told[part] = gains[part]
+        if abs(sum(told.values()) - total) <= NOT_TOLD * total:
+            break
+    both = [
+        " and ".join(
+            f"{units.seconds(abs(gain))} {word} on {PARTS[part]}"
+            for part, gain in told.items()
+            if (gain > 0) == (word == "less")
+        )
+        for word in ("less", "more")
+    ]
+    return (
         f"{first.mesh_words} is {units.seconds(total)} ({100 * total / first.step_s:.2g} %) faster "
-        f"than {second.mesh_words}: it spends {units.seconds(gains[most])} less on {PARTS[most]}"
+        f"than {second.mesh_words}: it spends {', and '.join(filter(None, both))}."
     )
-    losses = _largest_loss(gains)
-    return f"{said}{losses}."
-
-
-def _largest_loss(gains: Mapping[str, float]) -> str:
-    worst = min(gains, key=gains.__getitem__)
-    if gains[worst] >= -0.05 * max(gains.values()):
-        return ""
-    return f", and {units.seconds(-gains[worst])} more on {PARTS[worst]}"
 
 
 def what_would_fit(job: Job, smallest_bytes: float, least: Choice | None, ranks: int | None) -> str:

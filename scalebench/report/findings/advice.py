@@ -10,7 +10,6 @@ from itertools import takewhile
 from scalebench.records.rows.budget import Part
 from scalebench.records.summary import Row
 from scalebench.report.findings.advice_rules import (
-    DOUBTS,
     FIRST,
     INVALID,
     LAST,
@@ -40,15 +39,12 @@ def advise(row: Row, of_suite: Sequence[Row] = ()) -> Advice | None:
 def first_loss(row: Row, of_suite: Sequence[Row] = ()) -> Loss | None:
     """Return the loss to act on first; None: something else is to be done first.
 
-    One of less than 1 % of the step is none next to a larger part that nothing is known of.
+    One of less than 1 % of the step is none.
     """
     found = losses(row, of_suite)
     if not found or not row.step_s:
         return None
-    case = AdviceInput(row, of_suite)
-    small = found[0].taken_s.value < LEAST_LOSS * row.step_s.value
-    settled = _can_gain(row) and _first(FIRST, case) and not _first(DOUBTS, case)
-    return None if small and (settled or causes.losses(row, LEAST_LOSS)) else found[0]
+    return None if found[0].taken_s.value < LEAST_LOSS * row.step_s.value else found[0]
 
 
 def losses(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:

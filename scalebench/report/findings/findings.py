@@ -344,7 +344,12 @@ def biggest_cause(row: Row, named: bool = False) -> tuple[str, ...]:
                 f" {'more' if drift > 0 else 'less'}"
             ),
         )
-        return (f"{none}: {why}", none)
+        probable = causes.outweighing(budget)
+        if probable is None:
+            return (f"{none}: {why}", none)
+        size = causes.points(budget.share(probable))
+        told = f"probable cause: {causes.name(probable, budget)}, {size} % of the step"
+        return (f"{told}; {why}", told)
     found = causes.losses(row, causes.least_share(budget))
     if not found:
         return ()

@@ -55,9 +55,15 @@ def _speed(row: RowVerdict, new: str, base: str) -> str:
     return f"{new} takes {ratio} times as long as {base}"
 
 
+LOPSIDED = 0.2
+"""Of half an interval: where its middle is further from the value, both ends are written."""
+
+
 def _with_half_width(value: float, low: float, high: float) -> str:
     half = (high - low) / 2
     digits = 2 if half >= 0.01 else 3
+    if abs(high + low - 2 * value) > LOPSIDED * half:
+        return f"{value:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
     return f"{value:.{digits}f} ± {half:.{digits}f}"
 
 

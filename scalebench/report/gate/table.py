@@ -148,6 +148,10 @@ def headline(result: GateResult) -> str:
     return f"{result.verdict}: {lead} ({of})" if lead else f"{result.verdict}: {of}"
 
 
+VAGUE = 0.5
+"""Smallest slowdown found beyond which "passed" says next to nothing."""
+
+
 def _lead(result: GateResult) -> str:
     """Return what the verdict rests on: the largest change, or what could have been seen."""
     worse = [r for r in result.deciding if r.verdict in WORSE and r.change is not None]
@@ -163,6 +167,8 @@ def _lead(result: GateResult) -> str:
     if result.too_blind:
         need = f"{100 * (result.need or 0):g} %"
         return f"a slowdown of {need} could not have been seen, only one of {size} or more"
+    if seen and max(seen) > VAGUE:
+        return f"no change seen, but only one of {size} would have been (see --need)"
     return f"no change seen; a slowdown of {size} or more would have been"
 
 

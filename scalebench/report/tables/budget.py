@@ -39,8 +39,7 @@ DOUBTFUL = f"{DOUBT} uncertain, may be zero"
 DOUBTFUL_OR_OPEN = f"{DOUBTFUL}, or the parts of the row do not add up"
 OPEN = "open"
 OPEN_MEANS = (
-    "open: the parts do not add up, as traced steps were unlike the others; none is named as the"
-    " cause"
+    "open: the parts do not add up, as traced steps were unlike the others; none is certain"
 )
 MERGED = "rest"
 

@@ -106,6 +106,9 @@ def inflation_note(row: Row) -> str | None:
 LARGEST_RESIDUAL = 0.02
 """Of the step: a budget that is open with a smaller residual is open for another reason."""
 
+OUTWEIGHS = 3
+"""Times what is unexplained: a part of more is the largest although the parts do not add up."""
+
 LEAST_GAP = 0.001
 """Of the step: a smaller gap has no causes."""
 
@@ -186,6 +189,18 @@ def losses(row: Row, least: float) -> list[Part]:
     return sorted(found, key=lambda part: -budget.share(part))
 
 
+def outweighing(budget: Budget) -> Part | None:
+    """Return the part of a budget with a rest that is the largest wherever the rest belongs.
+
+    None: there is no such part, it may be noise, or steps next to the traced ones drifted.
+    """
+    first, second = sorted(MEASURED, key=lambda part: -budget.share(part))[:2]
+    left = abs(budget.share(RESIDUAL))
+    ahead = budget.share(first) - budget.share(second)
+    large = ahead > left and budget.share(first) > OUTWEIGHS * left > OUTWEIGHS * LARGEST_RESIDUAL
+    return first if large and likely(budget, first) else None
+
+
 def certain_losses(row: Row, least: float) -> list[Part]:
     """Return those of `losses` that are certain."""
     return [part for part in losses(row, least) if row.budget and certain(row, row.budget, part)]
@@ -228,7 +243,12 @@ def _open(budget: Budget) -> str:
             if left > 0
             else f"add up to {points(-left)} % more than the step"
         )
-        return f"No cause is named: the parts do not add up, they {told}."
+        probable = outweighing(budget)
+        if probable is None:
+            return f"No cause is named: the parts do not add up, they {told}."
+        size = points(budget.share(probable))
+        cause = wording.capital(name(probable, budget))
+        return f"{cause} probably takes {size} % of the step; the parts do not add up, they {told}."
 
     return why_open(
         budget,

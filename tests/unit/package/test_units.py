@@ -21,9 +21,9 @@ def test_rounding_stays_inside_the_interval(value, relative):
 
 
 def last_place(value, uncertainty):
-    """The power of ten of the last digit: the uncertainty's second, and four digits at most."""
+    """The power of ten of the last digit: the uncertainty's second, and two to four digits."""
     magnitude, of_uncertainty = (math.floor(math.log10(x)) for x in (value, uncertainty))
-    return min(magnitude, max(of_uncertainty - 1, magnitude - 3))
+    return min(magnitude - 1, max(of_uncertainty - 1, magnitude - 3))
 
 
 @given(MAGNITUDES, UNCERTAINTIES)

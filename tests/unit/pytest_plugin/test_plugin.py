@@ -171,6 +171,10 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
         def test_equal(ddp):
             assert ddp.efficiency(2) == 0.84
 
+        def test_exact(ddp):
+            assert ddp.quantity("wire_bytes", 2) <= ddp.row(2).wire_bytes
+            assert ddp.quantity("all_reduce_count", 2) < 20
+
         def test_null(ddp):
             assert ddp.quantity("mfu", 2) > 0
 
@@ -189,7 +193,7 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
         """
     )
     result = session(f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
-    result.assert_outcomes(passed=2, failed=7)
+    result.assert_outcomes(passed=3, failed=7)
     where = "E *Of the 17.1 % lost, idle takes 5.7*"
     result.stdout.fnmatch_lines(
         [

@@ -74,6 +74,18 @@ def test_the_part_that_gains_most_is_named_with_what_it_gains() -> None:
     )
 
 
+def test_parts_that_cancel_do_not_explain_a_gain_alone() -> None:
+    before = choice(0.006, 0.004, tensor=4)
+    third = list(PARTS)[2]
+    after = choice(0.0117, 0, data=4).model_copy(
+        update={"step_s": 0.0077, "parts_s": NOTHING | {FIRST: 0.0117, third: -0.004}}
+    )
+    assert why_faster(after, before).endswith(
+        f"it spends 4.00 ms less on {PARTS[SECOND]} and 4.00 ms less on {PARTS[third]}, and "
+        f"5.70 ms more on {PARTS[FIRST]}."
+    )
+
+
 @pytest.mark.parametrize(
     ("choice", "mesh", "how", "name"),
     [
