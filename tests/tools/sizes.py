@@ -1,6 +1,7 @@
 """How large the code is, beside what it should be: ``make size``.
 
-Counts what git tracks. Nothing fails yet where a goal is missed.
+Counts what git tracks. Nothing fails yet where a goal is missed. The folder scalebench/ is not
+among the folders: the house of packages is held by test_floors.
 """
 
 import subprocess
@@ -30,7 +31,7 @@ def sizes(files: list[str]) -> dict[str, int]:
     product = [PurePath(name) for name in files if name.startswith("scalebench/")]
     inside = {path for file in product for path in (file, *file.parents[:-2])}
     found = [lines["scalebench"], len(product), lines["tests"], lines["benchmarks"]]
-    found.append(max(Counter(path.parent for path in inside).values()))
+    found.append(max(Counter(path.parent for path in inside if len(path.parts) > 2).values()))
     found.append(sum(len(page.read_text().split()) for page in Path("docs").glob("*.md")))
     return dict(zip(GOALS, found, strict=True))
 
