@@ -58,12 +58,16 @@ def render_verdict_github(result: GateResult) -> str:
     of_all: Level = "notice" if result.verdict == "passed" else worst
     found: dict[Level, list[str]] = {"error": [], "warning": [], "notice": []}
     found[of_all].append(command(of_all, "scalebench gate", headline(result)))
+    alike: dict[tuple[object, ...], list[RowVerdict]] = {}
     for row in worst_first([row for row in result.rows if row.decides]):
+        about = (row.suite, row.case, row.world_size, row.verdict, row.unit)
+        alike.setdefault(about, []).append(row)
+    for row, *others in alike.values():
         level = _LEVELS.get(row.verdict)
         if level is not None:
             level = worst if level == "error" else level
             title = f"{verdict_word(row)}: {place(row)}"
-            found[level].append(command(level, title, _message(row)))
+            found[level].append(command(level, title, _message(row, others)))
     forbidding = replace(result, mismatches=tuple(m for m in result.mismatches if not m.allowed))
     for told in mismatch_texts(forbidding):
         found["warning"].append(command("warning", "not comparable", told))
@@ -94,10 +98,13 @@ def append_to_summary(path: Path, markdown: str) -> bool:
     return True
 
 
-def _message(row: RowVerdict) -> str:
+def _message(row: RowVerdict, others: Sequence[RowVerdict]) -> str:
+    """Say what changed, and in a line what else of the same row and unit did."""
     change = " ".join(text for text in (change_text(row), interval_text(row)) if text)
     lines = [f"{verdict_text(row)}: {change}", wording.plain(row.reason, 400)]
-    return "\n".join([*lines, *(wording.plain(text, 400) for text in row.explanation)])
+    also = ", ".join(f"{metric_phrase(one.metric)} {change_text(one)}" for one in others)
+    lines += [wording.plain(text, 400) for text in row.explanation]
+    return "\n".join([*lines, *([f"also {also}"] if also else [])])
 
 
 def _limited(level: Level, lines: Sequence[str]) -> list[str]:

@@ -65,6 +65,13 @@ def test_github_keeps_the_limit_of_annotations():
     assert found[9][2] == "22 more of these are not shown here; the table of the gate has all."
 
 
+def test_what_one_change_does_to_a_row_is_one_annotation_a_unit():
+    counts = [replace(REGRESSED, metric=f"{n}_count", unit="calls") for n in ("all_reduce", "send")]
+    found = annotations(render_verdict_github(result_of(REGRESSED, *counts)))
+    assert [level for level, _, _ in found] == ["error"] * 3
+    assert "also " in found[2][2] and "also " not in found[1][2]
+
+
 @given(st.text(), st.text())
 def test_no_text_can_end_a_workflow_command(title, message):
     line = command("error", title, message)
