@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from scalebench.records.rows.budget import PARTS
+
 PACKAGE = Path(__file__).resolve().parents[2]
 INSTALLED = PACKAGE / "_docs" / "definitions.md"
 CHECKED_OUT = PACKAGE.parent / "docs" / "definitions.md"
@@ -76,8 +78,10 @@ def definitions() -> Mapping[str, str]:
 def explanations() -> Mapping[str, str]:
     """Return every word and field that the document defines → its whole definition."""
     rows = _rows(_document())
-    names = {name: text for key, text in rows.items() for name in key.split(", ")}
+    names = {part.name: part.meaning for part in PARTS}
+    names |= {name: text for key, text in rows.items() for name in key.split(", ")}
     told = names | {word: rows[name] for word, name in WORDS.items() if name in rows}
+    told |= {"open": told["budget open"]} if "budget open" in told else {}
     return {name: text for name, text in told.items() if name not in HEADER}
 
 

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
+from scalebench.records.rows.budget import PARTS
 
 
 def printed(*words: str) -> str:
@@ -17,6 +18,10 @@ def test_help_explains_commands_words_and_fields():
     assert "against plain" in printed("help", "efficiency")
     assert "rank waited for a later rank" in " ".join(printed("help", "wait_s").split())
     assert printed("help", "strong", "scaling") == printed("help", "strong scaling")
+    for part in (*(part.name for part in PARTS), "open"):
+        assert len(printed("help", part).split()) > 4, part
+    assert "of it in which" not in printed("help", "waiting")
+    assert "The rest of" not in printed("help", "transfer")
     listed = printed("help")
     assert "calibrate" in listed and "oversubscribed" in listed and "---" not in listed
     with pytest.raises(UsageError, match="Did you mean 'efficiency'"):
