@@ -60,7 +60,8 @@ def render_verdict_github(result: GateResult) -> str:
     found[of_all].append(command(of_all, "scalebench gate", headline(result)))
     alike: dict[tuple[object, ...], list[RowVerdict]] = {}
     for row in worst_first([row for row in result.rows if row.decides]):
-        about = (row.suite, row.case, row.world_size, row.verdict, row.unit)
+        kind = (row.unit, "memory" in row.metric)  # bytes are also sent
+        about = (row.suite, row.case, row.world_size, row.verdict, *kind)
         alike.setdefault(about, []).append(row)
     for row, *others in alike.values():
         level = _LEVELS.get(row.verdict)
@@ -102,7 +103,8 @@ def _message(row: RowVerdict, others: Sequence[RowVerdict]) -> str:
     """Say what changed, and in a line what else of the same row and unit did."""
     change = " ".join(text for text in (change_text(row), interval_text(row)) if text)
     lines = [f"{verdict_text(row)}: {change}", wording.plain(row.reason, 400)]
-    also = ", ".join(f"{metric_phrase(one.metric)} {change_text(one)}" for one in others)
+    changes = {one.metric: f" {change_text(one)}" if one.change else "" for one in others}
+    also = ", ".join(metric_phrase(metric) + change for metric, change in changes.items())
     lines += [wording.plain(text, 400) for text in row.explanation]
     return "\n".join([*lines, *([f"also {also}"] if also else [])])
 
