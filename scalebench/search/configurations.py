@@ -30,6 +30,11 @@ def model_of_configuration(name: str) -> SearchModel:
         kind = config.get("model_type")
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"--workload {name}: {path} is no configuration: {error}.") from error
+    if kind is None:
+        raise UsageError(
+            f"--workload {name}: {path} has no model_type, so its shapes are not known. Give the "
+            f"config.json of a transformers model: {', '.join((*GATED, *PLAIN))}."
+        )
     if kind not in (*GATED, *PLAIN):
         raise UsageError(
             f"--workload {name}: the shapes of a {kind!r} are not known here. Known: "

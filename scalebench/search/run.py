@@ -46,6 +46,7 @@ from scalebench.search.prediction.speed import (
     assumed_speed,
     device_type,
     modelled_speed,
+    short_name,
 )
 from scalebench.search.ranking import Ranking, search
 from scalebench.search.result import SearchResult, result_of, what_would_fit
@@ -168,6 +169,8 @@ def _what_fits(job: Job, ranking: Ranking) -> str:
 def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
     """Return the job on devices that are not here, and how far off its model is."""
     assert request.gpu_type is not None, "asked for by the caller"
+    request = replace(request, gpu_type=short_name(request.gpu_type))
+    assert request.gpu_type is not None
     device = device_type(request.gpu_type)
     links = _links(request) or _usual_links(request, device)
     known = replace(

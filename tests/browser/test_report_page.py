@@ -45,6 +45,7 @@ def compressed_row(case, payload, loss, method="topk", pays_below=2e6):
 
 def runs():
     """Name of a page → its summaries, and the page_data that some of them have."""
+    from scalebench.records.rows.script import LearningRate, ScriptChecks, ScriptFacts
     from tests.builders import summaries
     from tests.builders.shown import page_data as built
 
@@ -68,7 +69,12 @@ def runs():
     whole = whole.model_copy(update={"rows": [summaries.remembered(row) for row in whole.rows]})
     devices = summaries.make_summary(summaries.rated_rows())
     usual = summaries.make_summary()
+    rate = LearningRate(first=0.1, last=0.1, last_step=50, at_one=0.1, batch=32, batch_at_one=8,
+                        linear=0.4, square_root=0.2)  # fmt: skip
+    checks = ScriptFacts(checks=ScriptChecks(in_sync=True, learning_rate=rate))
+    script = [summaries.make_plain(), summaries.make_row(script=checks)]
     return {
+        "script": ([summaries.make_summary(script)], [None]),
         "usual": ([usual], [None]),
         "full": ([summaries.make_summary(summaries.many_rows())], [None]),
         "meagre": ([summaries.make_summary(meagre)], [None]),
@@ -82,7 +88,7 @@ def runs():
 
 
 CHARTS = {"usual": 3, "full": 3, "meagre": 5, "failed": 0, "compressed": 6, "two": 7}
-CHARTS |= {"everything": 12, "devices": 9, "hostile": 23}
+CHARTS |= {"everything": 12, "devices": 9, "hostile": 23, "script": 3}
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +166,7 @@ def test_a_page_is_whole_silent_and_asks_for_nothing(visit, pages, name, viewpor
         go(driver, view)
         width = driver.execute_script("return document.documentElement.scrollWidth")
         assert width <= viewport["width"], view
+        assert driver.execute_script(CELLS) == []
         if name != "hostile":
             assert outside(driver) == []
             assert driver.execute_script(LABELS) == []
@@ -170,6 +177,12 @@ def test_a_page_is_whole_silent_and_asks_for_nothing(visit, pages, name, viewpor
     elsewhere = {u for u in asked if not u.startswith(("data:", "blob:", "about:"))}
     assert elsewhere == {pages[name].as_uri()}
 
+
+CELLS = """
+return [...document.querySelectorAll('.scroll :is(td, th)')].filter(cell =>
+  cell.textContent.length > 40 && cell.offsetWidth > cell.closest('.scroll').clientWidth
+).map(cell => cell.textContent);
+"""
 
 COLOURS = """
 const of = (selector, property) => getComputedStyle(document.querySelector(selector))[property];

@@ -19,6 +19,7 @@ from scalebench.records.storage.files import read_text
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.job import Framework, Job
 from scalebench.search.model import Models, SearchModel
+from scalebench.search.prediction.speed import short_name
 from scalebench.search.space import Candidates, Floats, Ints
 
 NEEDED = ("gpus", "layers", "width", "heads", "sequence", "batch")
@@ -144,13 +145,18 @@ def read_rows(path: Path) -> list[MeasuredRow]:
     """
     try:
         table = csv.DictReader(read_text(path).splitlines())
-        lines, names = list(table), set(table.fieldnames or ())
+        table.fieldnames = [name.strip().lower() for name in table.fieldnames or ()]
+        lines, names = list(table), set(table.fieldnames)
     except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as a table: {error}.") from error
     missing = [name for name in NEEDED if name not in names]
-    if missing or not names & set(SPEEDS):
-        lacks = ", ".join(missing) or f"a speed (one of {', '.join(SPEEDS)})"
-        raise UsageError(f"{path} lacks {lacks}. See docs/predictions.md for the columns.")
+    if not names & set(SPEEDS):
+        missing.append(f"a speed (one of {', '.join(SPEEDS)})")
+    if missing:
+        raise UsageError(
+            f"{path} lacks {', '.join(missing)}; it has {', '.join(sorted(names)) or 'nothing'}. "
+            "See docs/predictions.md for the columns."
+        )
     unknown = sorted(str(n) for n in names - set(MeasuredRow.model_fields) - set(SPEEDS))
     if unknown:
         raise UsageError(f"{path} has unknown columns: {', '.join(unknown)}. Leave them out.")
@@ -178,7 +184,8 @@ def row_of(given: Mapping[str, Any]) -> MeasuredRow:
     """
     told = [name for name in SPEEDS if name in given]
     if len(told) != 1:
-        raise ValueError(f"it has {' and '.join(told) or 'no speed'}: give one of {SPEEDS}")
+        has = " and ".join(told) or "no speed"
+        raise ValueError(f"it has {has}: give one of {', '.join(SPEEDS)}")
     rest = {name: value for name, value in given.items() if name not in SPEEDS}
     row = MeasuredRow(**rest, step_s=float(given[told[0]]))
     per_step = {
@@ -186,7 +193,8 @@ def row_of(given: Mapping[str, Any]) -> MeasuredRow:
         "tokens_per_s_per_gpu": row.batch * row.sequence / row.gpus,
         "samples_per_s": row.batch,
     }
-    return row.model_copy(update={"step_s": per_step.get(told[0], row.step_s**2) / row.step_s})
+    step_s = per_step.get(told[0], row.step_s**2) / row.step_s
+    return row.model_copy(update={"gpu": short_name(row.gpu), "step_s": step_s})
 
 
 @dataclass(frozen=True)

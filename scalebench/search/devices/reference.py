@@ -20,7 +20,7 @@ from scalebench.records.base import Record
 from scalebench.records.storage.files import read_text
 from scalebench.records.summary import Row, Summary
 from scalebench.search.devices.measured import MeasuredRow
-from scalebench.search.prediction.speed import DEVICE_TYPES
+from scalebench.search.prediction.speed import short_name
 from scalebench.stats import Estimate
 
 NAMES = {
@@ -86,16 +86,6 @@ class AgainstReference(Record):
     reference: Reference | None = None
     num_alike: int = 0
     reason: str | None = None
-
-
-def short_name(device: str) -> str:
-    """Return a device's name as ``--gpu-type`` has it; any other in lower case."""
-    name = device.lower()
-    for short in DEVICE_TYPES:
-        if re.search(rf"(?<![a-z]){short}(?![0-9])", name):
-            other = re.search(r"pcie|nvl\b|40gb", name)  # another memory, another peak
-            return f"{short}-{other[0]}" if other else short
-    return name
 
 
 def read_references(path: Path) -> list[Reference]:

@@ -1,5 +1,6 @@
 """How long a rank computes: as a run measured it here, or by a device's published peak."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -267,11 +268,22 @@ DEVICE_TYPES: Mapping[str, DeviceType] = {
 """``--gpu-type`` → the device."""
 
 
+def short_name(device: str) -> str:
+    """Return a device's name as ``--gpu-type`` has it; any other in lower case."""
+    name = device.lower()
+    for short in DEVICE_TYPES:
+        if re.search(rf"(?<![a-z]){short}(?![0-9])", name):
+            other = re.search(r"pcie|nvl\b|40gb", name)  # another memory, another peak
+            return f"{short}-{other[0]}" if other else short
+    return name
+
+
 def device_type(name: str) -> DeviceType:
-    """Return a device by its short name; raises UsageError with the valid ones."""
-    if name.lower() not in DEVICE_TYPES:
-        raise unknown_name("GPU type", name, DEVICE_TYPES)
-    return DEVICE_TYPES[name.lower()]
+    """Return a device by its name; raises UsageError with the valid short ones."""
+    short = short_name(name)
+    if short not in DEVICE_TYPES:
+        raise unknown_name("GPU type", short, DEVICE_TYPES)
+    return DEVICE_TYPES[short]
 
 
 def assumed_speed(device: DeviceType, efficiency: float) -> ComputeSpeed:

@@ -1,5 +1,6 @@
 """``scalebench search`` for devices that are not here, and what it refuses."""
 
+import html
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.errors import ScalebenchError
+from scalebench.report.search import notes
 from scalebench.search.result import SearchResult
 from scalebench.session.suites.files import load_suite
 
@@ -46,6 +48,15 @@ def test_the_best_come_first_and_fit(found: tuple[SearchResult, Path]) -> None:
     assert any("assumed, not measured" in said for said in result.assumptions)
 
 
+def test_the_page_says_what_the_terminal_says_and_shows_lines_as_lines(
+    found: tuple[SearchResult, Path],
+) -> None:
+    result, folder = found
+    page = html.unescape((folder / "page.html").read_text())
+    assert all(said in page for said in notes(result))
+    assert '<line x1="-14"' in page.partition("memory limit less margin</button>")[0]
+
+
 def test_the_suite_is_one_that_run_takes(found: tuple[SearchResult, Path]) -> None:
     result, folder = found
     suite = load_suite(str(folder / "best.py"))
@@ -72,11 +83,16 @@ def test_the_suite_is_one_that_run_takes(found: tuple[SearchResult, Path]) -> No
         (["--gpus", "8", "--workload", "m:w", "--gpu-type", "h100", "--mfu", "0.4"], "measured"),
         (["--gpus", "2", "--cpus-per-rank", "0.2"], "--launcher lab"),
         (["--gpus", "2", "--suite", "/nowhere/best.py"], "--suite /nowhere/best.py: there is no"),
+        (["--gpus", "8", "--gpu-type", "NVIDIA H100-PCIe"], "Did you mean 'h100'?"),
+        (["--gpus", "8", "--gpu-type", "h100", "--workload", "hf:NONE"], "has no model_type"),
         (["--gpus", "2", "--html", "/nowhere/best.html"], "there is no folder /nowhere"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_in_one_line(arguments: list[str], words: str) -> None:
-    done = searched(*arguments)
+def test_what_cannot_be_searched_is_refused_in_one_line(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "e.json").write_text("{}")
+    done = searched(*(word.replace("NONE", str(tmp_path / "e.json")) for word in arguments))
     assert isinstance(done.exception, ScalebenchError), done.exception
     assert words in str(done.exception) and "\n" not in str(done.exception)
 

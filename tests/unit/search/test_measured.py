@@ -156,6 +156,8 @@ GOOD = "gpus,layers,width,heads,sequence,batch,step_s\n8,24,2048,16,1024,64,1.0\
     [
         (GOOD.replace("heads,", "").replace(",16", ""), "lacks heads"),
         (GOOD.replace("step_s", "speed"), "lacks a speed"),
+        ("GPUs\n8\n", "batch, a speed (one of step_s, tokens_per_s, tokens_per_s_per_gpu, "
+         "samples_per_s); it has gpus."),
         (GOOD.replace("batch", "batch,colour").replace(",64", ",64,red"), "columns: colour"),
         (GOOD.replace("step_s", "step_s,samples_per_s").replace("1.0", "1.0,64"), "give one of"),
         (GOOD.replace(",1.0", ",1000.0"), "another unit"),
@@ -174,6 +176,13 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str
     with pytest.raises(UsageError) as refused:
         measured_rows(file, "a100")
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_headers_and_devices_are_read_as_people_write_them(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(GOOD.replace("gpus", " GPU ,GPUs").replace("8,", "H100-SXM,8,", 1).title())
+    (row,) = measured_rows(file, "a100")
+    assert (row.gpu, row.gpus, row.step_s) == ("h100", 8, 1.0)
 
 
 def test_units_of_speed_are_the_same_step() -> None:
