@@ -29,12 +29,15 @@ from scalebench.cli.shell.right_command import meant_by_command
 from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
 from scalebench.cli.view import doctor, list_, report, say, show
-from scalebench.errors import ExitCode, ScalebenchError, UsageError, defect
+from scalebench.errors import ExitCode, ScalebenchError, UsageError, defect, unknown_name
 from scalebench.records.storage.secrets import without_secrets
 from scalebench.report.words.plain_text import plain
 
 LONGEST = 3000
 """Of a longer complaint, with names of others' choice, the middle is left out."""
+
+OTHER_VARIABLES = {f"SCALEBENCH_{name}" for name in ("SECRET", "ROUNDS_ON", "FIELD")}
+"""What is in the environment and no option: a world's secret, a gate's rounds, the tests' logs."""
 
 SILENT_S = 5.0
 """How long a process of a world that has nothing to say leaves the word to the first one."""
@@ -138,6 +141,7 @@ class _Commands(WholeSummaries):
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Scalebench's commands; `HELP` is what ``--help`` prints."""
+    _warn_of_misspelt(cli)
     context.default_map = {"run": config_for(run)}
 
 
@@ -145,6 +149,23 @@ for command in (run, show, report, list_, doctor, trace, selftest, calibrate, pr
     cli.add_command(command)
 for command in (search, compare, gate, baseline, history, export, import_, help_):
     cli.add_command(command)
+
+
+def _envvars(command: click.Command) -> set[str]:
+    """Return the environment variables that a command and those below it read."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {str(option.envvar) for option in command.params if option.envvar}
+    return own.union(*map(_envvars, below))
+
+
+def _warn_of_misspelt(group: click.Group) -> None:
+    """Say which variables look like settings and are none; those of the tests are not meant."""
+    given = {n for n in os.environ if n.startswith("SCALEBENCH_") and not n.endswith("_TESTS")}
+    known = _envvars(group)
+    if not given <= known and _speaks():
+        for name in sorted(given - known - OTHER_VARIABLES):
+            told, _, _ = str(unknown_name("setting", name, known)).partition(" Valid: ")
+            say(f"scalebench: {told} It is ignored.")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -94,6 +94,8 @@ def _named(text: str, flags: dict[str, Any]) -> "tuple[Path, Stated]":
     for name in own:
         if name not in SETTINGS:
             raise unknown_name("setting behind a LOG", name, SETTINGS)
+    if (gpu := own.get("gpu", "")).isdecimal():
+        raise UsageError(f"{text}: gpu= is the model of the device; did you mean gpus={gpu}?")
     return path, Stated(
         gpus=_count(own["gpus"]) if "gpus" in own else None,
         batch_per_gpu=_number(own, "batch-per-gpu") or flags["batch_per_gpu"],

@@ -31,7 +31,14 @@ from scalebench.cli.process import launcher_for, place_in_world
 from scalebench.cli.shell import completion
 from scalebench.cli.shell.help import Grouped
 from scalebench.cli.shell.right_command import meant_by_option, meant_by_script
-from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
+from scalebench.cli.view import (
+    emit,
+    emit_json,
+    how_to_go_on,
+    print_table,
+    print_where_the_rest_is,
+    say,
+)
 from scalebench.errors import ExitCode, UsageError
 from scalebench.launch.launchers import LAUNCHERS
 
@@ -395,6 +402,8 @@ def show_result(measured: "Run", flags: dict[str, Any]) -> None:
         emit(where)
         if not flags["verbose"]:
             print_where_the_rest_is(str(measured.paths.root))
+    if further := how_to_go_on(measured.summary.status, measured.paths.root):
+        (say if flags["as_json"] else emit)(further)
 
 
 AUTOCAST: dict[str, Any] = {"float32": False, "bfloat16": True, "float16": "float16"}

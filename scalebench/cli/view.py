@@ -43,6 +43,12 @@ def print_where_the_rest_is(run: str | None) -> None:
     emit(f"More    scalebench show --verbose {named}".rstrip())
 
 
+def how_to_go_on(status: str, folder: Path) -> str:
+    """Return the line with the command that finishes a run which ended early; of others nothing."""
+    early = status in ("interrupted", "over budget")
+    return f"Go on   scalebench run --resume {shlex.quote(str(folder))}" if early else ""
+
+
 def emit_for_terminal(render: Callable[[int, bool, bool], str]) -> None:
     """Print what ``render(width, color, ascii_only)`` makes for this standard output."""
     terminal = sys.stdout.isatty()
@@ -137,7 +143,8 @@ def show(
     if reference is not None:
         show_reference(run, reference, as_json)
         return
-    summary = summarise(load_run(resolve_run(run)))
+    stored = load_run(resolve_run(run))
+    summary = summarise(stored)
     if as_json:
         emit_json(summary)
         return
@@ -149,6 +156,8 @@ def show(
     print_table(summary, verbose)
     if not verbose:
         print_where_the_rest_is(run)
+    if further := how_to_go_on(summary.status, stored.paths.root):
+        emit(further)
 
 
 def show_reference(run: str | None, file: Path, as_json: bool) -> None:

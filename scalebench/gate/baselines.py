@@ -8,6 +8,7 @@ job.
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +44,25 @@ def read_summary(path: Path) -> Summary:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
     _check_format(path, text)
-    return checked(read_model(path, Summary, strict=True), str(path))
+    try:
+        return checked(read_model(path, Summary, strict=True), str(path))
+    except UsageError as error:
+        raise UsageError(f"{error} {_remedy(path)}") from error
+
+
+def _remedy(path: Path) -> str:
+    """Say what to do with a summary that is damaged."""
+    if path.name == "summary.json" and (path.parent / "run.json").is_file():
+        return f"Remove it and give {path.parent}: it is made again from the records of the run."
+    return "Copy it again, or make it again with `scalebench baseline accept`."
 
 
 def _check_format(path: Path, text: str) -> None:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is damaged: {str(error)[:200] or 'nested too deep'}.") from error
+        told = str(error)[:200] or "nested too deep"
+        raise UsageError(f"{path} is damaged: {told}. {_remedy(path)}") from error
     found = content.get("format") if isinstance(content, dict) else None
     if found != SUMMARY_FORMAT:
         told = "no format" if found is None else f"format {str(found)[:60]!r}"
@@ -195,7 +207,7 @@ def _refuse_holes(summary: Summary, name: str) -> None:
     if summary.status != "complete":
         raise UsageError(
             f"{name} cannot be a baseline: the run is {summary.status}. Continue it with "
-            "`scalebench run --resume`."
+            f"`scalebench run --resume {shlex.quote(name)}`."
         )
     if not any(row.status == "ok" for row in summary.rows):
         raise UsageError(f"{name} cannot be a baseline: nothing was measured in it.")

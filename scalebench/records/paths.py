@@ -214,12 +214,13 @@ def config_file() -> tuple[Path, dict[str, Any]] | None:
             continue
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (
-            OSError,
-            ValueError,
-            RecursionError,
-        ) as error:  # no text, no TOML, nested too deeply
+        except OSError as error:
             raise UsageError(f"{path} cannot be read: {error}.") from error
+        except (ValueError, RecursionError) as error:  # no text, no TOML, nested too deeply
+            raise UsageError(
+                f"{path} is not TOML: {error}. A line is name = value, as gpus = [1, 2] or "
+                'device = "cpu", or a [table].'
+            ) from error
         for key in keys:
             table = table.get(key, {})
             if not isinstance(table, dict):

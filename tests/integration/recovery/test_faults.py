@@ -164,7 +164,8 @@ def test_a_budget_ends_the_run_and_says_so(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
     flags = ("--workload", "troubled:healthy", "--steps", "4", "--no-trace", "--no-report")
-    scalebench(*SLOW, *flags, "--repeats", "200", "--budget", "10s", code=0)
+    done = scalebench(*SLOW, *flags, "--repeats", "200", "--budget", "10s", code=0)
+    assert "scalebench run --resume " in done.stdout.splitlines()[-1]
     assert json.loads((project / "r/run.json").read_text())["status"] == "over budget"
     rows = summary_of(project / "r")["rows"]
     assert any(row["status"] == "ok" and row["step_s"]["n"] < 50 for row in rows)

@@ -38,6 +38,7 @@ def told(tmp_path, monkeypatch, capsys):
         (["run", "ddp", "--launcher", "lab", "--link", "9" * 400 + "mbit"], "50mbit"),
         (["run", "ddp", "--steps", "9" * DEEP], "--steps"),
         (["run", "ddp", "--gpus", "1-999999999999"], "1,2,4"),
+        (["import", "a.log:gpus=1", "b.log:gpu=2"], "did you mean gpus=2?"),
         *(
             (["run", "--samples-per-step", text, "--", "train.py"], "not a number of samples")
             for text in ("9**9**9", "9" * 400, "1e308*1e308", "(" * DEEP, "+".join("1" * DEEP))
@@ -57,6 +58,14 @@ def test_numbers_whose_square_is_none_are_no_measurement(told, number):
     Path("s.json").write_text(json.dumps(content).replace('"huge"', number))
     code, _, line = told("gate", "s.json", "--baseline", "s.json")
     assert code == 2 and "s.json is damaged: rows.0.exposed_comm_s.value" in line, line
+    assert "Copy it again" in line
+
+
+def test_a_damaged_summary_of_a_run_is_made_again_when_it_is_removed(told):
+    Path("run.json").touch()
+    Path("summary.json").write_text('{"format": 1 "rows"')
+    code, _, line = told("gate", "summary.json", "--baseline", "summary.json")
+    assert code == 2 and "Remove it" in line, line
 
 
 class Named(Spec):

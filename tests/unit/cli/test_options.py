@@ -122,6 +122,21 @@ def test_a_misspelt_setting_is_answered_with_file_nearest_and_valid_names(empty_
     assert "workload" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("GPU", "There is no setting 'SCALEBENCH_GPU'. Did you mean 'SCALEBENCH_GPUS'?"),
+        ("BATCHSIZE", "'SCALEBENCH_BATCH_SIZE'"),
+        ("GPUS", ""), ("FIELD", ""), ("SECRET", ""), ("LAB_TESTS", ""), ("TRUST_NETWORK", ""),
+    ],
+)  # fmt: skip
+def test_a_misspelt_variable_is_warned_of_in_one_line(empty_folder, name, said):
+    variables = {f"SCALEBENCH_{name}": "1"}
+    answer = CliRunner().invoke(cli, ["run", "--show-config"], env=variables)
+    assert answer.exit_code == 0
+    assert said in answer.stderr and answer.stderr.count("\n") == bool(said)
+
+
 @pytest.mark.parametrize("name", ["out", "resume", "k", "suites"])
 def test_what_belongs_to_one_call_cannot_be_configured(empty_folder, name):
     (empty_folder / "scalebench.toml").write_text(f'{name} = "x"\n')
@@ -135,7 +150,7 @@ def test_what_belongs_to_one_call_cannot_be_configured(empty_folder, name):
 def test_a_file_that_cannot_be_read_is_a_usage_error_that_names_it(empty_folder, text):
     raw = text.encode("utf-8", errors="surrogateescape")
     (empty_folder / "pyproject.toml").write_bytes(raw)
-    with pytest.raises(UsageError, match=r"pyproject\.toml"):
+    with pytest.raises(UsageError, match=r"pyproject\.toml(: |.* is not TOML: .* name = value)"):
         shown()
 
 

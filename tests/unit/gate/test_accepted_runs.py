@@ -129,7 +129,7 @@ def run(number, *rows, **changes):
         ([("skipped", 2), ("skipped", 3)], "complete", "nothing was measured in it"),
         ([("ok", 2), ("oom", 3)], "complete", "ddp-25mb at N=3 is oom"),
         ([("failed", 5), ("oom", 3)], "interrupted", "ddp-25mb at N=5 is failed"),
-        ([("ok", 2)], "interrupted", "the run is interrupted"),
+        ([("ok", 2)], "interrupted", "run --resume "),
     ],
 )
 def test_a_baseline_has_no_holes(project, rows, status, why):
