@@ -265,7 +265,7 @@ def test_a_part_and_a_number_are_measured_in_workloads_and_scripts(
     row = next(row for (_, n), row in rows(project).items() if n == 2)
     budget = row["budget"]
     assert isinstance(budget, dict)
-    assert budget["garbage_s"] > 0.1 * budget["measured_s"]
+    assert budget["garbage_s"] > 1e-4  # a look at 100,000 lists, however long the step is
     assert all(rank["garbage_s"] > 0 for rank in budget["ranks"])
     assert isinstance(row["page_faults"], int) and row["page_faults"] > 0
     assert "garbage" in scalebench("show", "--verbose").stdout
