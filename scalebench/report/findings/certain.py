@@ -14,7 +14,7 @@ from scalebench.records.rows.script import Wrapper
 from scalebench.records.rows.steps import RankExcess
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings.advice_rules import DDP, LEAST_LOSS, Advice, Loss
-from scalebench.report.words import script_remarks, wording
+from scalebench.report.words import causes, script_remarks, wording
 from scalebench.report.words.late_ranks import OWN_PARTS, action, arrivals, lateness
 from scalebench.report.words.late_ranks import reasons as reasons_of
 from scalebench.report.words.warnings import marks
@@ -70,8 +70,10 @@ def _most_s(row: Row, lost: bool) -> float:
 
 def _late_ranks(row: Row) -> Iterator[Loss]:
     by_rank: dict[int, list[RankExcess]] = {}
+    # Either makes any rank late in a few traced steps.
+    disturbed = "foreign load" in marks(row) or (row.budget and causes.drifted(row.budget))
     for one in row.rank_excess or ():
-        if one.certain or "foreign load" not in marks(row):  # which makes any rank late
+        if one.certain or not disturbed:
             by_rank.setdefault(one.rank, []).append(one)
     for rank, excess in by_rank.items():
         yield _late_rank(row, rank, excess)

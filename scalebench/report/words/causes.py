@@ -219,6 +219,11 @@ def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
     return max(takes, key=lambda found: found[0], default=None)
 
 
+def drifted(budget: Budget) -> bool:
+    """Whether traced steps were unlike the others, so that they tell nothing of these."""
+    return not budget.closes and abs(budget.share(RESIDUAL)) <= LARGEST_RESIDUAL
+
+
 def why_open(budget: Budget, residual: Words, drift: Words) -> str:
     """Say why the parts of a budget do not explain its step: what they leave, or a drift.
 

@@ -439,6 +439,10 @@ STATES: dict[str, Summary | Row | list[Row]] = {
     "late in two steps, other programs": noisy(
         **excess("lateness", 0.02, 0.0, **TWO_STEPS), stamps=["foreign load: x"]
     ),
+    "late in two steps unlike the others": changed(
+        OPEN, budget=changed(OPEN.budget, closes=False, drift=0.4),
+        **excess("lateness", 0.02, 0.0, **TWO_STEPS)
+    ),
     "too few workers": noisy(**script(batch_wait_s=0.006, loader={"num_workers": 0})),
     "accumulation": noisy(**ddp(), **sent(8, 4), **script(backwards_per_step=4.0)),
     "accumulation under no_sync": noisy(**ddp(), **sent(2), **script(backwards_per_step=4.0)),
