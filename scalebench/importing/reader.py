@@ -163,7 +163,7 @@ class Reader:
         step = 0 if form.final else step
         start = found.start()
         prefix = prefix_of(line[max(0, start - 300) : start])
-        if form.final:  # a line is of a rank, whoever carried it here
+        if form.final:  # a line is of a rank, behind any prefix
             self._finals.add(line)
             prefix = prefix._replace(who="")
         total = _int(groups.get("last")) or 0

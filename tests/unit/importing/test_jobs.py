@@ -102,7 +102,7 @@ def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path: Path
 
 
 @pytest.mark.parametrize("carrier", ["", "0: ", "worker-1: ", "[1,0]<stdout>:"])
-def test_the_last_lines_of_ranks_add_up_whoever_carries_them(carrier: str, tmp_path: Path) -> None:
+def test_the_last_lines_of_ranks_add_up_behind_any_prefix(carrier: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     line = "Done benchmarking. Total images: 9000\ttotal time: 4{0}.1\tMedian images/sec: 21{0}.5"
     lines = [carrier + line.format(rank) for rank in range(4)]

@@ -16,9 +16,27 @@ from scalebench.report.gate.github import (
     render_verdict_github,
     render_verdict_markdown,
 )
+from scalebench.report.gate.sentence import sentence
+from scalebench.report.gate.table import render_verdict
 from scalebench.report.words.plain_text import plain
 from tests.builders.gated import REGRESSED
 from tests.builders.shown.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
+
+# Words
+
+
+def test_an_interval_with_one_long_side_has_both_ends():
+    slower = replace(REGRESSED, change=1.35, low=0.11, high=3.94)
+    assert "takes 2.35 (1.11–4.94) times as long" in sentence(result_of(slower))
+    assert "takes 1.060 ± 0.008 times as long" in sentence(result_of(REGRESSED))
+
+
+def test_a_gate_that_sees_huge_changes_alone_says_so():
+    unseen = replace(REGRESSED, verdict="no change seen", low=-0.5, high=1.5, min_detectable=3.57)
+    assert "only one of 357 % would have been (see --need)" in render_verdict(result_of(unseen))
+    seen = replace(unseen, min_detectable=0.03)
+    assert "a slowdown of 3 % or more would have been" in render_verdict(result_of(seen))
+
 
 # Markdown
 
