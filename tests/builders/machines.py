@@ -11,6 +11,7 @@ FACTS = {
 }
 CONDITIONS = {
     "cpu_busy_share": 0.02,
+    "busiest": None,
     "memory_available_bytes": 64e9,
     "swap_used_bytes": 0,
     "shm_bytes": 8 << 30,

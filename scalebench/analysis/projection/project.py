@@ -162,7 +162,10 @@ def project(
         told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
             "no strategy was measured at N=1"
         )
-        raise NothingToProject(f"{run.paths.root} supports no projection: {told}.")
+        root = run.paths.root
+        if run.info.status in ("interrupted", "over budget"):
+            told = f"it ended early ({run.info.status}): `scalebench run --resume {root}` goes on"
+        raise NothingToProject(f"{root} supports no projection: {told}.")
     return Projection(
         run_id=run.info.run_id,
         assumptions=(

@@ -42,9 +42,17 @@ def read_conditions() -> dict[str, Any]:
     """Return what is true of the machine right now; null where the platform does not tell."""
     shm = Path("/dev/shm")
     frequency = psutil.cpu_freq()
+    list(psutil.process_iter(["cpu_percent"]))  # counts from here on
+    busy_share = psutil.cpu_percent(interval=0.5) / 100
+    others = [
+        one.info | {"cores": one.info["cpu_percent"] / 100}
+        for one in psutil.process_iter(["cpu_percent", "name", "pid"])
+        if one.info["cpu_percent"] and one.pid != os.getpid()
+    ]
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return {
-        "cpu_busy_share": psutil.cpu_percent(interval=0.5) / 100,
+        "cpu_busy_share": busy_share,
+        "busiest": max(others, key=lambda one: one["cores"], default=None),
         "memory_available_bytes": psutil.virtual_memory().available,
         "swap_used_bytes": psutil.swap_memory().used,
         "shm_bytes": shutil.disk_usage(shm).total if shm.is_dir() else None,
@@ -123,9 +131,13 @@ def _about_devices(facts: Mapping[str, Any]) -> Iterator[Finding]:
 def _about_load(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[Finding]:
     busy = conditions["cpu_busy_share"]
     if busy > BUSY_SHARE:
+        one = conditions["busiest"]
+        most = (
+            f", most of all {one['name']} ({one['pid']}): {one['cores']:.1f} cores" if one else ""
+        )
         yield Finding(
             "warning",
-            f"other programs keep the processors {busy:.0%} busy",
+            f"other programs keep the processors {busy:.0%} busy{most}",
             "close them, or treat CPU numbers with caution",
         )
     if conditions["swap_used_bytes"]:

@@ -31,6 +31,9 @@ def test_a_run_that_supports_nothing_is_refused(tmp_path):
     run.results = {k: r for k, r in run.results.items() if r.cell.case == "plain"}
     with pytest.raises(NothingToProject, match="no launch of the strategy at N=1"):
         project(run, [8])
+    run.info = run.info.model_copy(update={"status": "interrupted"})
+    with pytest.raises(NothingToProject, match="ended early .interrupted.*--resume"):
+        project(run, [8])
 
 
 def test_bad_input_is_refused(tmp_path):

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -42,7 +46,11 @@ DESERVED = [
         {},
         "warning: TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective",
     ),
-    ({}, {"cpu_busy_share": 0.5}, "warning: other programs keep the processors 50% busy"),
+    (
+        {},
+        {"cpu_busy_share": 0.5, "busiest": {"name": "backup", "pid": 42, "cores": 1.02}},
+        "warning: other programs keep the processors 50% busy, most of all backup (42): 1.0 cores",
+    ),
     ({}, {"swap_used_bytes": 1}, "note: swap is in use"),
     ({}, {"shm_bytes": 64 << 20}, "warning: /dev/shm has only 67 MB"),
     ({}, {"open_files_limit": 256}, "warning: only 256 open files"),
@@ -69,8 +77,12 @@ def test_what_changes_times_on_gpus_is_recorded():
 
 
 def test_the_conditions_of_this_machine_can_be_read_and_judged():
-    conditions = read_conditions()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
+        conditions = read_conditions()
+        spinning.kill()
     assert set(conditions) == set(CONDITIONS)
+    assert conditions["busiest"]["cores"] > 0
+    assert conditions["busiest"]["pid"] != os.getpid()
     diagnose(FACTS, conditions)
 
 
