@@ -119,11 +119,14 @@ class _Size:
 
 
 def _mean_of(log: ImportedLog) -> MeanStep | None:
-    """Return the mean step of a log; of a total its variance is not known, and stands as 0."""
+    """Return the mean step of a log.
+
+    Of a total, and of steps that are all printed alike, the variance is not known and stands as 0.
+    """
     if not log.step_s:
         return None
     steps = np.array(log.step_s)
-    if log.source == "total" or len(steps) < 2:
+    if log.source == "total" or np.ptp(steps) <= 1e-9 * steps[0]:
         return MeanStep(float(steps.mean()), 0.0)
     if not log.averaged:
         return mean_of_steps(steps)
@@ -215,7 +218,7 @@ def _compared(sizes: Sequence[_Size], per: Work | None) -> _Ratios:
     weak = len(known) == len(sizes) and _alike(
         [batch / size.world_size for batch, size in zip(known, sizes, strict=True)]
     )
-    scaling = "strong" if strong else "weak" if weak else None
+    scaling = None if len(sizes) == 1 else "strong" if strong else "weak" if weak else None
     work = {size.world_size: (size.batch or 1.0) / (base.batch or 1.0) for size in sizes}
     factor = work if per is None else dict.fromkeys(work, 1.0)
     refused = _differ([log for size in sizes for log in size.logs], per)
@@ -291,7 +294,7 @@ def _row(size: _Size, ratios: _Ratios, case: str) -> Row:
         strategy_settings={"format": first.format},
         workload=_model_name(first),
         num_parameters=_int(first.model.get("parameters")),
-        scaling="strong" if ratios.scaling == "strong" else ratios.scaling or "unknown",
+        scaling=ratios.scaling or "unknown",
         device="cuda",
         backend=None,
         world_size=n,

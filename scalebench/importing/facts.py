@@ -106,16 +106,18 @@ def _table() -> dict[str, list[tuple[str, re.Pattern[str] | Template]]]:
         (resources.files("scalebench.importing") / "facts.toml").read_text(encoding="utf-8")
     )
     return {
-        name: [(key, _keyed(key)) for key in entry["keys"]]
+        name: [(key, _keyed(key, name == "parameters")) for key in entry["keys"]]
         + [(template(text).literal, template(text)) for text in entry["says"]]
         for name, entry in data.items()
     }
 
 
-def _keyed(key: str) -> re.Pattern[str]:
+def _keyed(key: str, in_units: bool = False) -> re.Pattern[str]:
+    """Return what finds a key's number; ``in_units``: also one in millions, else such is none."""
+    unit = r"\s?(?P<unit>billion|million|[KMBT](?!\w))"
     return re.compile(
         rf"(?<![\w/])(?<!arallel )(?<!ocal ){re.escape(key)}{BETWEEN}"
-        rf"(?P<n>{NUMBER})(?![\w.]*/)\s?(?P<unit>billion|million|[KMBT](?!\w))?"
+        rf"(?P<n>(?>{NUMBER}))(?![\w.]*/){f'{unit}?' if in_units else f'(?!{unit})'}"
     )
 
 

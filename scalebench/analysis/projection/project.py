@@ -7,7 +7,7 @@ there: its own interval widens with every doubling beyond what was calibrated.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -81,6 +81,14 @@ def contention_notes(found: Sequence[MeasuredContention]) -> tuple[str, ...]:
         "no waiting, no stalls",
         f"contention as measured at N = {' and '.join(map(str, sizes))} ({factors})",
     )
+
+
+def _why_none(refusals: Mapping[str, str]) -> str:
+    """Say why no case (key) can be projected; a reason that all share stands once."""
+    if len(reasons := set(refusals.values())) == 1:
+        return reasons.pop()
+    told = "; ".join(f"{case}: {why}" for case, why in refusals.items())
+    return told or "no strategy was measured at N=1"
 
 
 def project(
@@ -159,13 +167,7 @@ def project(
                 fields |= _time_to_loss(there, fields, plain, scale)
             rows.append(ProjectedRow(**place, **batches, **fields, share=shard))
     if not rows:
-        told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
-            "no strategy was measured at N=1"
-        )
-        root = run.paths.root
-        if run.info.status in ("interrupted", "over budget"):
-            told = f"it ended early ({run.info.status}): `scalebench run --resume {root}` goes on"
-        raise NothingToProject(f"{root} supports no projection: {told}.")
+        raise NothingToProject(f"{run.paths.root} supports no projection: {_why_none(refusals)}.")
     return Projection(
         run_id=run.info.run_id,
         assumptions=(

@@ -52,6 +52,7 @@ P = TypeVar("P", RehearsedPipeline, RehearsedStep)
 NO_SHARD = (
     "what a rank of a group computes is not known from N=1, and no launch measured its shard alone"
 )
+ENDED_BEFORE = "the run ended before N=1 was measured; `scalebench run --resume` goes on"
 ON_A_GPU = "on a GPU the shard of a rank was not tried, and N=1 does not show what it computes"
 
 
@@ -296,7 +297,8 @@ def ring_work_of(shards: Sequence[CellResult]) -> RingWork | None:
 def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
     """Return what a strategy does at N=1, or a script at its base; raises Unavailable."""
     if at_one is None or not at_one.good:
-        raise Unavailable("no launch of the strategy at N=1 succeeded")
+        is_left = at_one is not None and len(at_one.measured) < at_one.num_planned
+        raise Unavailable(ENDED_BEFORE if is_left else "no launch of the strategy at N=1 succeeded")
     if at_one.cell.world_size > 1:  # of a script
         launches = list(at_one.attributed.values())
         shape = shape_among_ranks(launches)

@@ -17,6 +17,7 @@ from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
 from scalebench.records.imported import ImportedRun
+from scalebench.records.summary import Row
 from scalebench.session.imported import store_imported
 from tests.unit.importing.test_formats import LINES, a_log
 
@@ -264,6 +265,12 @@ def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(
         ("total train batch size (with parallel & distributed & accumulation) / 総数: 4",
          "global_batch", 4),
         ("Namespace(train_batch_size=64, n_gpus_per_node=8)", "global_batch", None),
+        ("step 7 | global_batch 32 | step_time 0.1 s", "global_batch", 32),
+        ("Global Batch Size: 32, loss 2.3", "global_batch", 32),
+        ("step 7: gbs=1,024 loss=2.3", "global_batch", 1024),
+        ("Global batch size: 1.05M | Tokens/s: 500.0K", "global_batch", None),
+        ("epoch 3, global batch 120/5000", "global_batch", None),
+        ("Number of trainable parameters: 1.05M", "parameters", 1.05e6),
     ],
 )  # fmt: skip
 def test_a_log_says_how_many_ranks_and_samples_there_are(
@@ -342,3 +349,26 @@ def test_three_jobs_a_side_find_one_percent(tmp_path: Path) -> None:
     ]
     assert all(row.verdict in WORSE for row in found)
     assert all(row.low and row.high and row.low < 0.01 < row.high for row in found)
+
+
+def test_steps_that_are_all_printed_alike_tell_no_interval_and_one_size_no_scaling(
+    tmp_path: Path,
+) -> None:
+    def rows(*sizes: int) -> list[Row]:
+        logs = [
+            import_log(tmp_path / f"{n}.log", Stated(gpus=n, batch_per_gpu=8), list(formats()))
+            for n in sizes
+        ]
+        imported = ImportedRun(case="job", logs=logs)
+        return store_imported(
+            imported, ["scalebench", "import"], tmp_path / str(sizes)
+        ).summary.rows
+
+    for gpus, step_s in ((1, "0.1"), (2, "0.1038"), (4, "0.11")):
+        lines = [f"step {i} | step_time {step_s} s\n" for i in range(60)]
+        (tmp_path / f"{gpus}.log").write_text("".join(lines))
+    found = [row.efficiency for row in rows(1, 2, 4)]
+    assert [one and one.value for one in found] == pytest.approx([1, 0.1 / 0.1038, 0.1 / 0.11])
+    assert [one and one.low for one in found[1:]] == [None, None]
+    assert [row.scaling for row in rows(1, 2)] == ["weak", "weak"]
+    assert [row.scaling for row in rows(2)] == ["unknown"]
