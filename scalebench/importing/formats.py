@@ -12,14 +12,15 @@ any white space. What may stand in the braces:
 ``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
 ``{*}``  anything
 
-A ``?`` before it: of a step or of all since the line before, it is not said which; with another
-word before it, as in ``data time``, it is something else.
+A ``?`` before it: of a step or of all since the line before, it is not said which. With another
+word before it, as in ``data time``, it is something else; so it is behind a ``!``.
 """
 
+import itertools
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Literal
@@ -45,6 +46,10 @@ BOUNDARY = r"(?<![\w/.-])(?<!per )"
 BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ )\s*"
 """Of a line, or of what a program prints behind the name of its rank or host."""
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_KEY = re.compile(
+    r"(?<![\w./-])([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([a-z/]+\))?)\s*([:=])\s*[\d.]"
+)
+_WORD = re.compile(r"(?<![\w.])[A-Za-z]+\s$")
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -53,13 +58,15 @@ class Template:
 
     Attributes:
         unsaid: Its time is of a step or of several.
+        alone: With a word before it, it is something else.
         unit: What stands in its hole that is no count; empty: it has none.
         literal: Its longest part that is always the same.
         lead: Its first word; empty: it begins with a hole.
     """
 
     def __init__(self, text: str) -> None:
-        self.unsaid, text = text[0] == "?", text.removeprefix("?")
+        self.unsaid, self.alone = text[0] == "?", text[0] in "?!"
+        text = text[self.alone :]
         self.unit = ""
         anchored, ended = text.startswith("^"), text.endswith("$")
         pieces = _HOLE.split(text.removeprefix("^").removesuffix("$"))
@@ -97,11 +104,11 @@ class Template:
     def search(self, line: str) -> re.Match[str] | None:
         """Return where it stands in a line; its first word is looked for first: that is quick."""
         if not self.lead:
-            return self.pattern.search(line)
+            return self.pattern.search(line) if self.literal in line else None
         at = line.find(self.lead)
         while at >= 0:
-            alone = not self.unsaid or not line[max(0, at - 2) : at].strip().isalpha()
-            if alone and (found := self.pattern.match(line, at)):
+            of_another = self.alone and _WORD.search(line, max(0, at - 24), at)
+            if not of_another and (found := self.pattern.match(line, at)):
                 return found
             at = line.find(self.lead, at + 1)
         return None
@@ -123,7 +130,8 @@ class Template:
             return "", ""
         word = re.escape(self.lead)
         rest = self.pattern.pattern.removeprefix(BOUNDARY).removeprefix(word)
-        return word, f"(?<![\\w/.-]{word})" + rest.replace(r"\s", r"[^\S\n]")
+        other = f"(?<![A-Za-z] {word})" if self.alone else ""
+        return word, f"(?<![\\w/.-]{word}){other}" + rest.replace(r"\s", r"[^\S\n]")
 
     def find(self, line: str) -> float | None:
         """Return the value in a line, in SI units; None: the line has none."""
@@ -190,6 +198,10 @@ def template(text: str) -> Template:
     return Template(text)
 
 
+def _small(key: str) -> str:
+    return " ".join(re.sub("[_-]", " ", key.lower()).replace("(", " (").split())
+
+
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -203,6 +215,8 @@ class Value(_Table):
 
     Attributes:
         at: Templates, the first that fits counts.
+        keys: Unit → what stands before ``:`` or ``=`` and a number, with ``|`` between several.
+            Letters may be large or small, and ``_`` or ``-`` stand for spaces. They count first.
         kind: ``step``: of the very step; ``interval``: mean of the steps since the line before;
             ``span``: all of them together; ``micro``: of a micro-batch; ``cumulative``: since the
             beginning; ``window``: median or mean of the last few steps, whichever: the clock
@@ -211,7 +225,8 @@ class Value(_Table):
         doubtful: It only stands where no other value or clock tells.
     """
 
-    at: list[str]
+    at: list[str] = []
+    keys: dict[str, str] = {}
     kind: Kind = "step"
     scope: Scope = "job"
     doubtful: bool = False
@@ -222,6 +237,22 @@ class Value(_Table):
     def templates(self) -> list[Template]:
         """The templates, compiled."""
         return [template(text) for text in self.at]
+
+    @cached_property
+    def unit_of(self) -> dict[str, str]:
+        """Key in small letters → its unit."""
+        return {key: unit for unit, keys in self.keys.items() for key in keys.split("|")}
+
+    def found_in(self, line: str) -> Iterator[tuple[Template, float]]:
+        """Yield the templates that find a value in a line, and the value."""
+        keyed = (
+            template(f"!{key[1]} {key[2]} {{{unit}}}")
+            for key in (_KEY.finditer(line) if self.keys else ())
+            if (unit := self.unit_of.get(_small(key[1])))
+        )
+        for one in itertools.chain(keyed, self.templates):
+            if (number := one.find(line)) is not None:
+                yield one, number
 
 
 def _as_value(value: Any) -> Any:

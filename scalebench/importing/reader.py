@@ -258,14 +258,12 @@ class Reader:
 
     def _search(self, name: str, value: Value, line: str, records: Records) -> float | None:
         """Return a value by the first template that fits, which is tried first from now on."""
-        for one in value.templates:
-            number = one.find(line)
-            if number is not None:
-                self._sticky[name] = one
-                records.units[name] = one.unit
-                records.unsaid = records.unsaid or one.unsaid
-                return number
-        return None
+        one, number = next(value.found_in(line), (None, None))
+        if one is not None:
+            self._sticky[name] = one
+            records.units[name] = one.unit
+            records.unsaid = records.unsaid or one.unsaid
+        return number
 
     def _restart(self, form: Format, old: Records, step: float, before: str) -> Records:
         """Begin again where a step number goes back; refuse what is another job's.
@@ -362,9 +360,7 @@ def choose(text: str, known: Sequence[Format], lines: int) -> Format | None:
 
 def _tells_time(form: Format, line: str, start: int) -> bool:
     said = {
-        name
-        for name, value in form.values.items()
-        if any(one.find(line) is not None for one in value.templates)
+        name for name, value in form.values.items() if next(value.found_in(line), None) is not None
     }
     if not said.isdisjoint(TIMES):
         return True

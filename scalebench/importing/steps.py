@@ -209,11 +209,14 @@ def _stride(at: Floats) -> float:
     return float(np.median(gaps)) if len(gaps) else 1.0
 
 
-def _micro_batches_of_a_step(micro: Floats, at: Floats) -> float:
+def _micro_batches_of_a_step(micro: Floats, printed: Floats, at: Floats) -> float:
     """Return how many lie between two steps, mostly: lines of one step are one record already.
 
     Not between the first two, as a first step may be shown in part. nan: no two others are known.
+    Where their numbers begin again with each step, those that are printed are all.
     """
+    if len(micro) > 1 and np.all(micro == micro[0]):
+        return float(np.nanmedian(printed))
     each = np.diff(micro[1:MOST_COMPARED]) / np.maximum(np.diff(at[1:MOST_COMPARED]), 1)
     each = each[each > 0]
     return round(float(np.median(each))) if len(each) else math.nan
@@ -230,7 +233,7 @@ def _of_whole_steps(time: Floats, printed: Floats, each: float) -> Steps:
 def _of_micro_batches(form: Format, columns: dict[str, Floats], at: Floats) -> Steps | None:
     """Return steps whose micro-batches are added up; None: a line is of a whole step."""
     time, stride = columns["time"], _stride(at)
-    each = _micro_batches_of_a_step(columns["micro"], at)
+    each = _micro_batches_of_a_step(columns["micro"], columns["micros"], at)
     if math.isnan(each) and np.any(columns["micros"] > 1):
         return Steps(why_none="the micro-batches of a step are not known from so few steps")
     if each > 1:

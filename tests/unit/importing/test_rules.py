@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scalebench.errors import UsageError
@@ -67,6 +68,37 @@ def test_a_rate_of_a_gpu_is_not_that_of_the_job(
 ) -> None:
     log = log_of(tmp_path, [f"step {i} step_time: 1.0 loss: 0.3, {said}" for i in range(9)])
     assert job_of(log, Stated(gpus=2)).tokens_per_s == rate
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("Step Time: 0.500s", "STEP_TIME=0.5", "iteration time = 500.0ms", "iter_time_ms: 500"),
+        *("Time per iteration: 0.5 s", "time/iter: 500ms", "Step time (ms): 500", "step-time: 0.5"),
+        *("Iters/sec: 2.0", "steps per second = 2", "Tokens per second: 8,192.0"),
+        *("tok/sec: 8.192K", "Tokens/sec/GPU: 1024", "throughput(samples/s): 16", "Images/s=16.0"),
+        *("optimizer step time: 0.2 | step time: 0.5", "max iter time: 0.9, iter time: 0.5"),
+        *("local tokens/s: 1024 tokens/s: 8192", "mem: 20.1GB batch time: 0.5"),
+    ],
+)
+@pytest.mark.parametrize("head", ["step {}", "Iter: {}/99", "[iteration {}]", "update={}"])
+def test_keys_are_read_in_any_spelling_and_only_whole(said: str, head: str, tmp_path: Path) -> None:
+    log = log_of(tmp_path, (f"{head.format(i)} | loss 3.1 | {said}" for i in range(20)))
+    job = job_of(log, Stated(gpus=8, batch_per_gpu=1, seq=512))
+    assert np.mean(job.step_s) == pytest.approx(0.5)
+    assert job.samples_per_s == pytest.approx(16)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("Avg step time: 0.5", "max iter time: 0.9", "optimizer step time: 0.2", "tps: 8192"),
+        *("step time (cum): 0.5", "remaining iter time: 30", "eval samples/s: 900"),
+    ],
+)
+def test_the_time_of_something_else_is_never_that_of_a_step(said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no known format fits"):
+        log_of(tmp_path, (f"step {i} | loss 3.1 | {said}" for i in range(20)))
 
 
 def test_a_rounded_step_number_is_passed_over(tmp_path: Path) -> None:
@@ -215,6 +247,11 @@ def test_bars_that_count_micro_batches_of_one_step_add_up(accumulate: int, tmp_p
         for _ in range(1 + (i % 5 == 0))  # a bar is drawn again where its description changes
     ]
     assert read(tmp_path, lines).mean_s == pytest.approx(1.25 * accumulate, rel=0.02)
+
+
+def test_micro_batches_that_are_numbered_within_each_step_add_up(tmp_path: Path) -> None:
+    lines = [f"step {i} micro {k} batch time: 0.{5 + k}00" for i in range(20) for k in range(3)]
+    assert read(tmp_path, lines).mean_s == pytest.approx(1.8)
 
 
 @pytest.mark.parametrize("accumulate", [20, 60])
