@@ -13,9 +13,6 @@ tree.
 The first tree has rank 0 on top of an in-order tree of the others: a rank whose lowest set bit is
 2^i stands at height i where there are enough ranks, and odd ranks are the leaves. The second is the
 same tree, shifted by one rank: so odd ranks are inner ones there.
-
-Every element is summed at the root of its tree and copied from there: the result is the same on
-all ranks, bit for bit.
 """
 
 from functools import partial

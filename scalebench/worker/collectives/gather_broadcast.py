@@ -4,9 +4,6 @@ The rank at the root deals with the others one after the other, a whole vector a
 
 Law: 2(N−1) messages at the root, one after the other; the root sends (N−1)·D bytes, every other
 rank D; time 2(N−1)·(α + D/B). What it is good for: to see what the other algorithms gain.
-
-Every element is summed at the root, in the order of the ranks, and copied from there: the result is
-the same on all ranks, bit for bit.
 """
 
 from functools import partial

@@ -11,9 +11,6 @@ gets the result in the end.
 Law: N a power of two: 2·log2(N) steps, each rank sends 2(N−1)/N·D bytes: as few as the ring, with
 far fewer steps; time 2·log2(N)·α + 2(N−1)/N·D/B. Otherwise 2·⌊log2 N⌋ + 2 steps; surplus ranks send
 D, their partners D more than the others; time + 2(α + D/B).
-
-Every element is summed on one rank and copied from there: the result is the same on all ranks, bit
-for bit.
 """
 
 from collections.abc import Iterator

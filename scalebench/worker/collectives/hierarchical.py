@@ -13,9 +13,6 @@ rank: where g ranks share a host's link, it is the g-th part of that.
 Hosts may have different numbers of ranks: there are as many shards as the smallest host has ranks.
 In a larger host the ranks beyond that hold none and only take part in the rings inside, where each
 rank then sends up to 2D.
-
-Every element is summed on one rank and copied from there: the result is the same on all ranks, bit
-for bit.
 """
 
 from collections.abc import Hashable, Iterator, Sequence

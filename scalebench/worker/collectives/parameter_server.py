@@ -7,9 +7,6 @@ Law: through the server's link come (N−1)·D bytes and go (N−1)·D bytes; ev
 The server hands out nothing before it has everything: time 2(N−1)·D/B_server. With ``overlap`` a
 segment is pulled while later ones are pushed: on a full-duplex link the time is half as long, the
 bytes are the same.
-
-Every element is summed on the server, in the order of the ranks, and copied from there: the result
-is the same on all ranks, bit for bit.
 """
 
 from functools import partial

@@ -12,9 +12,6 @@ A chunk is cut further into segments that follow one another (chunk pipelining):
 passed on as soon as it is added, while the next one is on the wire. With ``both_ways`` one half of
 the vector goes around to the right and the other to the left, at once: the same bytes, over both
 directions of each link (a gain where a rank has two links, none where it has one full-duplex).
-
-Every element is summed on one rank, in the order of the ring, and copied from there: the result is
-the same on all ranks, bit for bit.
 """
 
 from collections.abc import Iterator, Sequence

@@ -11,6 +11,9 @@ them:
 A third makes it safe to have many steps in flight: what overwrites a piece that was sent depends
 on that piece, so it cannot arrive before the piece has left.
 
+Every element is summed on one rank and copied from there: the result is the same on all ranks, bit
+for bit. A ring sums in its own order; a server, and the root of a gather, in that of the ranks.
+
 Within a step receives stand first where it is all the same: a peer that knows that it may send
 does not have to ask.
 """

@@ -11,12 +11,9 @@ Law: each rank sends D bytes to its parent, if it has one, and D to each child.
   Rank 0 has log2 N children: cutting gains little.
 
 Few steps, so good for small messages; for large ones the ring sends less.
-
-Every element is summed on rank 0 in the end and copied from there: the result is the same on all
-ranks, bit for bit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
@@ -65,16 +62,6 @@ class Tree:
         return heights
 
 
-def binary_tree(num_ranks: int) -> Tree:
-    """Return the complete binary tree, rank 0 on top, filled level by level."""
-    return Tree(tuple((rank - 1) // 2 if rank else None for rank in range(num_ranks)))
-
-
-def binomial_tree(num_ranks: int) -> Tree:
-    """Return the binomial tree: the parent is the rank without its lowest set bit."""
-    return Tree(tuple(rank & rank - 1 if rank else None for rank in range(num_ranks)))
-
-
 def reduce_and_broadcast(tree: Tree, rank: int, whole: Piece, segment: int) -> Iterator[Step]:
     """Yield the steps of ``rank`` that leave the sum of ``whole`` on all ranks.
 
@@ -115,7 +102,10 @@ def sent_through(tree: Tree, rank: int, length: int) -> int:
 
 
 Shape = Literal["binary", "binomial"]
-SHAPES = {"binary": binary_tree, "binomial": binomial_tree}
+SHAPES: dict[Shape, Callable[[int], Tree]] = {
+    "binary": lambda n: Tree(tuple((rank - 1) // 2 if rank else None for rank in range(n))),
+    "binomial": lambda n: Tree(tuple(rank & rank - 1 if rank else None for rank in range(n))),
+}
 
 
 def schedule(
