@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 from scalebench.records.measured.fault_events import fault_folder
 from scalebench.records.measured.rank import Memory, RankRecord
@@ -115,9 +114,12 @@ def _run_rank(
             note_start(folder, folder.read_plan(), rank)
         if cell.purpose == "inspect" and cell.backend == "nccl" and cell.world_size > 1:
             nccl = write_nccl_log(paths.nccl_log(rank), Path(request["log"]))
-        store = here.store or _store_of(cell, request, paths)
+        store = here.store or (
+            rendezvous_store(request, paths, cell) if cell.backend else paths.store
+        )
         with connected(cell, rank, store, local_rank, time_slots) as context:
-            facts |= _backend_facts(context)
+            facts |= device_facts(context.device.type == "cuda")
+            facts["backend"] = dist.get_backend() if dist.is_initialized() else None
 
             def keep(seen: dict[str, Any]) -> None:
                 arithmetic = tf32_in_force(context.device)  # the user's module may have set it
@@ -141,21 +143,12 @@ def _wires(log: NcclLog | None, ask_gpus: bool = True) -> dict[str, Any]:
     return {"wires": log.read(ask_gpus), "wires_unavailable": log.reason}
 
 
-def _store_of(cell: Cell, request: dict[str, Any], paths: LaunchPaths) -> Path | Store:
-    return rendezvous_store(request, paths, cell) if cell.backend else paths.store
-
-
 def _peaks_so_far(cell: Cell) -> Memory:
     """Return the peaks of a rank that has failed, as far as they can still be told."""
     try:
         return Memory(**memory(cell.device))
     except RuntimeError:  # the device is what failed
         return Memory(rss_bytes=peak_rss_bytes())
-
-
-def _backend_facts(context: RankContext) -> dict[str, Any]:
-    backend = dist.get_backend() if dist.is_initialized() else None
-    return {**device_facts(context.device.type == "cuda"), "backend": backend}
 
 
 def _measure(context: RankContext, keep: Keep) -> None:
@@ -240,42 +233,25 @@ def _inspect(context: RankContext, keep: Keep) -> None:
     )
 
 
-def _fit(context: RankContext, keep: Keep) -> None:
-    """Find out whether the batch fits."""
-    keep({"memory": measure_fit(context), "loss": [], "facts": {}})
-
-
 def _shard(context: RankContext, keep: Keep) -> None:
-    """Do one rank's share of the job, alone."""
     seen, told = measure_shard(context)
     clean = {"steady": seen.steady, "first_step_ns": seen.first_step_ns}
     keep(clean | told | _steps(seen, context) | {"loss": []})
 
 
-def _save(context: RankContext, keep: Keep) -> None:
-    """Time checkpoints."""
-    keep({"recovery": measure_saves(context), "loss": [], "facts": {}})
-
-
-def _restore(context: RankContext, keep: Keep) -> None:
-    """Load checkpoints and compare every bit."""
-    keep({"recovery": measure_restores(context), "loss": [], "facts": {}})
-
-
-def _fail(context: RankContext, keep: Keep) -> None:
-    """Train until a rank fails, or until what was lost then is done again."""
-    keep({"recovery": train_and_fail(context), "loss": [], "facts": {}})
+def _keeps(field: str, work: Callable[[RankContext], Any]) -> Callable[[RankContext, Keep], None]:
+    return lambda context, keep: keep({field: work(context), "loss": [], "facts": {}})
 
 
 _WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
     "inspect": _inspect,
     "measure": _measure,
     "independent": _measure,
-    "fit": _fit,
+    "fit": _keeps("memory", measure_fit),
     "shard": _shard,
-    "save": _save,
-    "restore": _restore,
-    "fail": _fail,
+    "save": _keeps("recovery", measure_saves),
+    "restore": _keeps("recovery", measure_restores),
+    "fail": _keeps("recovery", train_and_fail),
 }
 
 

@@ -47,13 +47,14 @@ On CUDA and ROCm triton compiles C with them, on the CPU Inductor C++.
 def survey() -> dict[str, Any]:
     """Return versions, devices, backends and strategies as torch reports them."""
     cuda = torch.cuda.is_available()
+    nccl = cuda and dist.is_nccl_available()
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
-        "nccl": _nccl_version() if cuda else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "backends": [
             name
@@ -68,12 +69,6 @@ def survey() -> dict[str, Any]:
         "devices": [_device(i) for i in range(torch.cuda.device_count())] if cuda else [],
         "unusable": unusable_devices(),
     }
-
-
-def _nccl_version() -> str | None:
-    if not dist.is_nccl_available():
-        return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())
 
 
 def _device(index: int) -> dict[str, Any]:
@@ -172,7 +167,8 @@ def _of_the_driver() -> str | None:
     if torch.version.hip is not None:
         count = sum(_is_amd_gpu(node) for node in AMD_NODES.glob("*"))
         return f"AMD's driver shows {count} GPU(s)" if count else None
-    for who, number in (("NVML", _count_of_nvml()), (NVIDIA_DEVICES, _count_of_kernel())):
+    of_kernel = len(list(NVIDIA_DEVICES.glob("*")))
+    for who, number in (("NVML", _count_of_nvml()), (NVIDIA_DEVICES, of_kernel)):
         if number:
             return f"{who} shows {number} GPU{'s' * (number > 1)}"
     return None
@@ -192,10 +188,6 @@ def _count_of_nvml() -> int:
         return int(pynvml.nvmlDeviceGetCount())
     except Exception:  # no library, no driver, or one at fault: the kernel may still tell
         return 0
-
-
-def _count_of_kernel() -> int:
-    return len(list(NVIDIA_DEVICES.glob("*"))) if NVIDIA_DEVICES.is_dir() else 0
 
 
 def _words_of_torch() -> str:

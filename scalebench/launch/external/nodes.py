@@ -40,6 +40,7 @@ def world_of(
 
     ``surveys``: process → what torch says there; None: not asked, and GPUs do not matter.
     """
+    uuids = {rank: [one["uuid"] for one in s["devices"]] for rank, s in (surveys or {}).items()}
     nodes: dict[str, list[int]] = {}
     for rank in sorted(registrations):
         nodes.setdefault(registrations[rank].host, []).append(rank)
@@ -50,7 +51,7 @@ def world_of(
                 host=host,
                 ranks=tuple(ranks),
                 num_cores=_num_cores([registrations[rank] for rank in ranks]),
-                num_gpus=_num_gpus([surveys[rank] for rank in ranks]) if surveys else 0,
+                num_gpus=len({uuid for rank in ranks for uuid in uuids[rank]}) if uuids else 0,
             )
             for host, ranks in nodes.items()
         ),
@@ -90,10 +91,6 @@ def watched_places(
             family = [r.pid for r in registrations.values() if r.host == place["host"]]
             place["watch"] = {"uuids": [uuid], "family": family}
     return places
-
-
-def _num_gpus(surveys: list[Mapping[str, Any]]) -> int:
-    return len({device["uuid"] for survey in surveys for device in survey["devices"]})
 
 
 def _num_cores(registrations: list[Registration]) -> int:

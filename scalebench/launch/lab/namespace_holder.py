@@ -169,7 +169,6 @@ def main(arguments: list[str]) -> None:
 
 
 def _set_link(switch: int, line: bytes) -> dict[str, str]:
-    """Cut or mend a link; return the answer."""
     try:
         wanted = json.loads(line)
         carry_out(link_commands(wanted["host"], wanted["up"]), switch)

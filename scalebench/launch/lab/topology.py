@@ -39,11 +39,6 @@ def burst_bytes(bit_per_s: int) -> int:
     return max(MIN_BURST_BYTES, round(bit_per_s / 8 * BURST_S))
 
 
-def address_of(host: int) -> str:
-    """Return a host's address, with the length of the network's prefix."""
-    return f"10.0.0.{host + 1}/24"
-
-
 NETWORK = "10.0.0.0/24"
 CONGESTION_CONTROL = "reno"
 """What TCP does between hosts, whatever it does on this machine. Every kernel has it, and without
@@ -92,7 +87,7 @@ def host_commands(host: int, bit_per_s: int, quiet: bool) -> Commands:
     return Commands(
         ip=[
             "link set lo up",
-            f"addr add {address_of(host)} dev {INTERFACE} noprefixroute",
+            f"addr add 10.0.0.{host + 1}/24 dev {INTERFACE} noprefixroute",
             f"link set {INTERFACE} {_quiet(quiet)}up",
             f"route add {NETWORK} dev {INTERFACE} congctl {CONGESTION_CONTROL}",
         ],

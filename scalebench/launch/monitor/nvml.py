@@ -54,20 +54,8 @@ class Query:
     read: Callable[["Device"], Sequence[Value]]
 
 
-def _energy(device: "Device") -> Sequence[Value]:
-    return (device.ask("nvmlDeviceGetTotalEnergyConsumption") / 1e3,)  # mJ
-
-
-def _power(device: "Device") -> Sequence[Value]:
-    return (device.ask("nvmlDeviceGetPowerUsage") / 1e3,)  # mW
-
-
-def _sm_clock(device: "Device") -> Sequence[Value]:
-    return (device.ask("nvmlDeviceGetClockInfo", device.nvml.NVML_CLOCK_SM) * 1_000_000,)
-
-
-def _memory_clock(device: "Device") -> Sequence[Value]:
-    return (device.ask("nvmlDeviceGetClockInfo", device.nvml.NVML_CLOCK_MEM) * 1_000_000,)
+def _clock_hz(device: "Device", kind: int) -> Sequence[Value]:
+    return (device.ask("nvmlDeviceGetClockInfo", kind) * 1_000_000,)
 
 
 def _temperature(device: "Device") -> Sequence[Value]:
@@ -95,10 +83,6 @@ def _nvlink(device: "Device") -> Sequence[Value]:
     return [int(answer.value.ullVal) * 1024 for answer in answers]  # KiB
 
 
-def _memory(device: "Device") -> Sequence[Value]:
-    return (int(device.ask("nvmlDeviceGetMemoryInfo").used),)
-
-
 def _processes(device: "Device") -> Sequence[Value]:
     """Count the computing processes that are of this launch, and the others."""
     name = "nvmlDeviceGetComputeRunningProcesses"
@@ -111,17 +95,17 @@ def _processes(device: "Device") -> Sequence[Value]:
 
 
 STATE = (
-    Query(("energy_j",), _energy),
-    Query(("power_w",), _power),
-    Query(("sm_clock_hz",), _sm_clock),
-    Query(("memory_clock_hz",), _memory_clock),
+    Query(("energy_j",), lambda d: (d.ask("nvmlDeviceGetTotalEnergyConsumption") / 1e3,)),  # mJ
+    Query(("power_w",), lambda d: (d.ask("nvmlDeviceGetPowerUsage") / 1e3,)),  # mW
+    Query(("sm_clock_hz",), lambda d: _clock_hz(d, d.nvml.NVML_CLOCK_SM)),
+    Query(("memory_clock_hz",), lambda d: _clock_hz(d, d.nvml.NVML_CLOCK_MEM)),
     Query(("temperature_c",), _temperature),
     Query(("throttle_bits",), _throttle_bits),
 )
 TRAFFIC = (
     Query(("pcie_rx_byte_per_s", "pcie_tx_byte_per_s"), _pcie),
     Query(("nvlink_rx_bytes", "nvlink_tx_bytes"), _nvlink),
-    Query(("memory_used_bytes",), _memory),
+    Query(("memory_used_bytes",), lambda d: (int(d.ask("nvmlDeviceGetMemoryInfo").used),)),
     Query(("own_processes", "foreign_processes", "foreign_bytes"), _processes),
 )
 

@@ -115,7 +115,11 @@ def calibrate_scripts(
     starts = {base.cell.row_key for base in bases}
     sent = [op for cell in cells if cell.row_key in starts for op in _sent(cell, stored)]
     largest = {op: max(size for kind, size in sent if kind == op) for op in _kinds(sent)}
-    if not sizes or not largest or (stored.info.spec.device == "cuda" and _lacks(sizes, stored)):
+    if (
+        not sizes
+        or not largest
+        or (stored.info.spec.device == "cuda" and any(_lacks_gpus(n, stored) for n in sizes))
+    ):
         return
     _calibrate(launcher, stored, _sweeps_of(sizes, largest, stored), on_progress)
 
@@ -130,10 +134,6 @@ def _sent(cell: Cell, stored: StoredRun) -> list[tuple[str, int]]:
     result = stored.results.get(cell.id)
     traces = [rank.trace for rank in result.ranks if rank.trace] if result is not None else []
     return [(op.kind, op.num_bytes) for trace in traces for op in trace.operations if op.num_bytes]
-
-
-def _lacks(sizes: Sequence[int], stored: StoredRun) -> bool:
-    return any(_lacks_gpus(size, stored) for size in sizes)
 
 
 def _asked_sweeps(asked: Sequence[Collectives], cells: Iterable[Cell], stored: StoredRun) -> Sweeps:

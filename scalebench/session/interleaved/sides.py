@@ -163,7 +163,6 @@ class Side:
         return self._out / f"{self.version.name}-{number}"
 
     def _command(self, folder: Path, only: Collection[str]) -> list[str]:
-        """Return the arguments of the version's interpreter."""
         fixed = ["--repeats", "1", "--no-report", "--out", str(folder)]
         rows = [word for row in only for word in ("--only", row)]
         return ["-m", "scalebench", "run", *self._options, *rows, *fixed, *self._script]

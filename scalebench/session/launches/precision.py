@@ -81,17 +81,12 @@ def cells_of_round(run: StoredRun, wanted: Collection[RowKey]) -> list[Cell]:
     """Return the cells of a further round of rows, numbered by suite; steps are not traced."""
     measuring = [cell for cell in run.info.plan if cell.purpose == "measure"]
     rows = {cell.row_key: cell for cell in measuring if cell.row_key in wanted}
-    return [_further(cell, _next_number(run, cell.suite)) for cell in rows.values()]
-
-
-def _next_number(run: StoredRun, suite: str) -> int:
-    """Return the number of a suite's next round: that of no round in the plan."""
-    return 1 + max(cell.repeat for cell in run.info.plan if cell.suite == suite)
-
-
-def _further(cell: Cell, repeat: int) -> Cell:
-    steps = cell.steps.model_copy(update={"trace": False})
-    return cell.model_copy(update={"repeat": repeat, "steps": steps})
+    further: list[Cell] = []
+    for cell in rows.values():
+        repeat = 1 + max(one.repeat for one in run.info.plan if one.suite == cell.suite)
+        steps = cell.steps.model_copy(update={"trace": False})
+        further.append(cell.model_copy(update={"repeat": repeat, "steps": steps}))
+    return further
 
 
 def expected_s(run: StoredRun, cells: Sequence[Cell]) -> float:

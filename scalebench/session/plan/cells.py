@@ -40,8 +40,11 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
     for n in sizes:
         missing = spec.world.too_small_for(n) if spec.world is not None else None
         too_many = n > capacity and missing is None
-        skipped = _too_few_gpus(n, capacity, spec) if too_many else None
-        skipped = missing or skipped
+        skipped = missing
+        if too_many and spec.device == "cuda" and not spec.oversubscribe:
+            skipped = (
+                f"{n} ranks need {n} GPUs and there are {capacity}; --oversubscribe shares them"
+            )
         skipped = skipped or _no_way_between(case.strategy, spec.device, too_many)
         shards = case.strategy.num_shards(n)
         whole = batch * n if suite.scaling == "weak" else batch
@@ -112,12 +115,6 @@ def _backend(strategy: Strategy, device: Device, too_many: bool) -> str | None:
     if isinstance(strategy, Plain | Script):
         return None
     return "nccl" if device == "cuda" and not too_many else "gloo"
-
-
-def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
-    if spec.device == "cpu" or spec.oversubscribe:
-        return None
-    return f"{n} ranks need {n} GPUs and there are {capacity}; --oversubscribe shares them"
 
 
 def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str | None:

@@ -135,7 +135,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         EnvironmentUnfit: CUDA was asked for and there is none.
     """
     if request.only:
-        suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
+        suites = [one.model_copy(update={"collectives": None}) for one in suites if one.cases]
     device = choose_device(request, machine)
     emulating = machine.emulates_bfloat16 if device == "cuda" else None
     half = request.autocast
@@ -218,10 +218,6 @@ def _skip_format(cell: Cell, emulating: str | None, half: object) -> Cell:
         return cell
     why = f"{emulating} has no bfloat16, and emulating it is slower than float32"
     return cell.model_copy(update={"skip_reason": cell.skip_reason or why})
-
-
-def _without_collectives(suite: Suite) -> Suite:
-    return suite.model_copy(update={"collectives": None})
 
 
 def _capacity(request: Request, device: Device, machine: Machine) -> int:

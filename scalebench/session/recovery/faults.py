@@ -4,7 +4,8 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from scalebench.errors import UsageError
@@ -121,11 +122,9 @@ def failing_jobs(cell: Cell) -> list[tuple[Restarter, list[FaultPlan]]]:
         plan = plan_of(cell.model_copy(update={"repeat": number}), kind)
         plans = jobs.setdefault(by, [])
         plans.append(plan.model_copy(update={"attempt": len(plans)}))
-    return [(by, [*plans, _last_of(plans)]) for by, plans in jobs.items()]
-
-
-def _last_of(plans: Sequence[FaultPlan]) -> FaultPlan:
-    return plans[-1].model_copy(update={"attempt": len(plans), "fails": False})
+    for plans in jobs.values():
+        plans.append(plans[-1].model_copy(update={"attempt": len(plans), "fails": False}))
+    return list(jobs.items())
 
 
 def plan_of(cell: Cell, kind: FaultKind) -> FaultPlan:
@@ -156,15 +155,14 @@ def _by_launcher(
 def _one_failure(
     launcher: Launcher, cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path
 ) -> Outside:
-    """Launch the ranks of an attempt and have one fail."""
     folder.write_plan(plan)
     if plan.kind in ("hang", "link"):
         cell = cell.model_copy(update={"collective_timeout_s": HANG_TIMEOUT_S})
-    cut = _cutting(launcher, plan.rank) if plan.kind == "link" else None
-    with Striking(folder, [plan], cut) as striking:
+    set_link = partial(_lab_of(launcher).set_link, plan.rank) if plan.kind == "link" else None
+    with Striking(folder, [plan], set_link and partial(set_link, up=False)) as striking:
         lost = launcher.launch(cell, logs)
-    if cut is not None:
-        _lab_of(launcher).set_link(plan.rank, up=True)
+    if set_link is not None:
+        set_link(up=True)
     if lost.failure is not None and lost.failure.kind == "usage":
         raise UsageError(lost.failure.message)
     failed_ns = striking.failed_ns.get(plan.attempt) or _noted(folder, plan)
@@ -174,14 +172,7 @@ def _one_failure(
     return failed_ns, lost.noticed_ns, lost.stopped_ns
 
 
-def _cutting(launcher: Launcher, rank: int) -> Callable[[], None]:
-    """Return what cuts the link of a rank's virtual host."""
-    lab = _lab_of(launcher)
-    return lambda: lab.set_link(rank, up=False)
-
-
 def _lab_of(launcher: Launcher) -> Lab:
-    """Return the virtual hosts that a launcher's ranks are on."""
     assert isinstance(launcher, LocalLauncher) and isinstance(launcher.placement, Lab)
     return launcher.placement
 
@@ -190,7 +181,9 @@ def _under_torchrun(
     cell: Cell, plans: Sequence[FaultPlan], folder: FaultFolder, logs: Path
 ) -> list[FaultTimeline]:
     """Run one job: torchrun starts its ranks again after each failure."""
-    _write_job(folder, cell, plans)
+    for plan in plans:
+        folder.write_plan(plan)
+    write_model(folder.job, cell)
     logs.mkdir(parents=True, exist_ok=True)
     command = [
         *(*interpreter(), "-m", "scalebench.worker.checkpoints.elastic_agent", str(folder.root)),
@@ -237,13 +230,6 @@ def _wait(process: "subprocess.Popen[bytes]", folder: FaultFolder, log: Path) ->
                 raise NoTimeline(
                     f"torchrun did not go on within {PATIENCE_S:g} s; see {log}"
                 ) from None
-
-
-def _write_job(folder: FaultFolder, cell: Cell, plans: Sequence[FaultPlan]) -> None:
-    """Leave what ranks read that somebody else starts."""
-    for plan in plans:
-        folder.write_plan(plan)
-    write_model(folder.job, cell)
 
 
 def _outside(folder: FaultFolder, plan: FaultPlan, striking: Striking, log: Path) -> Outside:

@@ -112,6 +112,5 @@ def _counted_from(events: list[Event], plan: FaultPlan) -> int | None:
 
 
 def _usual_step_s(events: list[Event]) -> float:
-    """Return the time between the last two steps, seconds."""
     times = [event.time_ns for event in events if event.name == "step"]
     return (times[-1] - times[-2]) / 1e9 if len(times) > 1 else 0.0

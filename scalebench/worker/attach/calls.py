@@ -42,7 +42,9 @@ class OptimizerCalls:
         """Tell whether this call of an optimizer is the first after a backward pass."""
         if not self._backward:
             if self.order:
-                self._join(optimizer, self.order[-1])
+                one, same = self._first_of(optimizer), self._first_of(self.order[-1])
+                if one != same:
+                    self._together[one] = same
             return False
         self._backward = False
         if self.order is not None:
@@ -52,11 +54,6 @@ class OptimizerCalls:
     def period(self) -> int | None:
         """Return how many calls make a step; see `find_period`."""
         return find_period([self._first_of(one) for one in self.order or ()])
-
-    def _join(self, optimizer: int, other: int) -> None:
-        one, same = self._first_of(optimizer), self._first_of(other)
-        if one != same:
-            self._together[one] = same
 
     def _first_of(self, optimizer: int) -> int:
         """Return what stands for all optimizers that were called after the same backward pass."""

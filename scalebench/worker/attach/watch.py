@@ -417,7 +417,12 @@ class Watch:
                 **self.trained_as,
                 "given_print": self.inputs.print,
                 "traffic": self._traffic_since(),
-                "looked_at": self._looks(),
+                "looked_at": {
+                    "host_waits": self.waits.found(self._looked_at),
+                    "host_waits_unavailable": self.waits.unavailable,
+                    "unused_search_s": self.search.found(self._looked_at),
+                    "loader": self.batches.loader,
+                },
                 "exchange_every": self.exchange_every,
                 "loaded": self.loaded,
                 "checks": self._checks([one for one in known if one is not None]),
@@ -433,15 +438,6 @@ class Watch:
         if now is None or before is None or now.operations < before.operations:
             return None
         return [now[i] - before[i] for i in range(len(now))]
-
-    def _looks(self) -> dict[str, Any]:
-        """Return what only a look into traced steps can tell."""
-        return {
-            "host_waits": self.waits.found(self._looked_at),
-            "host_waits_unavailable": self.waits.unavailable,
-            "unused_search_s": self.search.found(self._looked_at),
-            "loader": self.batches.loader,
-        }
 
     def _checks(self, optimizers: list[Any]) -> dict[str, Any] | None:
         """Return what tells whether the ranks train alike; None: they could not be looked at."""

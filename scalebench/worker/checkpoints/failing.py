@@ -60,7 +60,8 @@ def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> Recover
         _load(trainee, saver, store, lambda: folder.note(attempt, rank, "state"))
     folder.note(attempt, rank, "loaded", trainee.step)
     target = plan.until or (MOST_STEPS if plan.fails else lost)
-    raises_after = lost + plan.at_step if _raises(plan, rank) else None
+    raises = plan.fails and plan.kind == "raise" and plan.rank == rank
+    raises_after = lost + plan.at_step if raises else None
     while trainee.step < target:
         trainee.train(1)
         folder.note(attempt, rank, "step", trainee.step, float(trainee.loss))
@@ -74,10 +75,6 @@ def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> Recover
             raise InjectedFailure("scalebench raised this to see how the job recovers")
     trainee.finish()
     return RecoveryRecord()
-
-
-def _raises(plan: FaultPlan, rank: int) -> bool:
-    return plan.fails and plan.kind == "raise" and plan.rank == rank
 
 
 def _save(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:

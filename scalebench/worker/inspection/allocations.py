@@ -88,7 +88,8 @@ def composition_at_peak(events: Sequence[AllocatorEvent], intervals: Sequence[In
             now[categories[number]] += event.bytes
         elif (born := live.pop(event.address, None)) is not None:
             now[categories[born]] -= events[born].bytes
-        phase = _phase(event.time_ns, intervals)
+        at_ns = event.time_ns
+        phase = next((i.phase for i in intervals if i.start_ns <= at_ns <= i.end_ns), None)
         if phase in ("build", "step") and sum(now.values()) > sum(peak.values()):
             peak = dict(now)
         if phase == "step":
@@ -98,10 +99,6 @@ def composition_at_peak(events: Sequence[AllocatorEvent], intervals: Sequence[In
         activations_peak_bytes=activations_peak,
         **{f"{category}_bytes": peak[category] for category in CATEGORIES},
     )
-
-
-def _phase(time_ns: int, intervals: Sequence[Interval]) -> Phase | None:
-    return next((i.phase for i in intervals if i.start_ns <= time_ns <= i.end_ns), None)
 
 
 def _with_unseen_frees(

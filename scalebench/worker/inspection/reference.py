@@ -361,7 +361,6 @@ def _two_halves(pieces: Sequence[Any]) -> list[Any]:
 
 
 def _split_dependent_modules(module: torch.nn.Module) -> list[str]:
-    """Return the kinds of module known to depend on how a batch is split."""
     kinds = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
     found = (m for m in module.modules() if isinstance(m, kinds))
     return sorted({type(m).__name__ for m in found})

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from scalebench.records.paths import LaunchPaths
 from scalebench.spec.probes import InjectedFault
@@ -63,14 +63,6 @@ def run(request: dict[str, Any]) -> int:
     try:
         return _JOBS[request["job"]](request)
     finally:
-        write_out(*streams, sys.stdout, sys.stderr)
-
-
-def write_out(*streams: TextIO | None) -> None:
-    """Write out what is still in buffers: of the own streams, and of those that replaced them.
-
-    What a job did to a stream, closing it for instance, is no failure of the job.
-    """
-    for stream in streams:
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()  # type: ignore[union-attr]
+        for stream in (*streams, sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # the job may have closed it
+                stream.flush()

@@ -159,19 +159,14 @@ def prepare_rank(job: Job, local_rank: int) -> dict[str, Any]:
         lead_session()
     batch = job.device == "cpu" and job.pinned
     scheduling = schedule_as_batch() if batch else scheduling_class()
-    use_threads(job.threads)
+    torch.set_num_threads(job.threads)
+    os.environ["OMP_NUM_THREADS"] = str(job.threads)
     return {
         "threads": torch.get_num_threads(),
         **pinned,
         "scheduling_class": scheduling,
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
     }
-
-
-def use_threads(threads: int) -> None:
-    """Use ``threads`` intra-op threads, here and in processes started from here."""
-    torch.set_num_threads(threads)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 def redirect_output(log: Path) -> None:

@@ -125,7 +125,6 @@ def ended(what: str, advice: str, loaded: Iterable[str], log: Path) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that is not empty."""
     lines = _lines(log)
     if lines is None:
         return "its log cannot be read"

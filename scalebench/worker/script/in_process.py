@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from scalebench.errors import UsageError
 from scalebench.records.measured.rank import RankRecord
@@ -69,12 +69,9 @@ class InProcess:
         self._scratch = Scratch()
         self._raw: dict[str, Any] = {}
         prefix = f"scalebench/watch{next(_NUMBERS)}"
-        self._store = SealedStore(PrefixStore(prefix, self._whole_store()), "")
-
-    def _whole_store(self) -> Store:
-        if self.world_size == 1:
-            return HashStore()
-        return dist.distributed_c10d._get_default_store()
+        one_process = self.world_size == 1
+        whole = HashStore() if one_process else dist.distributed_c10d._get_default_store()
+        self._store = SealedStore(PrefixStore(prefix, whole), "")
 
     def begin(self) -> None:
         """Watch from now on; every rank has to call this."""

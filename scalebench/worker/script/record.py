@@ -398,7 +398,6 @@ def _fewest_read(batches: Sequence[float], passes: Sequence[float]) -> float:
 
 
 def _usual(values: Sequence[float]) -> float:
-    """Return the most frequent value."""
     return Counter(values).most_common(1)[0][0] if values else 0.0
 
 

@@ -94,7 +94,6 @@ class FabricTraining(Training):
 
 
 def _strategy(strategy: Fabric, workload: Workload, context: RankContext) -> Any:
-    """Return Fabric's own strategy object."""
     from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy
 
     if strategy.sharding == "ddp":
