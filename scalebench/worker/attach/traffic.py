@@ -19,6 +19,9 @@ OPERATIONS = (
     *MESSAGES,
 )
 
+MONITORED = "monitored_barrier"
+"""One call is a message to and from each other rank, as many operations; nothing is exchanged."""
+
 OF_PARTS = ("alltoall", "alltoall_base", "all_to_all_single")
 
 
@@ -58,6 +61,8 @@ class TrafficWatch:
         for name in OPERATIONS:
             if hasattr(group, name):
                 put(group, name, self._counting(getattr(group, name), name))
+        if hasattr(group, MONITORED):
+            put(group, MONITORED, self._counting_parts(getattr(group, MONITORED)))
 
     def _counting(self, operation: Any, name: str) -> Any:
         is_message, sends_parts = name in MESSAGES, name in OF_PARTS
@@ -69,6 +74,19 @@ class TrafficWatch:
             self.sends_parts |= sends_parts
             self._bytes += _bytes_of(args[0] if args else None)
             return operation(group, *args, **kwargs)
+
+        return counted
+
+    def _counting_parts(self, operation: Any) -> Any:
+        @functools.wraps(operation)
+        def counted(group: Any, *args: Any, **kwargs: Any) -> Any:
+            before = self.so_far()
+            try:
+                return operation(group, *args, **kwargs)
+            finally:
+                now = self.so_far()
+                if now is not None and before is not None:
+                    self._called += now.operations - before.operations
 
         return counted
 

@@ -31,8 +31,19 @@ def test_operations_that_torch_has_renamed_are_counted(ask, monkeypatch):
 
 
 @pytest.mark.usefixtures("group")
-def test_a_barrier_holds_no_gradients(monkeypatch):
+@pytest.mark.parametrize("ask", [dist.barrier, dist.monitored_barrier])
+def test_a_barrier_holds_no_gradients(ask, monkeypatch):
+    barrier = dist.ProcessGroup.barrier
+
+    def of_two_ranks(group, *_, **__):
+        """As of two ranks: a message to the other, and one from it."""
+        barrier(group, dist.BarrierOptions()).wait()
+        barrier(group, dist.BarrierOptions()).wait()
+
+    monkeypatch.setattr(dist.ProcessGroup, "monitored_barrier", of_two_ranks)
     watch = TrafficWatch()
     watch.install(monkeypatch.setattr)
-    dist.barrier()
-    assert watch.so_far()[:3] == (1, 1, 0)
+    ask()
+    seen = watch.so_far()
+    assert seen.operations == seen.called == (2 if ask is dist.monitored_barrier else 1)
+    assert seen.called_bytes == 0
