@@ -131,9 +131,23 @@ def storable(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
+def first_line_of(message: str) -> str:
+    """Return the first line, and of a traceback that a message holds the error under it.
+
+    So torch passes on what was raised in a DataLoader's worker or in a process that it started.
+    """
+    text = storable(message)
+    before, begun, within = text.rpartition("Traceback (most recent call last)")
+    told = [line for line in within.splitlines()[1:] if line and not line[0].isspace()]
+    if not (begun and told):
+        return text.splitlines()[0]
+    return ": ".join([*(line.rstrip(".:") for line in before.splitlines()[:1]), told[0]])
+
+
 def describe(error: BaseException) -> RankError:
     """Turn an exception into the record that the rank leaves."""
-    first_line, *others = storable(str(error).strip() or type(error).__name__).splitlines()
+    text = str(error).strip() or type(error).__name__
+    first_line, others = first_line_of(text), storable(text).splitlines()[1:]
     kind = classify(error)
     if kind == "oom" and not _OUT_OF_MEMORY.search(first_line):  # NCCL tells it last
         first_line = ": ".join([first_line, *filter(_OUT_OF_MEMORY.search, others)][:2])

@@ -10,7 +10,7 @@ from typing import Any
 from scalebench.records.measured.rank import ErrorKind, RankError
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.attach.problems import NO_STEP
-from scalebench.worker.process.failure import kind_of, storable
+from scalebench.worker.process.failure import first_line_of, kind_of, storable
 
 LOG_TAIL_BYTES = 8192
 LAST_LINES = 3
@@ -38,7 +38,7 @@ def error_of(
     if stored is None:
         return _without_a_word(code, script, log)
     types, message = set(stored["types"]), storable(stored["message"] or stored["types"][0])
-    first_line = message.splitlines()[0]
+    first_line = first_line_of(message)
     kind: ErrorKind = "exception"
     text = f"{stored['types'][0]}: {first_line}"
     if "NoStep" in types:

@@ -26,6 +26,23 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+PASSED_ON = """Caught it in worker 0.
+Original Traceback (most recent call last):
+  File "a.py", line 1, in __getitem__
+    raise KeyError
+KeyError
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3, in __getitem__
+    raise ValueError("no x")
+ValueError: no x
+and more
+"""
+"""As of torch's DataLoader: the text of an error in another process."""
+
+
 class OutOfMemoryError(RuntimeError):
     """As torch's."""
 
@@ -35,6 +52,7 @@ class OutOfMemoryError(RuntimeError):
     [
         (ValueError("bad\nlines"), "exception", "ValueError: bad"),
         (ValueError(), "exception", "ValueError: ValueError"),
+        (ValueError(PASSED_ON), "exception", "ValueError: Caught it in worker 0: ValueError: no x"),
         (ScriptProblem(NO_GROUP), "usage", f"train.py: {NO_GROUP}"),
         (NoStep("Advice"), "ended", f"train.py: {NO_STEP}. It ended by itself"),
         (
