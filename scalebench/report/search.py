@@ -41,7 +41,7 @@ COLUMNS: tuple[Column[tuple[int, RankedChoice]], ...] = (
     Column("mesh", lambda r: r[1].mesh_words, numeric=False, fold=19),
     Column("how", lambda r: r[1].how_words, numeric=False, fold=26),
     value("step", lambda r: r[1].step_s, units.seconds),
-    Column("90 %\ninterval", lambda r: wording.span_s(r[1].low_s, r[1].high_s), fold=10),
+    Column("90 %\ninterval", lambda r: wording.span_s(r[1].low_s, r[1].high_s), fold=12),
     value("memory\na rank", lambda r: r[1].memory_bytes, units.bytes_),
     value("MFU", lambda r: r[1].mfu, lambda m: f"{100 * m:.3g} %"),
     Column("exposed\ncommunication", lambda r: exposed_words(r[1]), numeric=False),
@@ -51,7 +51,7 @@ NARROWING = without("runs here", "MFU", "90 % interval", "exposed: all, most")
 
 
 IN_BRIEF = Column[tuple[int, RankedChoice]](
-    "exposed:\nall, most", lambda r: exposed_in_brief(r[1]), numeric=False, fold=13
+    "exposed:\nall, most", lambda r: exposed_in_brief(r[1]), numeric=False, fold=15
 )
 """What stands for the parts of the exposed communication where there is no room for them."""
 

@@ -365,10 +365,12 @@ def percent(estimate: Estimate) -> str:
 
 
 def span_s(low_s: float | None, high_s: float | None) -> str:
-    """Write an interval of durations; a dash without one."""
+    """Write an interval of durations, a unit that both share once; a dash without one."""
     if low_s is None or high_s is None:
         return DASH
-    return f"{units.seconds(low_s)} to {units.seconds(high_s)}"
+    low, high = units.seconds(low_s), units.seconds(high_s)
+    number, unit = low.rsplit(" ", 1)
+    return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
 def surely_above(one: Estimate | None, other: Estimate | None) -> bool:
