@@ -18,6 +18,9 @@ from scalebench.worker.attach.problems import SPAWNS, STARTS_RANKS, ScriptProble
 
 PROGRAMS = ("torchrun", "deepspeed", "horovodrun", "accelerate-launch")
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+OF_RANKS = {"init_process_group", "init_rpc", "backward"}
+"""What a process calls that is a rank: those of Hogwild and of torch's RPC make no group."""
+
 _SETTING = re.compile(r"[A-Za-z_]\w*=")
 ELASTIC = "TORCHELASTIC_RUN_ID"
 """Names the job of a rank: the ranks of a torchrun inside the script have another one."""
@@ -51,21 +54,21 @@ def _refuse_ranks() -> None:
 
     def start_other(self: Any) -> None:
         given = (getattr(self, "_target", None), *getattr(self, "_args", ()), type(self).run)
-        if not getattr(interface.watch, "num_calls", 0) and any(map(makes_group, given)):
+        if not getattr(interface.watch, "num_calls", 0) and any(map(is_rank_of_its_own, given)):
             raise ScriptProblem(SPAWNS)
         start(self)
 
     process.start = start_other
 
 
-def makes_group(function: Any, calls: int = 3) -> bool:
-    """Tell whether a function names ``init_process_group``, or one that it calls does."""
+def is_rank_of_its_own(function: Any, calls: int = 3) -> bool:
+    """Tell whether a function trains or makes a group of ranks, or one that it calls does."""
     function = getattr(function, "func", function)  # of a partial
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     names = set(_names_in(code)) if isinstance(code, CodeType) else set()
     called = [known.get(name) for name in names] if calls else []
-    return "init_process_group" in names or any(
-        makes_group(one, calls - 1) for one in called if isinstance(one, FunctionType)
+    return bool(names & OF_RANKS) or any(
+        is_rank_of_its_own(one, calls - 1) for one in called if isinstance(one, FunctionType)
     )
 
 

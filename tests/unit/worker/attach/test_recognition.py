@@ -5,14 +5,18 @@ import importlib
 import importlib.util
 import sys
 import threading
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data._utils.worker import _worker_loop
 
 from scalebench.worker import attach, portable
 from scalebench.worker.attach.imports import after_import_of
-from scalebench.worker.attach.nested import launched
+from scalebench.worker.attach.nested import is_rank_of_its_own, launched
 from tests.builders.repository.imports import imported
 
 pytestmark = pytest.mark.slow
@@ -100,3 +104,40 @@ def test_it_imports_nothing_else(path):
     for name in imported(code):
         root = name.partition(".")[0]
         assert root in {*sys.stdlib_module_names, "torch"} or name.startswith(OURS), name
+
+
+def makes_a_group(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+
+
+def is_called_from_afar(rank):
+    dist.rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2)
+
+
+def trains_what_is_shared(model, batches):
+    for batch in batches:
+        model(batch).sum().backward()
+
+
+def starts_training(*given):
+    trains_what_is_shared(*given)
+
+
+def reads(path, queue):
+    queue.put(torch.load(path))
+
+
+@pytest.mark.parametrize(
+    ("run", "is_rank"),
+    [
+        (makes_a_group, True),
+        (is_called_from_afar, True),
+        (starts_training, True),
+        (partial(starts_training, None), True),
+        (reads, False),
+        (_worker_loop, False),
+        (len, False),
+    ],
+)
+def test_a_process_that_trains_is_a_rank_of_the_script_s_own(run, is_rank):
+    assert is_rank_of_its_own(run) is is_rank
