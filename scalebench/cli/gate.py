@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from scalebench.session.interleaved.ab_runs import InterleavedRuns
 
 
-def _as_json(result: "GateResult") -> str:
-    return json.dumps(result.as_json(), indent=1, allow_nan=False)
-
-
 def _as_markdown(result: "GateResult") -> str:
     from scalebench.report.gate.github import render_verdict_markdown
 
@@ -61,7 +57,7 @@ BUDGET_S = 900.0
 """How long two versions take turns where the user says neither a time nor a number of rounds."""
 
 FORMATS: Mapping[str, Callable[["GateResult"], str]] = {
-    "json": _as_json,
+    "json": lambda result: json.dumps(result.as_json(), indent=1, allow_nan=False),
     "markdown": _as_markdown,
     "junit": _as_junit,
     "github": _as_github,

@@ -127,7 +127,7 @@ def figures_of(
         known = [loss for loss in of_seeds if loss is not None]
         values[name] = estimate_signed(known) if len(known) == len(of_seeds) else None
         reasons[name] = "the loss was not finite"
-    scale = noise_scale_of(base, theirs)
+    scale = _noise_scale(_curves(base), theirs, lambda point: point.gradients)
     values["noise_scale"] = None if isinstance(scale, str) else scale
     of_steps = noise_scale_of_steps(curves, arrivals)
     values["noise_scale_of_steps"] = None if isinstance(of_steps, str) else of_steps
@@ -158,11 +158,6 @@ def figures_of(
         unavailable={name: why for name, why in reasons.items() if name not in given},
         **given,
     )
-
-
-def noise_scale_of(base: Launches, arrivals: Mapping[int, Arrival | None]) -> Estimate | str:
-    """Estimate the gradient noise scale of the baseline until its target, or say why not."""
-    return _noise_scale(_curves(base), arrivals, lambda point: point.gradients)
 
 
 def noise_scale_of_steps(curves: Curves, arrivals: Mapping[int, Arrival | None]) -> Estimate | str:

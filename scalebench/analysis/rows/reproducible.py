@@ -23,7 +23,7 @@ def reproducible_of_row(row: Launches, _: Context) -> Fields:
         return {"reproducible": Unavailable(ONE_LAUNCH)}
     if any(rank.race is not None for launch in good for rank in launch.ranks):
         return {"reproducible": Unavailable(OF_RACES)}
-    launches = [_by_rank(launch) for launch in good]
+    launches = [[_losses(rank) for rank in launch.ranks] for launch in good]
     if not all(all(of_rank) for of_rank in launches):
         return {"reproducible": Unavailable(NO_LOSSES)}
     pairs = [
@@ -45,10 +45,6 @@ def reproducible_of_row(row: Launches, _: Context) -> Fields:
         operations=list(dict.fromkeys(named)),
     )
     return {"reproducible": found}
-
-
-def _by_rank(launch: CellResult) -> list[Losses]:
-    return [_losses(rank) for rank in launch.ranks]
 
 
 def _losses(rank: RankRecord) -> Losses:

@@ -365,7 +365,7 @@ Drawn = list[tuple[Row, Budget]]
 
 def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     """Draw efficiency, every dimension's part, and the rest; None without any mesh."""
-    drawn = _drawn(rows)
+    drawn = [pair for pair in budgeted(rows) if axis_budget.losses([pair[0]])]
     if not drawn:
         return None
     lanes = lay([row for row, _ in drawn])
@@ -389,10 +389,6 @@ def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         automargin=True,
     )
     return figure
-
-
-def _drawn(rows: Sequence[Row]) -> Drawn:
-    return [pair for pair in budgeted(rows) if axis_budget.losses([pair[0]])]
 
 
 def _all_shares(row: Row) -> list[float]:

@@ -13,7 +13,6 @@ from scalebench.records.summary import Row
 from scalebench.report.figures.charts import (
     EVERY_VIEW,
     ChartKind,
-    KeyEntry,
     legend,
     view_mark,
     views,
@@ -241,7 +240,7 @@ def extrapolation_kind(extrapolation: Extrapolation, suite: str) -> ChartKind:
             for rows in _of_suite(projection, suite).values()
             for row in rows
         ],
-        extrapolation_key,
+        lambda figure: tuple(entry for entry in legend(figure) if entry.color != NEUTRAL),
         "Predicted, not measured; bands: 90 % prediction intervals. Marks: measured.",
         f"Nothing is projected: {wording.plain(why, 300)}",
         remark=lambda rows: extrapolation_remarks(extrapolation, suite),
@@ -349,11 +348,6 @@ def _projected_text(row: ProjectedRow) -> str:
         f"<b>{safe(row.case, 60)}</b>, N={row.world_size}, predicted<br>"
         f"{100 * (row.efficiency or 0.0):.3g} %, step {units.seconds(row.step_s or 0.0)} ({span})"
     )
-
-
-def extrapolation_key(figure: go.Figure) -> tuple[KeyEntry, ...]:
-    """Return the cases that are projected, without the baseline."""
-    return tuple(entry for entry in legend(figure) if entry.color != NEUTRAL)
 
 
 def conclude_extrapolation(extrapolation: Extrapolation, suite: str) -> str:

@@ -30,14 +30,6 @@ MEGA = 1e6
 Axis = Callable[[RaceCurve, Row | None], list[float] | None]
 
 
-def _times(curve: RaceCurve, _: Row | None) -> list[float]:
-    return list(curve.trained_s)
-
-
-def _samples(curve: RaceCurve, _: Row | None) -> list[float]:
-    return [float(samples) for samples in curve.samples]
-
-
 def _megabytes(curve: RaceCurve, row: Row | None) -> list[float] | None:
     if curve.sent_bytes is not None:
         return [sent / MEGA for sent in curve.sent_bytes]
@@ -48,8 +40,8 @@ def _megabytes(curve: RaceCurve, row: Row | None) -> list[float] | None:
 
 
 AXES: Mapping[str, tuple[str, Axis]] = {
-    "training time": ("seconds of training", _times),
-    "samples": ("samples", _samples),
+    "training time": ("seconds of training", lambda curve, _: list(curve.trained_s)),
+    "samples": ("samples", lambda curve, _: [float(samples) for samples in curve.samples]),
     "bytes": ("MB that a rank has sent", _megabytes),
 }
 

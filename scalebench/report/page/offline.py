@@ -81,11 +81,6 @@ def page_script() -> str:
     return f'"use strict";\n(() => {{\nconst root = document.documentElement;\n{body}}})();\n'
 
 
-def _shown(value: object) -> object:
-    """Return what a template writes: a text from a run has nothing in it that cannot be seen."""
-    return printable(value) if type(value) is str else value
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -94,7 +89,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters["plain"] = wording.plain
     environment.filters["packed"] = lambda found: packed(json.dumps(found))

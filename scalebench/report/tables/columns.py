@@ -15,10 +15,6 @@ NOTHING = wording.DASH
 Text = Callable[[Row], str]
 
 
-def _no_detail(row: Row) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Column(layout.Column[Row]):
     """One column.
@@ -30,7 +26,7 @@ class Column(layout.Column[Row]):
     """
 
     key: str = ""
-    detail: Text = _no_detail
+    detail: Text = lambda row: ""
     beside_detail: Text | None = None
 
 

@@ -94,14 +94,10 @@ AXIS: tuple[Column[Axis], ...] = placed(
 )
 
 
-def _of_axes(rows: Sequence[Row]) -> list[Axis]:
-    return [(row, one) for row in rows for one in row.axes or ()]
-
-
 AXES = Table(
     "Communication by axis",
     AXIS,
-    _of_axes,
+    lambda rows: [(row, one) for row in rows for one in row.axes or ()],
     remark="per step, of the rank that waits most",
     about=(
         "Per traced step, by the dimension of the mesh whose group carried it. Wire: bytes that a "

@@ -53,10 +53,6 @@ GAP = 2
 """Columns of the terminal between two columns of a table."""
 
 
-def _plain(row: object) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Column(Generic[R]):
     """One column of a table.
@@ -75,7 +71,7 @@ class Column(Generic[R]):
     header: str
     text: Callable[[R], str]
     numeric: bool = True
-    style: Callable[[R], str] = _plain
+    style: Callable[[R], str] = lambda row: ""
     once: bool = False
     fold: int = 0
     wraps: bool = False

@@ -261,11 +261,6 @@ def failed_rows(rows: Sequence[Row]) -> list[Failed]:
     return [(row, one) for row, figures in recovering(rows) for one in figures.failures]
 
 
-def lost_rows(rows: Sequence[Row]) -> list[Failed]:
-    """Return the failures whose time is known by the field's names."""
-    return [(row, one) for row, one in failed_rows(rows) if one.badput_s]
-
-
 def elastic_rows(rows: Sequence[Row]) -> list[Stretch]:
     """Return every stretch of every job that went on with fewer ranks."""
     found = []
@@ -275,11 +270,6 @@ def elastic_rows(rows: Sequence[Row]) -> list[Stretch]:
             pairs = zip(figures.elastic.stretches, begins, strict=False)
             found += [Stretch(row, part, begins_s) for part, begins_s in pairs]
     return found
-
-
-def loaded_rows(rows: Sequence[Row]) -> list[Loaded]:
-    """Return every restore of every row."""
-    return [(row, one) for row, figures in recovering(rows) for one in figures.restores]
 
 
 SAVES = Table(
@@ -298,7 +288,7 @@ SAVES = Table(
 RESTORES = Table(
     "Restores",
     RESTORE_COLUMNS,
-    loaded_rows,
+    lambda rows: [(row, one) for row, figures in recovering(rows) for one in figures.restores],
     notes=(
         "in fresh processes; every tensor is equal, bit for bit, to the one that was saved; goes "
         "on: whether later steps are equal, too, to those of a run that never stopped",
@@ -330,7 +320,7 @@ ELASTIC = Table(
 LOST = Table(
     "Lost time",
     LOST_COLUMNS,
-    lost_rows,
+    lambda rows: [(row, one) for row, one in failed_rows(rows) if one.badput_s],
     notes=(
         "the same failures by the field's names of lost time: infrastructure: noticed and "
         "stopped; initialisation: started, connected, built; restore and data: loaded; lost "

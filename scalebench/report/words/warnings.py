@@ -254,14 +254,9 @@ def mark_name(stamp: str) -> str:
     return plain(stamp.partition(":")[0], 40)
 
 
-def mark_details(stamp: str) -> str:
-    """Return what a stamp says beyond its name; empty: nothing."""
-    return plain(stamp.partition(":")[2], 200)
-
-
 def details(row: Row, name: str) -> str:
     """Return what a row's stamps of a name say in detail; empty: nothing."""
-    told = (mark_details(stamp) for stamp in row.stamps if mark_name(stamp) == name)
+    told = (plain(stamp.partition(":")[2], 200) for stamp in row.stamps if mark_name(stamp) == name)
     return "; ".join(text for text in told if text)
 
 

@@ -249,7 +249,7 @@ def together(traces: Mapping[int, Trace]) -> tuple[list[dict[int, TracedOperatio
     for key in sorted({key for found in by_key.values() for key in found}, key=str):
         present = {rank: found[key] for rank, found in by_key.items() if key in found}
         counts = {len(operations) for operations in present.values()}
-        if len(counts) > 1 or len(present) != _group_size(present):
+        if len(counts) > 1 or len(present) != next(iter(present.values()))[0].group_size:
             num_alone += sum(len(operations) for operations in present.values())
             continue
         rows = zip(*present.values(), strict=True)
@@ -274,10 +274,6 @@ def _by_key(operations: Sequence[TracedOperation]) -> dict[Key, list[TracedOpera
 def _size(op: TracedOperation) -> int | None:
     """Return the size that all ranks know; of an all-to-all each hands in what it has to send."""
     return None if op.kind == "all_to_all" else op.num_bytes
-
-
-def _group_size(present: Mapping[int, list[TracedOperation]]) -> int | None:
-    return next(iter(present.values()))[0].group_size
 
 
 def first_mismatch(operations: Mapping[int, Sequence[TracedOperation]]) -> str | None:

@@ -48,7 +48,7 @@ def against_fastest(row: Row, rows: Sequence[Row], run: Context) -> Fields:
         return null([FIELD], NO_FRAMEWORK)
     if not _counts(row):
         return null([FIELD], NOT_COMPARED)
-    fastest = min(group, key=_step_s)
+    fastest = min(group, key=lambda row: row.step_s.value if row.step_s is not None else 0.0)
     pair = run.launches(row), run.launches(fastest)
     found = run.ratios.step_ratio(*pair, max(1, len(group) - 1))
     if found is None:
@@ -64,7 +64,3 @@ def _counts(row: Row) -> bool:
 def _kind(row: Row) -> tuple[str, int, str, int]:
     """What rows have in common that did the same work."""
     return row.suite, row.world_size, row.workload, row.global_batch
-
-
-def _step_s(row: Row) -> float:
-    return row.step_s.value if row.step_s is not None else 0.0
