@@ -39,14 +39,8 @@ from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
 from scalebench.stats import Estimate, estimate_signed
+from scalebench.trace import intervals
 from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, within
-from scalebench.trace.intervals import (
-    Intervals,
-    divided,
-    intersect,
-    subtract,
-    union,
-)
 
 
 @dataclass(frozen=True)
@@ -74,13 +68,13 @@ def exposed_by_axis(launch: LaunchAttribution, rank: int) -> dict[str | None, Ex
     trace, chosen = launch.traces[rank], launch.typical_steps
     step = launch.partitions[rank]
     flying = {
-        axis: subtract(within(step.steps, spans), step.compute)
+        axis: intervals.subtract(within(step.steps, spans), step.compute)
         for axis, spans in in_flight_by_axis(trace, frozenset(chosen)).items()
     }
     waited_in = launch.matched.waiting_along.get(rank, {})
-    exposed, waiting = union(*flying.values()), union(*waited_in.values())
-    waits = divided(intersect(exposed, waiting), waited_in)
-    transfers = divided(subtract(exposed, waiting), flying)
+    exposed, waiting = intervals.union(*flying.values()), intervals.union(*waited_in.values())
+    waits = intervals.divided(intervals.intersect(exposed, waiting), waited_in)
+    transfers = intervals.divided(intervals.subtract(exposed, waiting), flying)
     per_step = 1e-9 / len(chosen)
     return {
         axis: ExposedAlong(per_step * transfers[axis], per_step * waits.get(axis, 0.0))
@@ -88,7 +82,9 @@ def exposed_by_axis(launch: LaunchAttribution, rank: int) -> dict[str | None, Ex
     }
 
 
-def in_flight_by_axis(trace: Trace, chosen: frozenset[int]) -> dict[str | None, Intervals]:
+def in_flight_by_axis(
+    trace: Trace, chosen: frozenset[int]
+) -> dict[str | None, intervals.Intervals]:
     """Return dimension → when a rank communicated along it in some steps, as `in_flight` has it."""
     by_axis: dict[str | None, list[TracedOperation]] = {}
     for op in trace.operations:

@@ -16,13 +16,8 @@ from scalebench.analysis.convergence.projected import (
     noise_scale_of_workload,
     time_to_loss,
 )
+from scalebench.analysis.projection import intervals
 from scalebench.analysis.projection.from_logs import project_logs
-from scalebench.analysis.projection.intervals import (
-    Compared,
-    half_width,
-    known_of_step,
-    typical_error,
-)
 from scalebench.analysis.projection.rows import (
     MeasuredShard,
     NothingToProject,
@@ -176,7 +171,7 @@ def project(
             *what_if.described(),
             *contention_notes(contentions),
         ),
-        typical_error=typical_error(scores),
+        typical_error=intervals.typical_error(scores),
         num_scored=len(scores),
         rows=tuple(rows),
     )
@@ -292,7 +287,7 @@ def _of_step(cell: Cell, step: PredictedStep, plain: tuple[float, int] | None) -
 def _interval(
     step: PredictedStep,
     bare: AtOneRank,
-    compared: Sequence[Compared],
+    compared: Sequence[intervals.Compared],
     topology: Topology | None,
     world_size: int,
 ) -> Fields:
@@ -300,8 +295,8 @@ def _interval(
     if topology is not None:
         return {"interval_reason": "the links are nominal, not measured"}
     doublings = max(1.0, math.log2(world_size / max(step.world_sizes, default=1)))
-    known = known_of_step(step, bare.spread, bare.num_launches)
-    reach = half_width(known, compared, doublings)
+    known = intervals.known_of_step(step, bare.spread, bare.num_launches)
+    reach = intervals.half_width(known, compared, doublings)
     if reach is None:
         why = "no prediction of this run could be compared with a measurement"
         return {"interval_reason": why}

@@ -8,13 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.costmodel.recovery import (
-    daly_interval,
-    mtbf_of_job,
-    optimal_interval,
-    shares,
-    young_interval,
-)
+from scalebench.costmodel import recovery
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
 from scalebench.records.rows.recovery import SaveFigures
@@ -44,7 +38,7 @@ class FailureRates:
         if self.mtbf_s is not None:
             return self.mtbf_s
         assert self.device_mtbf_s is not None, "one of the two is given"
-        return mtbf_of_job(self.device_mtbf_s, world_size)
+        return recovery.mtbf_of_job(self.device_mtbf_s, world_size)
 
 
 class TimeShares(Record):
@@ -153,7 +147,7 @@ def _projected(
         )
     mtbf_s = rates.mtbf_at(world_size)
     restart_s = restart_of(row) if rates.restart_s is None else rates.restart_s
-    best_s = optimal_interval(cost_s, mtbf_s)
+    best_s = recovery.optimal_interval(cost_s, mtbf_s)
     given = restart_s is not None and rates.interval_s is not None
     both_given = rates.cost_s is not None and rates.restart_s is not None
     return ProjectedRecovery(
@@ -165,8 +159,8 @@ def _projected(
         cost_s=cost_s,
         restart_s=restart_s,
         measured_world_size=None if both_given else row.world_size,
-        young_interval_s=young_interval(cost_s, mtbf_s),
-        daly_interval_s=daly_interval(cost_s, mtbf_s),
+        young_interval_s=recovery.young_interval(cost_s, mtbf_s),
+        daly_interval_s=recovery.daly_interval(cost_s, mtbf_s),
         optimal_interval_s=best_s,
         at_optimum=_shares(best_s, cost_s, restart_s, mtbf_s),
         durable_after_s=late_s,
@@ -181,7 +175,7 @@ def _shares(
 ) -> TimeShares | None:
     if interval_s is None or restart_s is None:
         return None
-    return TimeShares(**vars(shares(interval_s, cost_s, restart_s, mtbf_s)))
+    return TimeShares(**vars(recovery.shares(interval_s, cost_s, restart_s, mtbf_s)))
 
 
 def restart_of(row: Row) -> float | None:

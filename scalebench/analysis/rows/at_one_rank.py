@@ -33,12 +33,7 @@ from scalebench.costmodel.layers.group_steps import (
 from scalebench.costmodel.layers.replay import CommRequest
 from scalebench.costmodel.layers.tensor_layers import NoLaw
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
-from scalebench.costmodel.pipelines.step import (
-    PipelineShape,
-    longer_than_modelled_s,
-    predict_pipeline,
-    textbook_pipeline_s,
-)
+from scalebench.costmodel.pipelines import step
 from scalebench.costmodel.rehearsed_step import longer_than_replayed_s
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step, with_messages
@@ -187,12 +182,12 @@ class StepAtOneRank(AtOneRank):
 class PipelineAtOneRank(AtOneRank):
     """A pipeline at N=1."""
 
-    pipeline: PipelineShape
+    pipeline: step.PipelineShape
 
     def played_over(self, link: LinkModel, cell: Cell) -> Self:
         """See `AtOneRank`."""
         played = _nearest_played(RehearsedPipeline, link, cell)
-        longer_s = None if played is None else longer_than_modelled_s(played, link.time)
+        longer_s = None if played is None else step.longer_than_modelled_s(played, link.time)
         return replace(self, pipeline=replace(self.pipeline, longer_s=longer_s), longer_s=longer_s)
 
     def with_shards(self, shards: Sequence[CellResult]) -> Self:
@@ -212,11 +207,11 @@ class PipelineAtOneRank(AtOneRank):
         """
         factor = 1.0 if self.longer_s is not None else self.contention
         shape = what_if.pipeline(self.pipeline.with_batch(cell.rank_batch).slowed(factor))
-        return predict_pipeline(shape, link, cell.world_size)
+        return step.predict_pipeline(shape, link, cell.world_size)
 
     def textbook_s(self, cell: Cell, *_: object) -> float:
         """Return the step by the law of the bubble alone, seconds."""
-        return textbook_pipeline_s(self.pipeline.with_batch(cell.rank_batch), cell.world_size)
+        return step.textbook_pipeline_s(self.pipeline.with_batch(cell.rank_batch), cell.world_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,7 @@ from scalebench.analysis.rows.efficiency import calls_per_step
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.resources import memory_of_row, peak_memory_of
-from scalebench.analysis.timing.steps import (
-    clean_pace,
-    clean_steps,
-    mean_losses,
-    mean_step,
-    skipped_steps,
-)
+from scalebench.analysis.timing import steps
 from scalebench.analysis.validity import NOT_REACHED
 from scalebench.records.run import CellResult, Status
 from scalebench.records.summary import StepSamples
@@ -37,7 +31,7 @@ WITHOUT_A_RANK = "a rank was lost, so the steps are not those of all ranks"
 def headline_of_row(row: Launches, run: Context) -> Fields:
     """Return what a row's launches say of its speed, alone and against its baseline."""
     good, base, ratios = list(row.good.values()), run.baseline(row), run.ratios
-    losses = mean_losses(good[0]) if good else []
+    losses = steps.mean_losses(good[0]) if good else []
     starts = [result.launch_s for result in good if result.launch_s]
     tokens = next((result.ranks[0].tokens_per_sample for result in good), None)
     in_turns = any(result.shared_with for result in good)
@@ -73,7 +67,7 @@ def headline_of_row(row: Launches, run: Context) -> Fields:
             "no optimizer was seen",
         ),
         **_loss_scale(good),
-        "num_clean_steps": sum(len(clean_steps(result)) for result in good),
+        "num_clean_steps": sum(len(steps.clean_steps(result)) for result in good),
         "samples": [_samples(result) for result in good],
         "stamps": lost,
         **(null(OF_ALL_RANKS, WITHOUT_A_RANK) if lost else {}),
@@ -85,7 +79,7 @@ def _loss_scale(good: Sequence[CellResult]) -> Fields:
     scale = good[0].ranks[0].loss_scale if good else None
     if scale is None:
         return null(("loss_scale", "num_skipped_steps"), NOT_SCALED if good else NO_LAUNCH)
-    skipped = sum(len(skipped_steps(result.ranks)) for result in good)
+    skipped = sum(len(steps.skipped_steps(result.ranks)) for result in good)
     return {"loss_scale": scale, "num_skipped_steps": skipped}
 
 
@@ -111,11 +105,11 @@ def _why_no_ratio(row: Launches, base: Launches | None) -> str:
 
 
 def _samples(result: CellResult) -> StepSamples:
-    mean = mean_step(result)
+    mean = steps.mean_step(result)
     return StepSamples(
         repeat=result.cell.repeat,
-        step_s=clean_steps(result),
-        pace_s=clean_pace(result),
+        step_s=steps.clean_steps(result),
+        pace_s=steps.clean_pace(result),
         mean_s=mean.seconds,
         mean_variance=mean.variance,
         peak_memory_bytes=peak_memory_of(result),

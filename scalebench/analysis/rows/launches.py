@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from scalebench.analysis import counted_batch
 from scalebench.analysis.attribution import LaunchAttribution, attribute
-from scalebench.analysis.counted_batch import (
-    Growth,
-    growth_of,
-    knows_samples,
-    with_counted_batch,
-    work_of_step,
-)
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.timing.paired_blocks import Block
 from scalebench.analysis.timing.steps import (
@@ -50,7 +44,7 @@ class Launches:
     num_planned: int = 0
     shards: tuple[CellResult, ...] = ()
     checkpoints: tuple[CellResult, ...] = ()
-    growth: Growth | None = None
+    growth: counted_batch.Growth | None = None
 
     @property
     def no_ratio(self) -> str | None:
@@ -62,7 +56,7 @@ class Launches:
     @cached_property
     def work(self) -> float:
         """What a step of the job does: samples, or what stands for them."""
-        found = [work_of_step(result) for result in self.good.values()]
+        found = [counted_batch.work_of_step(result) for result in self.good.values()]
         return float(np.mean(found)) if found else float(self.cell.global_batch)
 
     @cached_property
@@ -85,7 +79,7 @@ class Launches:
     def counted(self) -> bool:
         """Whether the samples of a step are known."""
         known: Sequence[CellResult | None] = list(self.good.values()) or (None,)
-        return all(knows_samples(self.cell, result) for result in known)
+        return all(counted_batch.knows_samples(self.cell, result) for result in known)
 
     @cached_property
     def throughput(self) -> Estimate | None:
@@ -160,7 +154,7 @@ def _as_counted(row: Launches, table: Table) -> Launches:
     ]
     if not isinstance(row.cell.strategy, Script) or not of_case:
         return row
-    growth = growth_of(of_case)
+    growth = counted_batch.growth_of(of_case)
     changes: dict[str, Any] = {} if growth.scaling == "unknown" else {"scaling": growth.scaling}
     if n in growth.rank_work:
         work = growth.rank_work[n]
@@ -221,7 +215,9 @@ def independent_case(case: str, rank_batch: int) -> str:
 def _launches(cells: Sequence[Cell], inspection: CellResult | None, run: StoredRun) -> Launches:
     """Return the launches of a row; a script's have the batch that its ranks counted."""
     results = {c.repeat: run.results[c.id] for c in cells if c.id in run.results}
-    measured = {repeat: with_counted_batch(result) for repeat, result in results.items()}
+    measured = {
+        repeat: counted_batch.with_counted_batch(result) for repeat, result in results.items()
+    }
     counted = next((r.cell for r in measured.values() if r.status == "ok"), cells[0])
     sizes = {"global_batch", "rank_batch", "backend"}
     cell = cells[0].model_copy(update=counted.model_dump(include=sizes))

@@ -13,14 +13,7 @@ from scalebench.records.measured.recovery import (
     RecoveryRecord,
     SaveSample,
 )
-from scalebench.records.rows.recovery import (
-    ElasticFigures,
-    ElasticStretchFigures,
-    FailureFigures,
-    RecoveryFigures,
-    RestoreFigures,
-    SaveFigures,
-)
+from scalebench.records.rows import recovery
 from scalebench.spec.recovery import BADPUT, PHASES
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
@@ -58,7 +51,7 @@ def figures_of(
     launches: Sequence[Sequence[RecoveryRecord]],
     faults: Sequence[FaultTimeline] = (),
     elastic: Sequence[ElasticRun] = (),
-) -> RecoveryFigures:
+) -> recovery.RecoveryFigures:
     """Return the figures of launches, each as its ranks recorded it, rank 0 first."""
     saves: dict[str, list[OfRanks]] = {}
     restores = []
@@ -66,7 +59,7 @@ def figures_of(
         for of_ranks in zip(*(rank.saves for rank in ranks), strict=True):
             saves.setdefault(of_ranks[0].method, []).append(of_ranks)
         restores += [
-            RestoreFigures(
+            recovery.RestoreFigures(
                 method=one.method,
                 saved_world_size=one.saved_world_size,
                 load_s=max(r.restores[number].load_s for r in ranks),
@@ -77,7 +70,7 @@ def figures_of(
             for number, one in enumerate(ranks[0].restores)
         ]
     known = [rank for ranks in launches for rank in ranks]
-    return RecoveryFigures(
+    return recovery.RecoveryFigures(
         file_system=next((rank.file_system for rank in known if rank.file_system), None),
         saves=[save_figures(method, of_method) for method, of_method in saves.items()],
         restores=restores,
@@ -87,7 +80,7 @@ def figures_of(
     )
 
 
-def save_figures(method: str, saves: Sequence[OfRanks]) -> SaveFigures:
+def save_figures(method: str, saves: Sequence[OfRanks]) -> recovery.SaveFigures:
     """Return what one way to save costs, over its saves."""
     quiet_s = float(np.median([_slowest_steps(save, "quiet_s") for save in saves]))
     stalls = [max(rank.stall_s for rank in save) for save in saves]
@@ -106,7 +99,7 @@ def save_figures(method: str, saves: Sequence[OfRanks]) -> SaveFigures:
         **({"extra_host_bytes": NOT_TOLD} if None in host else {}),
         **({"extra_device_bytes": ON_CPU} if None in device else {}),
     }
-    return SaveFigures(
+    return recovery.SaveFigures(
         method=method,
         stall_s=estimate_over_launches(stalls),
         durable_s=estimate_over_launches(durable),
@@ -124,13 +117,13 @@ def save_figures(method: str, saves: Sequence[OfRanks]) -> SaveFigures:
     )
 
 
-def failure_figures(faults: Sequence[FaultTimeline]) -> list[FailureFigures]:
+def failure_figures(faults: Sequence[FaultTimeline]) -> list[recovery.FailureFigures]:
     """Return what failures cost, one for each kind and for who started the ranks again."""
     groups: dict[tuple[str, str], list[FaultTimeline]] = {}
     for fault in faults:
         groups.setdefault((fault.kind, fault.restarted_by), []).append(fault)
     return [
-        FailureFigures(
+        recovery.FailureFigures(
             kind=kind,
             restarted_by=by,
             phases_s={
@@ -147,7 +140,7 @@ def failure_figures(faults: Sequence[FaultTimeline]) -> list[FailureFigures]:
     ]
 
 
-def elastic_figures(runs: Sequence[ElasticRun]) -> ElasticFigures:
+def elastic_figures(runs: Sequence[ElasticRun]) -> recovery.ElasticFigures:
     """Return how a job went on with fewer ranks, and with all again; once or more often."""
     first = runs[0]
     deviations = [
@@ -157,7 +150,7 @@ def elastic_figures(runs: Sequence[ElasticRun]) -> ElasticFigures:
         for number, loss in enumerate(stretch.loss)
         if stretch.first + number <= len(run.unbroken_loss)
     ]
-    return ElasticFigures(
+    return recovery.ElasticFigures(
         stretches=[
             _stretch_figures(same) for same in zip(*(r.stretches for r in runs), strict=True)
         ],
@@ -173,13 +166,13 @@ def _over_losses(values: Sequence[float]) -> Estimate | None:
     return estimate_signed(values) if len(values) > 1 else None
 
 
-def _stretch_figures(same: Sequence[ElasticStretch]) -> ElasticStretchFigures:
+def _stretch_figures(same: Sequence[ElasticStretch]) -> recovery.ElasticStretchFigures:
     """Return the figures of the first of several stretches, with intervals over all."""
     stretch = same[0]
     step_s = float(np.median(stretch.step_s)) if stretch.step_s else None
     samples = stretch.world_size * stretch.rank_batch
     each = [samples / float(np.median(one.step_s)) for one in same if one.step_s]
-    return ElasticStretchFigures(
+    return recovery.ElasticStretchFigures(
         world_size=stretch.world_size,
         rank_batch=stretch.rank_batch,
         accumulate=stretch.accumulate,

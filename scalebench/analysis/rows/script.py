@@ -15,14 +15,7 @@ from scalebench.analysis.rows.script_checks import checks_of
 from scalebench.analysis.timing.mean_step import period_of
 from scalebench.analysis.timing.steps import clean_pace, launch_step_s
 from scalebench.records.measured.rank import RankRecord, StepGap
-from scalebench.records.rows.script import (
-    HostWaitPlace,
-    HostWaits,
-    LongestGap,
-    OutsideSteps,
-    ScriptFacts,
-    Wrapper,
-)
+from scalebench.records.rows import script
 from scalebench.records.rows.steps import StepKinds
 from scalebench.records.run import CellResult
 from scalebench.spec import Script
@@ -62,16 +55,16 @@ def script_of_row(row: Launches, context: Context) -> Fields:
     }
 
 
-def _wrappers(rank: RankRecord) -> list[Wrapper] | None:
+def _wrappers(rank: RankRecord) -> list[script.Wrapper] | None:
     """Return what a rank has wrapped its modules in; None: nothing that is known."""
     stored = rank.facts.get("wrappers")
     try:
-        return [Wrapper.model_validate(one) for one in stored or ()] or None
+        return [script.Wrapper.model_validate(one) for one in stored or ()] or None
     except ValidationError:  # of a version that knows others
         return None
 
 
-def _facts(row: Launches, context: Context) -> ScriptFacts | None:
+def _facts(row: Launches, context: Context) -> script.ScriptFacts | None:
     """Return what was seen of the script's own code; None: an older version did not look."""
     launches = list(row.good.values())
     ranks = [rank for result in launches for rank in result.ranks]
@@ -80,7 +73,7 @@ def _facts(row: Launches, context: Context) -> ScriptFacts | None:
     if "groups" not in stored:
         return None
     try:
-        return ScriptFacts(
+        return script.ScriptFacts(
             host_waits=_host_waits(stored.get("host_waits")),
             host_waits_unavailable=stored.get("host_waits_unavailable"),
             unused_search_s=median(searches) if searches else None,
@@ -101,18 +94,18 @@ def _batch_wait(launches: Sequence[CellResult]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def _host_waits(stored: Mapping[str, Any] | None) -> HostWaits | None:
+def _host_waits(stored: Mapping[str, Any] | None) -> script.HostWaits | None:
     if stored is None:
         return None
-    return HostWaits(
+    return script.HostWaits(
         per_step=stored["calls"] / stored["steps"],
         steps=stored["steps"],
         seconds_per_step=stored["seconds"] / stored["steps"] if "seconds" in stored else None,
-        places=[HostWaitPlace.model_validate(place) for place in stored["places"]],
+        places=[script.HostWaitPlace.model_validate(place) for place in stored["places"]],
     )
 
 
-def _outside(row: Launches) -> OutsideSteps:
+def _outside(row: Launches) -> script.OutsideSteps:
     found = [
         (rank.rank, repeat, gap)
         for repeat, result in row.good.items()
@@ -127,12 +120,14 @@ def _outside(row: Launches) -> OutsideSteps:
     whole = sum(
         _clean_s(rank) for r in row.good.values() for rank in r.ranks if rank.rank == longest
     )
-    return OutsideSteps(
+    return script.OutsideSteps(
         seconds=seconds,
         share=seconds / whole if whole else 0.0,
         num_gaps=sum(rank == longest for rank, _, _ in found),
         largest=[
-            LongestGap(step=g.step, rank=rank, repeat=repeat, seconds=g.outside_s, kind=_kind(g))
+            script.LongestGap(
+                step=g.step, rank=rank, repeat=repeat, seconds=g.outside_s, kind=_kind(g)
+            )
             for rank, repeat, g in _longest_of_each(found)[:MOST_NAMED]
         ],
         **_parts([gap for rank, _, gap in found if rank == longest]),

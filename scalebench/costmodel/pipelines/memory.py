@@ -12,12 +12,7 @@ most p for 1F1B.
 
 from collections.abc import Mapping, Sequence
 
-from scalebench.costmodel.memory import (
-    STATES,
-    MeasuredBaseline,
-    MemoryPrediction,
-    why_unfit,
-)
+from scalebench.costmodel import memory
 from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.costmodel.pipelines.schedule import Action
 from scalebench.costmodel.pipelines.stage_split import Layers, layers_of_stages
@@ -32,8 +27,8 @@ def predict_pipeline_memory(
     world_size: int,
     rank_batch: int,
     optimizer: str | None,
-    baseline: MeasuredBaseline | None,
-) -> MemoryPrediction:
+    baseline: memory.MeasuredBaseline | None,
+) -> memory.MemoryPrediction:
     """Predict the peak of the pipeline's fullest rank, float32 parameters.
 
     Args:
@@ -50,10 +45,10 @@ def predict_pipeline_memory(
     """
     if not layers.kept_bytes:
         raise ValueError("what the pipeline's layers keep for their backward pass is not known")
-    states = STATES.get(optimizer) if optimizer is not None else None
+    states = memory.STATES.get(optimizer) if optimizer is not None else None
     if states is None:
         raise ValueError(f"the state of the optimizer {optimizer} is not known")
-    why = why_unfit(strategy, baseline)
+    why = memory.why_unfit(strategy, baseline)
     if baseline is None or why is not None:
         raise ValueError(why)
     orders, stages = _plan(strategy, layers, world_size // strategy.pipelines(world_size))
@@ -66,7 +61,7 @@ def predict_pipeline_memory(
         activations, gradients = _fullest_moment(order, kept, state, factor)
         parameters = _parameter_bytes(layers, stages, own)
         ranks.append(
-            MemoryPrediction(
+            memory.MemoryPrediction(
                 parameters_bytes=parameters,
                 gradients_bytes=min(gradients, parameters),
                 optimizer_bytes=states * parameters,
@@ -118,7 +113,7 @@ def _fullest_moment(
 
 
 def _measured_per_counted(
-    strategy: Pipeline, layers: Layers, rank_batch: int, baseline: MeasuredBaseline
+    strategy: Pipeline, layers: Layers, rank_batch: int, baseline: memory.MeasuredBaseline
 ) -> float:
     """Return what the whole model was measured to take, for each byte that its layers keep."""
     trained: Execution = baseline.strategy

@@ -11,14 +11,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part, agreeing
 from scalebench.records.summary import Row
-from scalebench.report.figures.charts import (
-    ChartKind,
-    Choices,
-    KeyEntry,
-    add_in_views,
-    legend,
-    views,
-)
+from scalebench.report.figures import charts
 from scalebench.report.figures.lanes import Lanes, bars, lay, texts_behind
 from scalebench.report.figures.mesh import COLOR_OF, SEVERAL
 from scalebench.report.figures.style import (
@@ -182,14 +175,14 @@ def _ms(seconds: float) -> str:
 
 
 COLUMNS = (*PLACE, *texts("part", "per step", "% of step", "95 % interval"))
-BUDGET = ChartKind(
+BUDGET = charts.ChartKind(
     "budget",
     "All rows side by side",
     budget_figure,
     conclude,
     COLUMNS,
     lines,
-    lambda figure: legend(figure, {part.name: part.meaning for part in PARTS}),
+    lambda figure: charts.legend(figure, {part.name: part.meaning for part in PARTS}),
     NOTE,
     "This needs traced steps of a row and of its plain baseline: run without --no-trace.",
     remarks,
@@ -212,7 +205,7 @@ def waterfall_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     parts = drawn_parts(rows)
     names = _labels(*accounted[0], parts)
     figure = go.Figure()
-    add_in_views(
+    charts.add_in_views(
         figure, accounted, lambda of: wording.place(of[0]), lambda of: [_hanging(*of, parts)]
     )
     style(figure, "waterfall")
@@ -308,12 +301,12 @@ def _in_ms(seconds: float) -> str:
     return f"{wording.signed(seconds * 1e3, 2 if abs(seconds) < 0.1 else 1)} ms"
 
 
-def choose(rows: Sequence[Row], figure: go.Figure) -> Choices | None:
+def choose(rows: Sequence[Row], figure: go.Figure) -> charts.Choices | None:
     """Return a view for each row, each with an axis of its own."""
     accounted = in_order(rows)
     parts = drawn_parts(rows)
     reach = [_hanging_reach(budget, parts) * (1 + HANGING_ROOM) for _, budget in accounted]
-    return views(
+    return charts.views(
         figure,
         "case and N",
         [wording.place(row) for row, _ in accounted],
@@ -341,7 +334,7 @@ def conclude_waterfall(rows: Sequence[Row]) -> str:
     )
 
 
-WATERFALL = ChartKind(
+WATERFALL = charts.ChartKind(
     "waterfall",
     "From ideal to measured",
     waterfall_figure,
@@ -417,12 +410,12 @@ def _axis_bars(
     return bars(name, color, [round(100 * share, 4) for share in shares], lanes.places, texts)
 
 
-def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+def _key(figure: go.Figure) -> tuple[charts.KeyEntry, ...]:
     named = dict.fromkeys((trace.name for trace in figure.data if trace.name), "")
-    return legend(figure, named | {EFFICIENCY: EFFICIENCY_MEANS, REST: REST_MEANS})
+    return charts.legend(figure, named | {EFFICIENCY: EFFICIENCY_MEANS, REST: REST_MEANS})
 
 
-AXIS_BUDGET = ChartKind(
+AXIS_BUDGET = charts.ChartKind(
     "axis-budget",
     axis_budget.AXIS_BUDGET.title,
     axis_budget_figure,

@@ -10,13 +10,7 @@ from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.analysis.projection.scores import predicted_rows, score
 from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
-from scalebench.report.figures.charts import (
-    EVERY_VIEW,
-    ChartKind,
-    legend,
-    view_mark,
-    views,
-)
+from scalebench.report.figures import charts
 from scalebench.report.figures.lanes import lay, texts_behind
 from scalebench.report.figures.scaling import PREDICTION_SYMBOL, case_line
 from scalebench.report.figures.style import (
@@ -201,7 +195,7 @@ OPERATION_COLUMNS: Columns = (
     Column("measured", lambda of: units.seconds(of[2])),
     Column("error", lambda of: predictions.signed_percent(of[1].predicted_s / of[2] - 1)),
 )
-PREDICTED_STEPS = ChartKind(
+PREDICTED_STEPS = charts.ChartKind(
     "predicted-steps",
     "Steps, measured and predicted",
     steps_figure,
@@ -210,7 +204,7 @@ PREDICTED_STEPS = ChartKind(
     predicted_rows,
     note="Upper mark: measured, 95 % interval; cross: predicted, 90 % interval; behind: the error.",
 )
-PREDICTED_OPERATIONS = ChartKind(
+PREDICTED_OPERATIONS = charts.ChartKind(
     "predicted-operations",
     "Operations, measured and predicted",
     operations_figure,
@@ -225,10 +219,10 @@ PREDICTED_OPERATIONS = ChartKind(
 AS_MEASURED = "links and gradients as measured"
 
 
-def extrapolation_kind(extrapolation: Extrapolation, suite: str) -> ChartKind:
+def extrapolation_kind(extrapolation: Extrapolation, suite: str) -> charts.ChartKind:
     """Return the kind of figure of a suite's projection."""
     why = extrapolation.reason or "no case of this suite can be predicted"
-    return ChartKind(
+    return charts.ChartKind(
         "extrapolation",
         "At more ranks",
         lambda rows, looks: extrapolation_figure(rows, looks, extrapolation),
@@ -240,11 +234,13 @@ def extrapolation_kind(extrapolation: Extrapolation, suite: str) -> ChartKind:
             for rows in _of_suite(projection, suite).values()
             for row in rows
         ],
-        lambda figure: tuple(entry for entry in legend(figure) if entry.color != NEUTRAL),
+        lambda figure: tuple(entry for entry in charts.legend(figure) if entry.color != NEUTRAL),
         "Predicted, not measured; bands: 90 % prediction intervals. Marks: measured.",
         f"Nothing is projected: {wording.plain(why, 300)}",
         remark=lambda rows: extrapolation_remarks(extrapolation, suite),
-        choose=lambda rows, figure: views(figure, "what if", list(_projections(extrapolation))),
+        choose=lambda rows, figure: charts.views(
+            figure, "what if", list(_projections(extrapolation))
+        ),
     )
 
 
@@ -271,7 +267,7 @@ def extrapolation_figure(
     for name, projection in _projections(extrapolation).items():
         for case, projected in _of_suite(projection, suite).items():
             for trace in _curve(suite, case, projected, looks):
-                trace.visible, trace.meta = name == AS_MEASURED, view_mark(name)
+                trace.visible, trace.meta = name == AS_MEASURED, charts.view_mark(name)
                 figure.add_trace(trace)
             sizes |= {row.world_size for row in projected}
     if not sizes:
@@ -284,7 +280,7 @@ def extrapolation_figure(
         ]
         if points and not wording.is_baseline(group[0]):
             trace = case_line(case_key, looks[case_key], points, 100.0, " %")
-            trace.mode, trace.meta = "markers", EVERY_VIEW
+            trace.mode, trace.meta = "markers", charts.EVERY_VIEW
             figure.add_trace(trace)
     style(figure, "extrapolation")
     ticks = sorted(sizes)

@@ -21,15 +21,6 @@ from scalebench.report.figures.style import (
 )
 from scalebench.report.tables import recovery
 from scalebench.report.tables.layout import CASE, RANKS, Column, placed, value
-from scalebench.report.tables.recovery import (
-    LOSS,
-    STEPS,
-    elastic_rows,
-    failed_rows,
-    phase,
-    saved_rows,
-    seconds_or_none,
-)
 from scalebench.report.words import wording
 from scalebench.report.words.wording import seconds
 
@@ -42,7 +33,7 @@ MEANINGS = {
 
 
 def _draw(rows: Sequence[Row], _: Looks) -> go.Figure | None:
-    saved = saved_rows(rows)
+    saved = recovery.saved_rows(rows)
     if not saved:
         return None
     lanes = lay([row for row, _ in saved])
@@ -90,7 +81,7 @@ PHASE_LOOKS = (
 
 
 def _draw_failures(rows: Sequence[Row], _: Looks) -> go.Figure | None:
-    failures = failed_rows(rows)
+    failures = recovery.failed_rows(rows)
     if not failures:
         return None
     lanes = lay([row for row, _ in failures])
@@ -99,7 +90,7 @@ def _draw_failures(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         known = [one.phases_s.get(key) for _, one in failures]
         lengths = [found.value if found else 0.0 for found in known]
         told = [
-            f"{row_name(row)}, {_failure(one)}<br>{name}: {seconds_or_none(found)}"
+            f"{row_name(row)}, {_failure(one)}<br>{name}: {recovery.seconds_or_none(found)}"
             for (row, one), found in zip(failures, known, strict=True)
         ]
         figure.add_trace(bars(name, color, lengths, lanes.places, told))
@@ -121,10 +112,10 @@ FAILURE_PHASES = ChartKind(
     lambda rows: " ".join(recovery.failed(rows)),
     placed(
         Column("failure", _failure),
-        *(Column(name, phase(key)) for key, name, *_ in PHASE_LOOKS),
+        *(Column(name, recovery.phase(key)) for key, name, *_ in PHASE_LOOKS),
         Column("total", lambda one: units.seconds(one.total_s.value)),
     ),
-    failed_rows,
+    recovery.failed_rows,
     lambda figure: legend(figure, {name: meaning for _, name, _, meaning in PHASE_LOOKS}),
     "Each colour ends when the last rank is that far. Mean over failures, by one clock.",
 )
@@ -137,18 +128,18 @@ SAVE_COST = ChartKind(
     placed(
         Column("method", lambda one: wording.plain(one.method, 32)),
         Column("blocked", lambda one: units.seconds(one.stall_s.value)),
-        Column("slower", lambda one: seconds_or_none(one.slower_s)),
+        Column("slower", lambda one: recovery.seconds_or_none(one.slower_s)),
         Column("cost", lambda one: units.seconds(one.cost_s.value)),
         Column("on the disk", lambda one: units.seconds(one.durable_s.value)),
     ),
-    saved_rows,
+    recovery.saved_rows,
     lambda figure: legend(figure, MEANINGS),
     "Bars: what a save costs training. Diamond: from then on a failure does not lose it.",
 )
 
 
 def _draw_elastic(rows: Sequence[Row], _: Looks) -> go.Figure | None:
-    found = elastic_rows(rows)
+    found = recovery.elastic_rows(rows)
     if not found:
         return None
     figure = go.Figure()
@@ -183,10 +174,10 @@ ELASTIC_LOSS = ChartKind(
     (
         CASE.of(lambda one: one.row),
         RANKS.of(lambda one: one.part),
-        STEPS,
+        recovery.STEPS,
         value("samples/s", lambda one: one.part.throughput, units.count),
-        replace(LOSS, header="loss of the last step"),
+        replace(recovery.LOSS, header="loss of the last step"),
     ),
-    elastic_rows,
+    recovery.elastic_rows,
     note="Where two lines overlap, steps that were lost are done again.",
 )

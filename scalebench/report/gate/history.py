@@ -6,16 +6,7 @@ from scalebench import units
 from scalebench.gate.history import FEWEST_FOR_LEVELS, History, Shift, Trend, trends
 from scalebench.records.summary import Summary
 from scalebench.report.gate.table import STYLES, metric_phrase, signed_percent
-from scalebench.report.tables.layout import (
-    CASE,
-    CASE_WIDTHS,
-    RANKS,
-    Column,
-    PlainTable,
-    Screen,
-    folded,
-    without,
-)
+from scalebench.report.tables import layout
 from scalebench.report.words import wording
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -27,7 +18,7 @@ def render_history(
     history: History, width: int = 100, color: bool = False, ascii_only: bool = False
 ) -> str:
     """Return the series and the changes of level as text for a terminal."""
-    screen = Screen(width, color, ascii_only)
+    screen = layout.Screen(width, color, ascii_only)
     screen.line(headline(history), "bold")
     for shift in history.shifts:
         screen.line(_shift_text(shift), STYLES["regressed" if shift.worse else "improved"])
@@ -114,18 +105,18 @@ def _style(trend: Trend) -> str:
     return STYLES["regressed"] if trend.worse else STYLES["improved"] if trend.better else ""
 
 
-COLUMNS: tuple[Column[Trend], ...] = (
-    CASE,
-    RANKS,
-    Column("metric", lambda trend: metric_phrase(trend.metric), numeric=False),
-    Column("values", values_text),
-    Column("over the\nruns", sparkline, numeric=False),
-    Column("drift", lambda trend: drift_text(trend).replace(" (", "\n("), style=_style),
-    Column("smallest\nfindable", smallest_text),
+COLUMNS: tuple[layout.Column[Trend], ...] = (
+    layout.CASE,
+    layout.RANKS,
+    layout.Column("metric", lambda trend: metric_phrase(trend.metric), numeric=False),
+    layout.Column("values", values_text),
+    layout.Column("over the\nruns", sparkline, numeric=False),
+    layout.Column("drift", lambda trend: drift_text(trend).replace(" (", "\n("), style=_style),
+    layout.Column("smallest\nfindable", smallest_text),
 )
 
 
-def history_table(summaries: Sequence[Summary]) -> PlainTable | None:
+def history_table(summaries: Sequence[Summary]) -> layout.PlainTable | None:
     """Return the same as a table of the page; None: the runs have no series in common."""
     found = trends(summaries)
     if not found:
@@ -135,13 +126,13 @@ def history_table(summaries: Sequence[Summary]) -> PlainTable | None:
         " all lines together 95 times in 100. Smallest findable: the smallest drift for the worse"
         " that would be found 95 times in 100."
     )
-    return PlainTable.of(f"History of {len(summaries)} runs", note, COLUMNS, found)
+    return layout.PlainTable.of(f"History of {len(summaries)} runs", note, COLUMNS, found)
 
 
 _NARROWING = (
-    *folded(9, name="values"),
-    *folded(*CASE_WIDTHS[1:]),
-    *without("smallest findable", "values"),
+    *layout.folded(9, name="values"),
+    *layout.folded(*layout.CASE_WIDTHS[1:]),
+    *layout.without("smallest findable", "values"),
 )
 
 

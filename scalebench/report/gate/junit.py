@@ -12,16 +12,7 @@ from xml.etree import ElementTree
 
 from scalebench.gate.result import GateResult, RowVerdict
 from scalebench.report.export.junit import legal, written
-from scalebench.report.gate.table import (
-    change_text,
-    detectable_text,
-    headline,
-    interval_text,
-    metric_phrase,
-    mismatch_texts,
-    value_text,
-    verdict_word,
-)
+from scalebench.report.gate import table
 
 Outcome = Literal["failure", "error", "skipped"]
 
@@ -61,23 +52,24 @@ def _suite(name: str, cases: Sequence[ElementTree.Element]) -> ElementTree.Eleme
 
 def _case(row: RowVerdict) -> ElementTree.Element:
     name = f"{row.case} N={row.world_size} {row.metric}"
-    told = f"{verdict_word(row)}: {row.reason}"
+    told = f"{table.verdict_word(row)}: {row.reason}"
     outcome = _OF_ROW.get(row.verdict)
     if not row.decides:
         outcome, told = "skipped", f"shown only: {told}"
+    values = [table.value_text(row, found) for found in (row.base, row.new)]
     numbers = (
-        f"{metric_phrase(row.metric)}: {value_text(row, row.base)} → {value_text(row, row.new)}",
-        f"change: {change_text(row)} {interval_text(row)}",
-        f"smallest findable: {detectable_text(row)}",
+        f"{table.metric_phrase(row.metric)}: {' → '.join(values)}",
+        f"change: {table.change_text(row)} {table.interval_text(row)}",
+        f"smallest findable: {table.detectable_text(row)}",
         f"launches: {row.base_launches} → {row.new_launches}",
     )
     return _element(row.suite, name, outcome, row.verdict, told, [*numbers, *row.explanation])
 
 
 def _overall(result: GateResult) -> ElementTree.Element:
-    lines = [*result.notes, *mismatch_texts(result)]
+    lines = [*result.notes, *table.mismatch_texts(result)]
     outcome = _OF_ALL.get(result.verdict) if result.exit_code else None
-    return _element("gate", "verdict", outcome, result.verdict, headline(result), lines)
+    return _element("gate", "verdict", outcome, result.verdict, table.headline(result), lines)
 
 
 def _element(

@@ -8,22 +8,8 @@ from scalebench import __version__, units
 from scalebench.report.figures.charts import Chart, legend, plot_json
 from scalebench.report.figures.style import COLORS, style
 from scalebench.report.page.offline import render_offline
+from scalebench.report.tables import traces
 from scalebench.report.tables.layout import PlainTable
-from scalebench.report.tables.traces import (
-    IDLE_COLUMNS,
-    WINDOWS,
-    copy_lines,
-    device,
-    gap_lines,
-    idle_rows,
-    kind_table,
-    rank_columns,
-    rank_lines,
-    ratio_as_percent,
-    share_columns,
-    suspects,
-    wait_lines,
-)
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures
 from scalebench.trace.job import JobFigures, RankFigures, unavailable_together
@@ -55,14 +41,20 @@ def render_trace_page(job: JobFigures) -> str:
         "trace.html.j2",
         with_charts=True,
         title=_title(job),
-        facts=f"{device(job)} · {WINDOWS[job.window]} · scalebench {__version__}",
-        notices=(*job.notices, *job.refused, *gap_lines(job), *copy_lines(job), *wait_lines(job)),
+        facts=f"{traces.device(job)} · {traces.WINDOWS[job.window]} · scalebench {__version__}",
+        notices=(
+            *job.notices,
+            *job.refused,
+            *traces.gap_lines(job),
+            *traces.copy_lines(job),
+            *traces.wait_lines(job),
+        ),
         conclusion=_conclusion(job),
         chart=_chart(job),
         tables=_tables(job),
         suspects=[
             (wording.plain(name, 200), units.seconds(spent))
-            for name, spent in suspects(job).items()
+            for name, spent in traces.suspects(job).items()
         ],
     )
 
@@ -83,7 +75,7 @@ def _conclusion(job: JobFigures) -> str:
     if total.overlap_ratio is None:
         return "No communication was recognised."
     said = (
-        f"{ratio_as_percent(total.overlap_ratio)} of the communication was hidden behind "
+        f"{traces.ratio_as_percent(total.overlap_ratio)} of the communication was hidden behind "
         f"computation; {units.seconds(total.exposed_comm_s)} of "
         f"{units.seconds(total.comm_s)} was exposed"
     )
@@ -153,16 +145,16 @@ def _label(rank: RankFigures, job: JobFigures) -> str:
 
 
 def _hover(name: str, spent: float, figures: Figures) -> str:
-    share = ratio_as_percent(spent / figures.window_s if figures.window_s else None)
+    share = traces.ratio_as_percent(spent / figures.window_s if figures.window_s else None)
     return f"{name}: {units.seconds(spent)}, {share} of {units.seconds(figures.window_s)}"
 
 
 def _tables(job: JobFigures) -> list[PlainTable]:
     whose = "All ranks together." if len(job.ranks) > 1 else f"Rank {job.ranks[0].trace.rank}."
     tables = [
-        PlainTable.of("By rank.", "", rank_columns(job, 80), rank_lines(job)),
+        PlainTable.of("By rank.", "", traces.rank_columns(job, 80), traces.rank_lines(job)),
         *(
-            PlainTable.of(f"{caption} {whose}", "", share_columns(first), shares)
+            PlainTable.of(f"{caption} {whose}", "", traces.share_columns(first), shares)
             for caption, first, shares in (
                 ("By kind of operation.", "operation", job.total.kinds),
                 ("By what the rank was doing when it asked.", "phase", job.total.phases),
@@ -170,7 +162,7 @@ def _tables(job: JobFigures) -> list[PlainTable]:
         ),
     ]
     tables += [
-        PlainTable.of(f"What the GPU did. {whose}", "", *kind_table(job)),
-        PlainTable.of("Why the GPU was idle.", "", IDLE_COLUMNS, idle_rows(job)),
+        PlainTable.of(f"What the GPU did. {whose}", "", *traces.kind_table(job)),
+        PlainTable.of("Why the GPU was idle.", "", traces.IDLE_COLUMNS, traces.idle_rows(job)),
     ]
     return [table for table in tables if table.lines]

@@ -7,16 +7,7 @@ from scalebench import units
 from scalebench.costmodel.what_if import pays
 from scalebench.records.rows.strategies.compression import CompressionFigures
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import (
-    FOLDED,
-    RANKS,
-    SHRINKING_CASE,
-    Column,
-    Table,
-    pages,
-    value,
-    without,
-)
+from scalebench.report.tables import layout
 from scalebench.report.words import wording
 
 NEVER = "never"
@@ -236,20 +227,20 @@ def _loss_after(row: Row) -> str:
     return f"{losses.loss_after_steps:.3f}" if losses else wording.DASH
 
 
-COLUMNS: tuple[Column[Row], ...] = (
-    SHRINKING_CASE,
-    RANKS,
-    Column("sends", lambda r: units.bytes_(figures_of(r).payload_bytes)),
-    value("of float32", lambda r: figures_of(r).payload_ratio, units.percent),
-    Column("wire", lambda r: units.bytes_(figures_of(r).wire_bytes)),
-    value("encode", lambda r: figures_of(r).encode_s, wording.seconds),
-    value("comm", lambda r: figures_of(r).communicate_s, wording.seconds),
-    value("decode", lambda r: figures_of(r).decode_s, wording.seconds),
-    value(
+COLUMNS: tuple[layout.Column[Row], ...] = (
+    layout.SHRINKING_CASE,
+    layout.RANKS,
+    layout.Column("sends", lambda r: units.bytes_(figures_of(r).payload_bytes)),
+    layout.value("of float32", lambda r: figures_of(r).payload_ratio, units.percent),
+    layout.Column("wire", lambda r: units.bytes_(figures_of(r).wire_bytes)),
+    layout.value("encode", lambda r: figures_of(r).encode_s, wording.seconds),
+    layout.value("comm", lambda r: figures_of(r).communicate_s, wording.seconds),
+    layout.value("decode", lambda r: figures_of(r).decode_s, wording.seconds),
+    layout.value(
         "error", lambda r: figures_of(r).gradient_error, lambda e: units.significant(e, digits=2)
     ),
-    Column("loss", _loss_after),
-    Column("pays below", _pays_below),
+    layout.Column("loss", _loss_after),
+    layout.Column("pays below", _pays_below),
 )
 NOTE = (
     "per rank and step; encode and decode of clean steps, communication of traced ones; error of "
@@ -289,7 +280,7 @@ def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
     return chosen
 
 
-COMPRESSION = Table(
+COMPRESSION = layout.Table(
     "what compression sends and costs",
     COLUMNS,
     compressed,
@@ -298,8 +289,8 @@ COMPRESSION = Table(
     notes=_footnotes,
     below=_below,
     narrowing=(
-        *without("wire", "comm", "of float32", "error", "decode", "encode", "loss", "sends"),
-        *FOLDED,
+        *layout.without("wire", "comm", "of float32", "error", "decode", "encode", "loss", "sends"),
+        *layout.FOLDED,
     ),
 )
-tables = pages(COMPRESSION)
+tables = layout.pages(COMPRESSION)

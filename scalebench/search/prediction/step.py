@@ -13,24 +13,12 @@ from functools import cache
 
 import numpy as np
 
+from scalebench.costmodel.layers import tensor_layers
 from scalebench.costmodel.layers.context_layers import AttendingModel, operations_of_context_step
 from scalebench.costmodel.layers.expert_layers import ExpertModel, operations_of_expert_step
-from scalebench.costmodel.layers.tensor_layers import (
-    FP32_BYTES,
-    Operation,
-    model_of_preset,
-    operations_of_step,
-)
 from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
 from scalebench.search.model import SearchModel
-from scalebench.search.prediction.memory import (
-    BYTES,
-    MASTER_BYTES,
-    hop_bytes,
-    local_parameters,
-    samples_of,
-    stage_table,
-)
+from scalebench.search.prediction import memory
 from scalebench.search.prediction.passes import (
     Passes,
     bubble_s,
@@ -92,9 +80,9 @@ def step_parts(job: Job, of: Candidates) -> StepParts:
     Raises:
         NoFit: Nothing tells what an operation takes.
     """
-    layers, flops = stage_table(job, of)
+    layers, flops = memory.stage_table(job, of)
     share = layers / job.model.layers
-    scale = samples_of(job, of) * BYTES[of.precision] / FP32_BYTES
+    scale = memory.samples_of(job, of) * memory.BYTES[of.precision] / tensor_layers.FP32_BYTES
     tensor = share * per_microbatch_s(job, of, "tensor", scale / of.context)
     context = share * per_microbatch_s(job, of, "context", scale / of.tensor)
     context = np.maximum(context - ring_hides_s(job, of, flops, layers), 0.0)
@@ -116,7 +104,7 @@ def step_parts(job: Job, of: Candidates) -> StepParts:
 
 def bound_s(job: Job, of: Candidates) -> Floats:
     """Return what no step can be shorter than: passes, bubble and optimizer, links of no cost."""
-    layers, flops = stage_table(job, of)
+    layers, flops = memory.stage_table(job, of)
     passes = passes_of(job, of, layers, flops)
     return np.asarray(
         of.microbatches * (passes.forward_s + passes.backward_s)
@@ -126,7 +114,7 @@ def bound_s(job: Job, of: Candidates) -> Floats:
 
 
 def _update(job: Job, of: Candidates, layers: Floats) -> Floats:
-    experts, dense = local_parameters(job, of, layers)
+    experts, dense = memory.local_parameters(job, of, layers)
     if job.speed.device is not None:
         own = (experts + dense) / np.where(of.zero >= 1, of.shard, 1)
         return np.asarray(job.speed.device.update_s(own))
@@ -160,8 +148,8 @@ def tensor_messages(
     """Return what a tensor group sends for one sample: forward, and forward and backward."""
     divides = sequence and model.context % ranks == 0
     strategy = Tensor(size=ranks, sequence=divides, loss=True)
-    counted = model_of_preset(model.as_gpt, 1, divides)
-    found = operations_of_step(strategy, counted, ranks, 1)
+    counted = tensor_layers.model_of_preset(model.as_gpt, 1, divides)
+    found = tensor_layers.operations_of_step(strategy, counted, ranks, 1)
     passes = [op for op in found if op.phase != "gradients"]
     return _counted(op for op in passes if op.phase == "forward"), _counted(passes)
 
@@ -187,7 +175,7 @@ def expert_messages(model: SearchModel, ranks: int) -> tuple[tuple[Sent, ...], t
     return _counted(op for op in passes if op.phase == "forward"), _counted(passes)
 
 
-def _counted(operations: Iterable[Operation]) -> tuple[Sent, ...]:
+def _counted(operations: Iterable[tensor_layers.Operation]) -> tuple[Sent, ...]:
     found = Counter((op.op, float(op.num_bytes)) for op in operations)
     return tuple((op, size, times) for (op, size), times in found.items())
 
@@ -291,7 +279,7 @@ def exposed_hops_s(of: Candidates, each_s: Floats, passes: Passes) -> Floats:
 
 def hops_s(job: Job, of: Candidates, passes: Passes) -> Floats:
     """Return how much messages between stages lengthen a step, of the size that a job sends, s."""
-    size = hop_bytes(job, of)
+    size = memory.hop_bytes(job, of)
     pair = np.full(len(of), 2)
     near = np.where(of.near_pipeline > 1, 2, 1)
     crosses = of.near_pipeline < of.pipeline  # some pair of stages is on two nodes
@@ -322,14 +310,14 @@ def shards_s(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Floats
     gradients scattered for each microbatch; with stages, once behind the last one. Stage 3:
     gathered for each pass of each microbatch.
     """
-    experts, dense = local_parameters(job, of, layers)
-    size = MASTER_BYTES * (experts + dense)
+    experts, dense = memory.local_parameters(job, of, layers)
+    size = memory.MASTER_BYTES * (experts + dense)
     reduced = job.framework.gradient_bytes * (experts + dense)
     blocks = np.maximum(layers, 1) + 1
     ranks, near = of.shard, of.near_shard
     if not (ranks > 1).any():
         return np.zeros(len(of))
-    gathered = size * job.gathered_bytes_each / MASTER_BYTES
+    gathered = size * job.gathered_bytes_each / memory.MASTER_BYTES
     known = job.speed.device is not None
     once = job.links.time("all_gather", ranks, near, gathered if known else size)
     gather = job.links.time("all_gather", ranks, near, gathered / blocks)
@@ -378,7 +366,7 @@ def gradients_s(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Flo
     Pure data parallel training sends its buckets during the last backward pass; meshes with other
     axes wait for one all-reduce after it. From stage 2 on a rank has a part of the gradients.
     """
-    experts, dense = local_parameters(job, of, layers)
+    experts, dense = memory.local_parameters(job, of, layers)
     own = np.where(of.zero >= 2, of.shard, 1)
     axes = ("data", "expert", "context")
     ranks, near = _group(of, *axes)

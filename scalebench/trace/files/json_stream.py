@@ -1,4 +1,4 @@
-"""The events of a JSON trace one by one, in memory that does not grow with the file.
+"""The events of a JSON trace, packed or plain, one by one, in memory that does not grow with it.
 
 Why not ijson (3.6, its C backend): it takes 1.9 times as long, with doubles that lose the
 nanoseconds 1.6 times, and refuses NaN, tabs in strings, wrong UTF-8 and a byte order mark.
@@ -6,21 +6,28 @@ nanoseconds 1.6 times, and refuses NaN, tabs in strings, wrong UTF-8 and a byte 
 
 import gzip
 import json
+import os
 import re
+import shutil
+import subprocess
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
 from scalebench.errors import UsageError
-from scalebench.trace.files.compressed import opened
 
 CHUNK_BYTES = 1 << 20
 
 LONGEST_VALUE = 1 << 28
 """Characters of one value beyond which the text cannot be a trace any more."""
 
+_GZIP = b"\x1f\x8b"
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _BETWEEN = re.compile(r"[\s,]*")
 _CUT_OFF = "is cut off: its JSON has no end. Write or copy it again"
 _CUT_OFF_LITERAL = 12  # characters: a number or a word at the end of a file that was cut off
@@ -170,3 +177,52 @@ def _texts(stream: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
             yield text
     if text := decoder.decode(b"", final=True):
         yield text
+
+
+@contextmanager
+def opened(raw: BufferedReader, path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Open what a file holds, by its first bytes.
+
+    Raises:
+        UsageError: It is compressed with Zstandard, and nothing here can read that; or damaged.
+    """
+    begins = raw.peek(4)
+    if begins.startswith(_GZIP):
+        with gzip.open(raw) as stream:
+            yield stream
+    elif begins.startswith(_ZSTANDARD):
+        yield from _zstandard(raw, path)
+    else:
+        yield raw
+
+
+def _zstandard(raw: BufferedReader, path: Path) -> Iterator[IO[bytes]]:
+    """Open with Python's own module (3.14), the package ``zstandard``, or the program ``zstd``."""
+    for module in ("compression.zstd", "zstandard"):
+        try:
+            found = import_module(module)
+        except ImportError:
+            continue
+        with found.open(raw, "rb") as stream:
+            yield stream
+        return
+    program = shutil.which("zstd")
+    if program is None:
+        raise UsageError(
+            f"{path} is compressed with Zstandard, which nothing here reads. Install the program "
+            "zstd or the package zstandard, or decompress the file."
+        )
+    os.lseek(raw.fileno(), 0, os.SEEK_SET)  # the program reads the file, not what was read ahead
+    with subprocess.Popen(
+        [program, "--decompress", "--stdout", "--quiet"],
+        stdin=raw,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as decompressing:
+        assert decompressing.stdout is not None
+        try:
+            yield decompressing.stdout
+        finally:  # what is wrong with the file explains what is wrong with its text
+            decompressing.stdout.close()
+            if decompressing.wait() > 0:
+                raise UsageError(f"{path} is damaged: zstd cannot decompress it. Copy it again.")

@@ -14,20 +14,12 @@ import numpy as np
 from scalebench.trace.events import Events
 from scalebench.trace.files.metadata import from_annotation, from_metadata
 from scalebench.trace.intervals import Indices, Spans, named
+from scalebench.trace.operations import names
 from scalebench.trace.operations.kernel_launches import (
     KernelLaunches,
     annotation_on_gpu,
     find_launches,
     runtime_calls,
-)
-from scalebench.trace.operations.names import (
-    BETWEEN_TWO,
-    COMMS_RECORD,
-    HOST_BACKENDS,
-    backend_of,
-    kind_of,
-    launches_kernel,
-    works_on_device,
 )
 from scalebench.trace.timeline import Calls
 
@@ -38,8 +30,8 @@ _OWN_OF_TORCH = re.compile(r"(void )?at::|.*at::native|triton_")
 def calls_on_device(events: Events) -> Indices:
     """Return the host's events that stand for calls, without those inside another call."""
     on_host = np.concatenate((events.of("cpu_op"), events.of("user_annotation")))
-    calls = on_host[named(events, [works_on_device(name) for name in events.names])[on_host]]
-    if not len(calls) and not any(name.startswith(HOST_BACKENDS) for name in events.names):
+    calls = on_host[named(events, [names.works_on_device(name) for name in events.names])[on_host]]
+    if not len(calls) and not any(name.startswith(names.HOST_BACKENDS) for name in events.names):
         calls = np.array(_records(events), dtype=np.int64)
     outer = Spans.of(events, calls).containing(events.start_ns[calls] - 1, events.thread[calls])
     return calls[(outer < 0) | (events.end_ns[outer] < events.end_ns[calls])]
@@ -53,7 +45,7 @@ def launched_by_calls(events: Events, kernels: Indices, known: Indices) -> Indic
     calls = Spans.of(events, _between_several(events))
     around = calls.containing(*runtime_calls(events, kernels))
     shown, shown_known = annotation_on_gpu(events, kernels), annotation_on_gpu(events, known)
-    on_device = named(events, [works_on_device(name) for name in events.names])
+    on_device = named(events, [names.works_on_device(name) for name in events.names])
     if not len(calls.indices) and not np.any(shown >= 0):
         return kernels[:0]
     described = np.array([int(kernel) in events.details for kernel in kernels], dtype=bool)
@@ -83,7 +75,7 @@ def count_calls(events: Events, launches: KernelLaunches) -> Calls:
 
 def name_of_backend(events: Events, calls: Indices) -> str:
     """Return what to call the backend of some calls: ``NCCL``, or ``collective``: not known."""
-    backend = backend_of(events.names[int(events.name[calls[0]])])
+    backend = names.backend_of(events.names[int(events.name[calls[0]])])
     return backend.upper() if backend else "collective"
 
 
@@ -91,7 +83,7 @@ def _records(events: Events) -> Sequence[int]:
     return [
         index
         for index, details in events.details.items()
-        if events.names[events.name[index]].startswith(COMMS_RECORD)
+        if events.names[events.name[index]].startswith(names.COMMS_RECORD)
         and from_metadata(details).kind != "unknown"
     ]
 
@@ -135,11 +127,13 @@ def _num_that_needed_a_kernel(events: Events, calls: Indices) -> int:
     torch has it do coalesced collectives, and sends and receives.
     """
     launching = events.of("runtime")
-    launching = launching[named(events, [launches_kernel(n) for n in events.names])[launching]]
+    launching = launching[
+        named(events, [names.launches_kernel(n) for n in events.names])[launching]
+    ]
     moments = events.start_ns[launching], events.thread[launching]
     launched = np.unique(Spans.of(events, calls).containing(*moments))
     told = [str(details.get("Collective name")) for details in events.details.values()]
     if any("coalesced" in name.lower() for name in (*events.names, *told)):
         return int(np.sum(launched >= 0))
-    grouped = [kind_of(name.partition(":")[2]) in BETWEEN_TWO for name in events.names]
+    grouped = [names.kind_of(name.partition(":")[2]) in names.BETWEEN_TWO for name in events.names]
     return int(np.sum(~named(events, grouped)[calls] | np.isin(calls, launched)))

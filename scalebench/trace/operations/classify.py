@@ -24,26 +24,12 @@ from scalebench.errors import UsageError
 from scalebench.trace.events import Events
 from scalebench.trace.files.metadata import Facts, from_annotation, from_metadata, from_request
 from scalebench.trace.intervals import Indices, Intervals, Spans, named, subtract, union
-from scalebench.trace.operations import names
-from scalebench.trace.operations.backend_calls import (
-    calls_on_device,
-    count_calls,
-    launched_by_calls,
-    name_of_backend,
-)
+from scalebench.trace.operations import backend_calls, kernel_launches, names
 from scalebench.trace.operations.communication_kernels import (
     is_communication_kernel,
     is_known_to_compute,
     kind_of_kernel,
     may_be_communication,
-)
-from scalebench.trace.operations.kernel_launches import (
-    NEVER,
-    KernelLaunches,
-    Launch,
-    collectives_by_copies,
-    find_launches,
-    runtime_calls,
 )
 from scalebench.trace.operations.matching import match_requests
 from scalebench.trace.operations.names import DECODE, ENCODE
@@ -102,17 +88,21 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
         chosen = named(events, [_matches(communication, name) for name in events.names])
         is_comm = named(events, [is_communication_kernel(name) for name in events.names]) | chosen
         is_comm[
-            launched_by_calls(events, kernels[~is_comm[kernels]], kernels[is_comm[kernels]])
+            backend_calls.launched_by_calls(
+                events, kernels[~is_comm[kernels]], kernels[is_comm[kernels]]
+            )
         ] = True
         communicating = _by_start(events, kernels[is_comm[kernels]])
-        carried_out = collectives_by_copies(events, events.of("gpu_memcpy"), communicating)
+        carried_out = kernel_launches.collectives_by_copies(
+            events, events.of("gpu_memcpy"), communicating
+        )
         copying = np.setdiff1d(copying, np.concatenate((copying[:0], *carried_out)))
         alone = [np.array([kernel]) for kernel in communicating.tolist()]
         carriers = sorted(
             [*alone, *carried_out], key=lambda group: int(events.start_ns[group].min())
         )
-        launches = find_launches(events, _firsts(events, carriers))
-        calls = count_calls(events, launches)
+        launches = kernel_launches.find_launches(events, _firsts(events, carriers))
+        calls = backend_calls.count_calls(events, launches)
         operations = _gpu_operations(events, carriers, launches)
         if not operations:
             operations = _host_operations(events)
@@ -146,7 +136,7 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
 
 def _num_early(events: Events, kernels: Indices) -> int:
     """Return how many kernels begin before the call that launched them."""
-    asked_ns, _ = runtime_calls(events, kernels)
+    asked_ns, _ = kernel_launches.runtime_calls(events, kernels)
     return int(np.sum(events.start_ns[kernels] < asked_ns))
 
 
@@ -216,7 +206,7 @@ def _codec_kernels(events: Events, kernels: Indices) -> dict[str, Intervals]:
 
     The marks are the host's, which only asks for the work.
     """
-    asked_ns, threads = runtime_calls(events, kernels)
+    asked_ns, threads = kernel_launches.runtime_calls(events, kernels)
     found = {}
     for mark in (ENCODE, DECODE):
         around = Spans.of(events, _annotations(events, mark))
@@ -235,9 +225,9 @@ def _extent(events: Events) -> tuple[int, int]:
 
 
 def _refuse_unseen_gpu(events: Events) -> None:
-    calls = calls_on_device(events)
+    calls = backend_calls.calls_on_device(events)
     if len(calls):
-        backend = name_of_backend(events, calls)
+        backend = backend_calls.name_of_backend(events, calls)
         activity = {"NCCL": "CUDA", "XCCL": "XPU", "HCCL": "HPU", "MTIA": "MTIA"}.get(backend)
         raise UsageError(
             f"the trace shows {backend} calls but no GPU kernel, so the communication time is not "
@@ -297,7 +287,7 @@ def _firsts(events: Events, carriers: Sequence[Indices]) -> Indices:
 
 
 def _gpu_operations(
-    events: Events, carriers: Sequence[Indices], launches: KernelLaunches
+    events: Events, carriers: Sequence[Indices], launches: kernel_launches.KernelLaunches
 ) -> tuple[Operation, ...]:
     """Return the operations, by start: of a kernel, of several copies, or of nothing at all."""
     all_phases = phases_of(events)
@@ -312,7 +302,7 @@ def _gpu_operations(
                 name=_name(events, kernel),
                 start_ns=int(events.start_ns[kernel]),
                 end_ns=int(events.end_ns[carriers[position]].max()),
-                enqueued_ns=None if asked_ns == NEVER else asked_ns,
+                enqueued_ns=None if asked_ns == kernel_launches.NEVER else asked_ns,
                 num_bytes=facts.num_bytes,
                 dtype=facts.dtype,
                 group=facts.group,
@@ -325,7 +315,7 @@ def _gpu_operations(
     return tuple(sorted(operations, key=lambda operation: operation.start_ns))
 
 
-def _gpu_facts(events: Events, kernel: int, launch: Launch) -> Facts:
+def _gpu_facts(events: Events, kernel: int, launch: kernel_launches.Launch) -> Facts:
     """Return what is known of a kernel's operation, the surest source first.
 
     The kernel's name comes last: NCCL launches one compiled kernel for operations of many kinds,
