@@ -7,6 +7,7 @@ Rajbhandari et al. 2020, §7; the operations in traces of DeepSpeed 0.19.8 and F
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from scalebench.spec import Accelerate, DeepSpeed, Fabric, FairScale, FromFramework, Horovod
 
@@ -33,18 +34,11 @@ def runs_deepspeed(strategy: FromFramework) -> bool:
     )
 
 
-def shards_with_fsdp2(strategy: object) -> bool:
-    """Tell whether a strategy is torch's FSDP2 behind a framework."""
+def wraps_with(strategy: object, wrapper: Literal["ddp", "fsdp2"]) -> bool:
+    """Tell whether a strategy is torch's DDP or FSDP2 behind a framework."""
     if isinstance(strategy, Accelerate):
-        return strategy.plugin == "fsdp2"
-    return isinstance(strategy, Fabric) and strategy.sharding == "fsdp2"
-
-
-def wraps_in_ddp(strategy: object) -> bool:
-    """Tell whether a strategy is torch's DDP behind a framework."""
-    if isinstance(strategy, Accelerate):
-        return strategy.plugin == "ddp"
-    return isinstance(strategy, Fabric) and strategy.sharding == "ddp"
+        return strategy.plugin == wrapper
+    return isinstance(strategy, Fabric) and strategy.sharding == wrapper
 
 
 def sent_in_a_step(strategy: FromFramework) -> Sent | None:
@@ -58,7 +52,7 @@ def sent_in_a_step(strategy: FromFramework) -> Sent | None:
         return Sent(reduce=1, broadcast=1)
     if isinstance(strategy, Horovod) and strategy.compression == "fp16":
         return Sent(all_reduce=0.5)
-    if isinstance(strategy, Horovod) or wraps_in_ddp(strategy):
+    if isinstance(strategy, Horovod) or wraps_with(strategy, "ddp"):
         return Sent(all_reduce=1)
     if not runs_deepspeed(strategy) or (strategy.zero_stage == 3 and strategy.as_shipped):
         return None
@@ -107,11 +101,13 @@ def keeps_gradient_shard(strategy: object) -> bool:
 
 def copies_gradients(strategy: object) -> bool:
     """Tell whether gradients are copied to DDP's buckets instead of living in them."""
-    return isinstance(strategy, FromFramework) and strategy.as_shipped and wraps_in_ddp(strategy)
+    return (
+        isinstance(strategy, FromFramework) and strategy.as_shipped and wraps_with(strategy, "ddp")
+    )
 
 
 def keeps_gradients_in_buckets(strategy: object) -> bool:
     """Tell whether gradients are views into buckets that live from step to step."""
     if isinstance(strategy, FairScale):
         return True
-    return wraps_in_ddp(strategy) and not copies_gradients(strategy)
+    return wraps_with(strategy, "ddp") and not copies_gradients(strategy)

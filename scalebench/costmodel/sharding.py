@@ -6,7 +6,7 @@ Sources: Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (PyTorch FSDP).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalebench.costmodel.frameworks import shards_with_fsdp2
+from scalebench.costmodel.frameworks import wraps_with
 from scalebench.spec import Execution, FromFramework, Fsdp, Fsdp1, Zero1
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
@@ -84,7 +84,7 @@ def sharding_of(strategy: Execution, world_size: int) -> Sharding:
         )
     if isinstance(strategy, Fsdp1):
         return Sharding(3, world_size, 1, strategy.reshard_after_forward)
-    if shards_with_fsdp2(strategy):
+    if wraps_with(strategy, "fsdp2"):
         return Sharding(3, world_size, 1)
     if isinstance(strategy, FromFramework):
         return Sharding(strategy.zero_stage, world_size, 1)

@@ -8,7 +8,7 @@ Thakur et al. 2005 (rings).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalebench.costmodel.frameworks import sent_in_a_step, shards_with_fsdp2
+from scalebench.costmodel.frameworks import sent_in_a_step, wraps_with
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.spec import Ddp, FromFramework, Fsdp, Fsdp1, Plain, Strategy, Zero1
 
@@ -68,7 +68,7 @@ def predict_traffic(
             all_reduce_bytes=_all_reduce(world_size) * gradients,
             broadcast_bytes=_gather(world_size) * gradients,
         )
-    if isinstance(strategy, FromFramework) and not shards_with_fsdp2(strategy):
+    if isinstance(strategy, FromFramework) and not wraps_with(strategy, "fsdp2"):
         return _of_framework(strategy, gradients, world_size)
     if not isinstance(strategy, Fsdp | Fsdp1 | FromFramework):
         return None

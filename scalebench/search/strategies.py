@@ -177,15 +177,10 @@ def _axes(strategy: Execution, n: int) -> dict[str, Any] | str:
         return _staged(strategy, n)
     if isinstance(strategy, Mesh):
         return _meshed(strategy, n)
-    if isinstance(strategy, Tensor):
+    if isinstance(strategy, Tensor | Context | Expert):
         size = strategy.ranks_per_group(n)
-        return {"data": n // size, "tensor": size}
-    if isinstance(strategy, Context):
-        size = strategy.ranks_per_group(n)
-        return {"data": n // size, "context": size, "context_method": strategy.method}
-    if isinstance(strategy, Expert):
-        size = strategy.ranks_per_group(n)
-        return {"data": n // size, "expert": size}
+        method = {"context_method": strategy.method} if isinstance(strategy, Context) else {}
+        return {"data": n // size, strategy.kind: size, **method}
     return f"{type(strategy).__name__} is not in the space of the search"
 
 

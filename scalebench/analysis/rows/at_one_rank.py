@@ -22,7 +22,7 @@ from scalebench.analysis.rows.launches import Launches, Table
 from scalebench.analysis.rows.strategies.compression import OF_TORCH, decoding_s, is_unmarked
 from scalebench.analysis.shapes import pipeline_shape_of, shape_among_ranks, shape_of
 from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.costmodel.frameworks import shards_with_fsdp2
+from scalebench.costmodel.frameworks import wraps_with
 from scalebench.costmodel.layers.context_layers import AttendingModel, RingWork, ring_requests
 from scalebench.costmodel.layers.group_steps import (
     GroupModel,
@@ -300,7 +300,7 @@ def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
         return StepAtOneRank(shape=shape, world_size=at_one.cell.world_size, **_rests_on(launches))
     first = next(iter(at_one.good.values()))
     strategy = first.cell.strategy
-    is_sharded = isinstance(strategy, Fsdp | Fsdp1) or shards_with_fsdp2(strategy)
+    is_sharded = isinstance(strategy, Fsdp | Fsdp1) or wraps_with(strategy, "fsdp2")
     if is_sharded and first.cell.device == "cuda":
         raise Unavailable("on a GPU, gathers run ahead of the computation; N=1 does not show when")
     if isinstance(strategy, Compressed) and is_unmarked(strategy):

@@ -8,7 +8,6 @@ too slow. Its latency and slope are divided by the factors of the operation's la
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -64,32 +63,6 @@ def group_points(points: Iterable[LinkPoint]) -> dict[SweepKey, list[LinkPoint]]
     return groups
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Points that were not fitted.
-
-    Attributes:
-        key: What they measure.
-        reason: Why, and what to do.
-    """
-
-    key: SweepKey
-    reason: str
-
-
-@dataclass(frozen=True)
-class LinkFits:
-    """All fits of a calibration.
-
-    Attributes:
-        fits: One for each sweep that could be fitted.
-        refused: The others.
-    """
-
-    fits: tuple[LinkFit, ...]
-    refused: tuple[Refused, ...]
-
-
 def fit_link(points: Sequence[LinkPoint], law: str | None = None) -> LinkFit:
     """Fit one operation at one number of ranks, element type and link.
 
@@ -113,21 +86,26 @@ def fit_link(points: Sequence[LinkPoint], law: str | None = None) -> LinkFit:
     return _fit(key, members, law)
 
 
-def fit_links(points: Iterable[LinkPoint], laws: Mapping[str, str] | None = None) -> LinkFits:
+def fit_links(
+    points: Iterable[LinkPoint], laws: Mapping[str, str] | None = None
+) -> tuple[list[LinkFit], list[str]]:
     """Fit every operation, number of ranks, element type and link.
 
     Args:
         points: Of any kinds.
         laws: Operation → algorithm whose law gives α and B; others have their default.
+
+    Returns:
+        A fit for each sweep that could be fitted; of each other sweep why not, and what to do.
     """
     fits, refused = [], []
     for key, members in group_points(points).items():
         reason = _why_not(key, members, None)
         if reason:
-            refused.append(Refused(key, reason))
+            refused.append(reason)
         else:
             fits.append(_fit(key, members, (laws or {}).get(key.op)))
-    return LinkFits(tuple(fits), tuple(refused))
+    return fits, refused
 
 
 def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str | None:

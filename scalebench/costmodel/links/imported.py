@@ -67,7 +67,7 @@ def by_table(points: Sequence[CalibratedPoint]) -> tuple[list[CalibratedPoint], 
 
 def _differences(key: SweepKey, tables: Mapping[str, Sequence[CalibratedPoint]]) -> Iterator[str]:
     """Say where times of equal sizes differ most, within a table and between tables."""
-    fits = {fit.link: fit for fit in fit_links(p for of in tables.values() for p in of).fits}
+    fits = {fit.link: fit for fit in fit_links(p for of in tables.values() for p in of)[0]}
 
     def is_expected(point: CalibratedPoint, other: CalibratedPoint) -> bool:
         """Whether a time is within the other table's noise."""

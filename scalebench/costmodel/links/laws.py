@@ -30,19 +30,6 @@ class Terms(NamedTuple):
         return self.latency_steps * alpha_s + self.bytes_factor * size_bytes / bandwidth_byte_per_s
 
 
-class HierarchicalTerms(NamedTuple):
-    """The two levels of a hierarchical law; their times add up.
-
-    Attributes:
-        inside: Within a node, with the α and B of the links there.
-        across: Between nodes, with α and B of one rank's share of the links there; D is still
-            the full size.
-    """
-
-    inside: Terms
-    across: Terms
-
-
 def ring_all_reduce(n: int) -> Terms:
     """``2(N−1)·α + 2(N−1)/N·D/B``: reduce-scatter, then all-gather around a ring.
 
@@ -162,16 +149,20 @@ def ring_send_recv(n: int) -> Terms:
     return point_to_point(n)
 
 
-def hierarchical_all_reduce(ranks_per_node: int, num_nodes: int) -> HierarchicalTerms:
+def hierarchical_all_reduce(ranks_per_node: int, num_nodes: int) -> tuple[Terms, Terms]:
     """Reduce-scatter inside each node, ring all-reduce of D/g across nodes, all-gather inside.
 
     ``2·((g−1)·α_i + (g−1)/g·D/B_i) + 2(M−1)·α_e + 2(M−1)/M·(D/g)/B_e`` with g ranks on each of
     M nodes. B_e is one rank's: a link that g ranks share gives each a g-th part of its bandwidth.
     Source: the ring's laws above, applied twice (Patarasuk & Yuan 2009; Thakur et al. 2005).
+
+    Returns:
+        The terms inside a node, with α and B of the links there, and those across nodes, where D is
+        still the full size. Their times add up.
     """
     gather, ring = ring_gather(ranks_per_node), ring_all_reduce(num_nodes)
     inside = Terms(2 * gather.latency_steps, 2 * gather.bytes_factor)
-    return HierarchicalTerms(inside, Terms(ring.latency_steps, ring.bytes_factor / ranks_per_node))
+    return inside, Terms(ring.latency_steps, ring.bytes_factor / ranks_per_node)
 
 
 Law = Callable[[int], Terms]

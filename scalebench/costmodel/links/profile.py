@@ -116,12 +116,12 @@ def profile_of(
     """
     usable = [p for p in points if p.algorithm == BACKEND and p.size_bytes]
     notices = [*notices, *_wrong(points)]
-    found = fit_links(usable, usual_laws(origin.get("backend")))
+    fits, unfit = fit_links(usable, usual_laws(origin.get("backend")))
     own, refused = _own_fits(points)
     return LinkProfile(
         points=tuple(points),
-        fits=(*found.fits, *own),
-        refused=(*(one.reason for one in found.refused), *refused),
+        fits=(*fits, *own),
+        refused=(*unfit, *refused),
         notices=tuple(notices),
         **origin,
     )

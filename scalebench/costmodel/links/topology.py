@@ -138,12 +138,11 @@ class Topology(Spec):
                 f"{world_size} ranks do not fill nodes of {self.ranks_per_node}: a hierarchical "
                 "all-reduce needs full nodes"
             )
-        terms = hierarchical_all_reduce(self.ranks_per_node, nodes)
+        inside, across = hierarchical_all_reduce(self.ranks_per_node, nodes)
         share = self.node_byte_per_s / self.ranks_per_node
-        inside = terms.inside.time_s(
-            size_bytes, self.inside.latency_s, self.inside.bandwidth_byte_per_s
-        )
-        return inside + terms.across.time_s(size_bytes, self.across.latency_s, share)
+        link = self.inside
+        within = inside.time_s(size_bytes, link.latency_s, link.bandwidth_byte_per_s)
+        return within + across.time_s(size_bytes, self.across.latency_s, share)
 
 
 def _machine(gpus: int, inside: str, across: str, links_across: int) -> Topology:

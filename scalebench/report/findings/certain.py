@@ -214,16 +214,16 @@ def _exposed_s(row: Row) -> float:
 
 
 def _needless_search(row: Row) -> Iterator[Loss]:
-    found = script_remarks.needless_search(row)
-    if found is None or found.seconds is None:
+    seconds, _ = script_remarks.needless_search(row) or (None, None)
+    if seconds is None:
         return
-    takes = f"takes {units.seconds(found.seconds)} of a step"
+    takes = f"takes {units.seconds(seconds)} of a step"
     told = "DDP searches for unused parameters and finds none"
     action = "Leave out find_unused_parameters=True"
     yield _loss(
         "search for unused parameters",
         f"{told}: the search {takes}",
-        found.seconds,
+        seconds,
         Advice(action, f"{told}, which {takes}", f"{action}: the search {takes}"),
     )
 

@@ -283,14 +283,6 @@ class CaseLine:
 
 
 @dataclass(frozen=True)
-class CaseLines:
-    """All cases of a suite, the best first."""
-
-    caption: str
-    lines: tuple[CaseLine, ...]
-
-
-@dataclass(frozen=True)
 class _Figure:
     """What a line says of a row.
 
@@ -304,8 +296,10 @@ class _Figure:
     drawn: Estimate | None = None
 
 
-def case_lines(findings: Sequence[Finding], looks: Looks, prefix: Sequence[str] = ()) -> CaseLines:
-    """Return a line for each case but the baseline: the figure that its suite is about.
+def case_lines(
+    findings: Sequence[Finding], looks: Looks, prefix: Sequence[str] = ()
+) -> tuple[str, tuple[CaseLine, ...]]:
+    """Return a caption, and a line for each case but the baseline, the best first.
 
     Races: time to the target, with a bar of how much sooner than the baseline. Checkpoints: the
     cheapest way to save. All others: the efficiency.
@@ -337,7 +331,7 @@ def case_lines(findings: Sequence[Finding], looks: Looks, prefix: Sequence[str] 
         )
         found.append((one.place, line))
     found.sort(key=lambda pair: pair[0])
-    return CaseLines(caption, tuple(line for _, line in found))
+    return caption, tuple(line for _, line in found)
 
 
 def _kind(rows: Sequence[Row]) -> tuple[str, Callable[[Row], _Figure]]:

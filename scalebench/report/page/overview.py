@@ -86,7 +86,7 @@ def suite_card(
         for finding in verdict.findings
         if finding.headline is not None and finding.kind != "baseline"
     ]
-    found = case_lines(verdict.findings, looks, prefix)
+    caption, lines = case_lines(verdict.findings, looks, prefix)
     headline = recovery.without_costs(rows) or verdict.headline
     about = f"Efficiency over N, {verdict.name}: {headline}"
     step = verdict.next_step or _next_step(verdict.findings, best)
@@ -96,9 +96,9 @@ def suite_card(
         place=_place(best, heads or rows),
         headline=headline if heads else _nothing(rows),
         chart=efficiency_chart(rows, looks, links, about),
-        caption=found.caption,
-        cases=found.lines[:MOST_CASES],
-        more=max(0, len(found.lines) - MOST_CASES),
+        caption=caption,
+        cases=lines[:MOST_CASES],
+        more=max(0, len(lines) - MOST_CASES),
         loss=_loss(heads if verdict.next_step else _of_step(verdict.findings, best) or heads, rows),
         next_step="" if step.endswith(NOT_ALONE) else step,  # a note above all cards says it
         missing=_missing(rows),

@@ -1,7 +1,6 @@
 """What was seen of a user's script besides its steps, and where steps differ, in sentences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.records.rows.script import LoaderSettings, LongestGap, OutsideSteps, ProcessGroups
@@ -13,21 +12,11 @@ LEAST_SHARE = 0.01
 """Of the step: a search that takes less is not worth a line in the brief table."""
 
 
-@dataclass(frozen=True)
-class NeedlessSearch:
-    """DDP's search for unused parameters, which found none.
+def needless_search(row: Row) -> tuple[float | None, float | None] | None:
+    """Return seconds and share of the clean step of DDP's search for unused parameters.
 
-    Attributes:
-        seconds: Of a step; None: not timed.
-        share: Of the clean step.
+    None: it found some, or is off; each of the two: not timed.
     """
-
-    seconds: float | None
-    share: float | None
-
-
-def needless_search(row: Row) -> NeedlessSearch | None:
-    """Return DDP's search for unused parameters if it found none; None: it is of use, or off."""
     searching = [
         one
         for one in row.wrappers or ()
@@ -37,8 +26,8 @@ def needless_search(row: Row) -> NeedlessSearch | None:
         return None
     seconds = row.script.unused_search_s if row.script else None
     if seconds is None or row.step_s is None:
-        return NeedlessSearch(seconds, None)
-    return NeedlessSearch(seconds, seconds / row.step_s.value)
+        return seconds, None
+    return seconds, seconds / row.step_s.value
 
 
 def brief(rows: Sequence[Row]) -> list[str]:
@@ -46,12 +35,11 @@ def brief(rows: Sequence[Row]) -> list[str]:
     row = _largest(rows)
     if row is None:
         return []
-    search = needless_search(row)
-    worth_it = search is not None and search.share is not None and search.share >= LEAST_SHARE
+    _, share = needless_search(row) or (None, None)
     told = [
         *script_checks.brief(row),
         _calls(row),
-        _search(row) if worth_it else "",
+        _search(row) if share is not None and share >= LEAST_SHARE else "",
         _never_seen(row, rows),
         host_waits(row) if row.device == "cuda" else "",
     ]
@@ -95,10 +83,11 @@ def _search(row: Row) -> str:
     if found is None:
         return ""
     said = "DDP searches for unused parameters (find_unused_parameters=True) and finds none"
-    if found.seconds is None:
+    seconds, share = found
+    if seconds is None:
         return said
-    share = "" if found.share is None else f", {units.percent(found.share)} of it"
-    return f"{said}, which takes {units.seconds(found.seconds)} of a step{share}"
+    part = "" if share is None else f", {units.percent(share)} of it"
+    return f"{said}, which takes {units.seconds(seconds)} of a step{part}"
 
 
 def host_waits(row: Row) -> str:

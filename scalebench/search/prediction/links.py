@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from scalebench.costmodel.links.laws import HierarchicalTerms, hierarchical_all_reduce
+from scalebench.costmodel.links.laws import hierarchical_all_reduce
 from scalebench.costmodel.links.laws import law_terms as law
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.links.topology import LINKS, Topology
@@ -146,13 +146,13 @@ def _two_levels(op: str, ranks: int, near: int) -> tuple[float, float, float, fl
     nodes, left = divmod(ranks, near)
     if left:
         return (np.inf, 0.0, 0.0, 0.0)
-    found: HierarchicalTerms = hierarchical_all_reduce(near, nodes)
+    inside, across = hierarchical_all_reduce(near, nodes)
     half = 1.0 if op == "all_reduce" else 0.5  # a gather is the second half of an all-reduce
     return (
-        half * found.inside.latency_steps,
-        half * found.inside.bytes_factor,
-        half * found.across.latency_steps,
-        half * found.across.bytes_factor,
+        half * inside.latency_steps,
+        half * inside.bytes_factor,
+        half * across.latency_steps,
+        half * across.bytes_factor,
     )
 
 

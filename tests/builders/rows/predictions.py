@@ -21,7 +21,7 @@ def the_link(*world_sizes):
     """Links on which D bytes take D·10 ns, whatever N."""
     size = sizes(12, 1 << 10, 1 << 24)
     points = [p for n in world_sizes for p in sweep(size, size * SECONDS_PER_BYTE, world_size=n)]
-    return LinkModel(fit_links(points).fits)
+    return LinkModel(fit_links(points)[0])
 
 
 def ask(at, ordinal=0, phase="backward", num_bytes=BUCKET, **changes):

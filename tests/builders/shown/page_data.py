@@ -92,7 +92,7 @@ def make_profile() -> LinkProfile:
         device="cpu",
         backend="gloo",
         points=tuple(CalibratedPoint.model_validate(p.model_dump()) for p in points),
-        fits=tuple(fit_links(points).fits),
+        fits=tuple(fit_links(points)[0]),
     )
 
 

@@ -51,14 +51,14 @@ def told(covered: tuple[float, float]) -> str:
 @pytest.mark.parametrize("count", [6, 12, 25])
 def test_intervals_hold_the_truth_as_often_as_they_say(count, sigma, share):
     """95 % claimed. Quiet, and with 5 % of the points 1.3 to 4 times as slow."""
-    fits = fit_links(many(REPEATS, sizes(count), line, sigma, seed=count, share=share)).fits
+    fits = fit_links(many(REPEATS, sizes(count), line, sigma, seed=count, share=share))[0]
     covered = shares_covered(fits)
     print(f"\n{count} sizes, noise {sigma}, {share:.0%} disturbed: {told(covered)}")
     assert all(0.93 <= part <= 0.97 for part in covered), covered
 
 
 def test_predictions_hold_a_further_measurement_as_often_as_they_say():
-    fits = fit_links(many(REPEATS, sizes(15), line, 0.05, seed=6)).fits
+    fits = fit_links(many(REPEATS, sizes(15), line, 0.05, seed=6))[0]
     for size in (1000, 10**5, 10**8):
         predicted = [p for p in (fit.predict(size) for fit in fits) if p.outside is None]
         assert len(predicted) > 0.98 * len(fits)
@@ -82,7 +82,7 @@ def test_predictions_hold_a_further_measurement_as_often_as_they_say():
 )
 def test_a_straight_line_is_hardly_ever_cut(count, sigma, share, most):
     """At most once in a hundred quiet sweeps; a busy machine's outliers are no regimes."""
-    fits = fit_links(many(REPEATS, sizes(count), line, sigma, seed=8, share=share)).fits
+    fits = fit_links(many(REPEATS, sizes(count), line, sigma, seed=8, share=share))[0]
     cut = np.mean([len(fit.regimes) > 1 for fit in fits])
     print(f"\n{count} sizes, noise {sigma}, {share:.0%} disturbed: cut {cut:.4f}")
     assert cut <= most
@@ -96,7 +96,7 @@ def test_a_change_of_regime_is_found_in_its_place(share, least):
     def law(size):
         return 2 * ALPHA_S + size / np.where(size < change, BANDWIDTH, 1.5 * BANDWIDTH)
 
-    fits = fit_links(many(REPEATS, sizes(25), law, 0.03, seed=9, share=share)).fits
+    fits = fit_links(many(REPEATS, sizes(25), law, 0.03, seed=9, share=share))[0]
     cuts = [[r.min_bytes for r in fit.regimes[1:]] for fit in fits]
     ends = [[r.max_bytes for r in fit.regimes[:-1]] for fit in fits]
     found = [len(c) == 1 and e[0] < change < c[0] for c, e in zip(cuts, ends, strict=True)]
@@ -134,7 +134,7 @@ SIZES = sizes(16, 1 << 10, 1 << 24)
 
 def model_of(*world_sizes, drift=0.0, seed=1, law=ring_all_reduce, op="all_reduce"):
     points = at_several_sizes(law, world_sizes, seed, drift, op, SIZES)
-    return LinkModel(fit_links(points).fits)
+    return LinkModel(fit_links(points)[0])
 
 
 def test_intervals_cover_what_the_law_gives_at_twice_the_ranks():
