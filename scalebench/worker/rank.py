@@ -20,9 +20,8 @@ from scalebench.worker.checkpoints.failing import note_start, train_and_fail
 from scalebench.worker.checkpoints.restoring import measure_restores
 from scalebench.worker.checkpoints.saving import measure_saves
 from scalebench.worker.inspection.compressed import inspect_compressed
-from scalebench.worker.inspection.fit import measure_fit
+from scalebench.worker.inspection.fit import measure_fit, measure_shard
 from scalebench.worker.inspection.reference import fresh_workload
-from scalebench.worker.inspection.shard import measure_shard
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.measure.loop import Loop, Measurement
 from scalebench.worker.measure.race import RaceRun

@@ -4,7 +4,7 @@ Who hears how a session goes.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -61,8 +61,7 @@ class CellRunner:
         self.store = store
         self.progress = progress
         self.began = time.monotonic()
-        self._calibrated = False
-        self._calibrated_scripts = False
+        self._calibrated: set[object] = set()
         self._rehearsed = store.run.link is not None  # a profile that was given stays as it is
         self._by_itself: set[str] = set()
         self._files = WrittenFiles(Path.cwd(), store.run.paths.root)
@@ -71,21 +70,21 @@ class CellRunner:
         """Launch every cell without a result; return the run's status afterwards."""
         info, results = self.store.run.info, self.store.run.results
         if not info.plan:
-            self._calibrate_once()
+            self._calibrate_once(calibrate_run)
         for cell in info.plan:
             if cell.id in results:
                 continue
             if self._left_s() <= 0:
                 return "over budget"
             if cell.purpose != "inspect":
-                self._calibrate_once()
+                self._calibrate_once(calibrate_run)
                 self._rehearse_once()
             together = self._to_share(cell)
             if len(together) > 1 and self._launch_shared(together):
                 continue
             self._launch(cell)
         if self._left_s() > 0:
-            self._calibrate_scripts_once()
+            self._calibrate_once(calibrate_scripts)
             self._rehearse_once()
         return "complete"
 
@@ -185,12 +184,15 @@ class CellRunner:
             f"{cells[0].suite}: launched one row at a time, not by turns: {reason}"
         )
 
-    def _calibrate_once(self) -> None:
-        """Calibrate the run's links, unless it has a profile of them."""
-        if not self._calibrated and self.store.run.link is None:
-            calibrate_run(self.launcher, self.store.run, self.progress.calibrating)
-            self._keep_calibration()
-        self._calibrated = True
+    def _calibrate_once(self, calibrate: Callable[..., None]) -> None:
+        """Calibrate links, unless the run has a profile; have the run say what it left out."""
+        has_profile = self.store.run.link is not None
+        if calibrate not in self._calibrated and not has_profile:
+            calibrate(self.launcher, self.store.run, self.progress.calibrating)
+            self.store.clean_calibration()
+            for told in self.store.run.link.cut_short if self.store.run.link is not None else ():
+                self.store.add_notice(told)
+        self._calibrated.add(calibrate)
 
     def _rehearse_once(self) -> None:
         """Have ranks play the run's steps, as soon as it is known what they compute."""
@@ -198,19 +200,6 @@ class CellRunner:
             self._rehearsed = rehearse_steps(
                 self.launcher, self.store.run, self.progress.calibrating
             )
-
-    def _calibrate_scripts_once(self) -> None:
-        """Calibrate what users' own scripts were seen to send, unless the run has a profile."""
-        if not self._calibrated_scripts and self.store.run.link is None:
-            calibrate_scripts(self.launcher, self.store.run, self.progress.calibrating)
-            self._keep_calibration()
-        self._calibrated_scripts = True
-
-    def _keep_calibration(self) -> None:
-        """Take names out of a calibration, and have the run say what it left out."""
-        self.store.clean_calibration()
-        for told in self.store.run.link.cut_short if self.store.run.link is not None else ():
-            self.store.add_notice(told)
 
     def _why_not(self, cell: Cell) -> str | None:
         """Say why a cell is not launched; None: it is."""

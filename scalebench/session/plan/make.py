@@ -8,6 +8,7 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.run import RunSpec
 from scalebench.session.plan.cases import (
     cases_to_run,
+    check_races,
     chosen_cases,
     precision_of,
     repeats_of,
@@ -16,7 +17,6 @@ from scalebench.session.plan.cases import (
     workload_of,
 )
 from scalebench.session.plan.cells import cells_of_case, in_order, only, row_name
-from scalebench.session.plan.races import check_races
 from scalebench.session.plan.recovery import check_recovery
 from scalebench.session.plan.request import Machine, Plan, Request
 from scalebench.spec import Cell, Device, Script, Suite

@@ -186,17 +186,14 @@ def _all_to_all(b: _Buffers, _: Transfer) -> _Built:
 
 def _all_to_all_uneven(b: _Buffers, _: Transfer) -> _Built:
     """Rank j gets a share that grows with j: from everybody, of everybody's own input."""
-    cuts = [b.whole * j * (j + 1) // (b.world_size * (b.world_size + 1)) for j in _ends(b)]
+    n = b.world_size
+    cuts = [b.whole * j * (j + 1) // (n * (n + 1)) for j in range(n + 1)]
     lengths = [end - start for start, end in pairwise(cuts)]
     mine, own = b.of(b.rank), slice(cuts[b.rank], cuts[b.rank + 1])
     output = b.blank(lengths[b.rank] * b.world_size)
     expected = torch.cat([b.of(rank)[own] for rank in range(b.world_size)])
     received = [lengths[b.rank]] * b.world_size
     return lambda: _done(dist.all_to_all_single(output, mine, received, lengths)), output, expected
-
-
-def _ends(b: _Buffers) -> range:
-    return range(b.world_size + 1)
 
 
 def _send_recv_ring(b: _Buffers, num_bytes: int) -> Operation:

@@ -230,3 +230,16 @@ def first_samples(batch: Any, count: int) -> Any:
     if not 1 <= count <= there:
         raise ValueError(f"{count} samples cannot be taken of {there}")
     return map_tensors(lambda t: t.narrow(0, 0, count), batch)
+
+
+def mean_cross_entropy(module: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the cross entropy in nats, the mean over samples (and over their tokens).
+
+    Args:
+        module: Maps inputs to logits of shape ``[samples, classes]`` or
+            ``[samples, tokens, classes]``.
+        batch: Inputs, and int64 targets of the logits' shape without its last dimension.
+    """
+    inputs, targets = batch
+    logits = module(inputs)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())

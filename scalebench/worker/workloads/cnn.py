@@ -13,9 +13,13 @@ from torch.nn import functional as F
 from scalebench.errors import UsageError
 from scalebench.spec.presets import CnnShape
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.workloads.batches import Batch, ResidentBatches, num_synthetic_samples
+from scalebench.worker.workloads.batches import (
+    Batch,
+    ResidentBatches,
+    mean_cross_entropy,
+    num_synthetic_samples,
+)
 from scalebench.worker.workloads.loaded import HeldOut
-from scalebench.worker.workloads.loss import mean_cross_entropy
 
 
 def make_images(

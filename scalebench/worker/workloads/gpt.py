@@ -12,9 +12,8 @@ from torch.nn import functional as F
 from scalebench.errors import UsageError
 from scalebench.spec.presets import GptShape, MoeShape
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.workloads.batches import Batch, ResidentBatches
+from scalebench.worker.workloads.batches import Batch, ResidentBatches, mean_cross_entropy
 from scalebench.worker.workloads.loaded import HeldOut
-from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.text import load_corpus, load_held_out
 
 

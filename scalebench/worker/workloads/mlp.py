@@ -8,9 +8,13 @@ from torch import nn
 
 from scalebench.spec.presets import MlpShape
 from scalebench.spec.workload import Shard, Workload
-from scalebench.worker.workloads.batches import Batch, ResidentBatches, num_synthetic_samples
+from scalebench.worker.workloads.batches import (
+    Batch,
+    ResidentBatches,
+    mean_cross_entropy,
+    num_synthetic_samples,
+)
 from scalebench.worker.workloads.loaded import HeldOut
-from scalebench.worker.workloads.loss import mean_cross_entropy
 
 CENTRE_RADIUS = 3.0
 """Distance of a cluster's centre from the origin, in standard deviations of the noise.

@@ -19,9 +19,8 @@ from scalebench.analysis.rows.strategies.experts import expert_figures
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Expert, Mesh
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
-from scalebench.worker.inspection.fit import train_watched
+from scalebench.worker.inspection.fit import leave_gradients, train_watched
 from scalebench.worker.inspection.reference import fresh_workload
-from scalebench.worker.inspection.shard import leave_gradients
 from scalebench.worker.inspection.verify import first_batches, inspect
 from scalebench.worker.process.context import RankContext, alone
 from tests.integration.programs import inspecting, looked_at, main

@@ -5,9 +5,9 @@ import torch
 from torch.nn import functional as F
 
 from scalebench.spec.presets import PRESETS, GptShape
+from scalebench.worker.workloads.batches import mean_cross_entropy
 from scalebench.worker.workloads.flops import count_flops
 from scalebench.worker.workloads.gpt import Gpt
-from scalebench.worker.workloads.loss import mean_cross_entropy
 
 
 def gpt_by_hand(shape: GptShape) -> int:
