@@ -19,6 +19,8 @@ from scalebench.records.summary import Row
 SAME = 1e-9
 """Exact numbers that differ by less, as a ratio, differ by rounding."""
 
+HOPELESS = 10
+"""A smallest findable change above this factor says that hardly any would be found."""
 WHOLE = 1e-6
 """A mean count this near a whole number was the same in all launches."""
 
@@ -186,6 +188,8 @@ def _reason(verdict: RowVerdict, judgement: Judgement, of_jobs: bool) -> str:
     seen = units.rough_percent(verdict.min_detectable) if verdict.min_detectable else "any size"
     what = "slowdown" if verdict.unit == "s" else "change for the worse"
     sentence = f"a {what} of {seen} or more would have been seen"
+    if (verdict.min_detectable or 0) > HOPELESS:
+        sentence = f"hardly any {what} would have been seen: add launches"
     if verdict.run_sd is not None:
         differ = (
             f"{verdict.base_runs} accepted runs differ by {units.rough_percent(verdict.run_sd)}"
