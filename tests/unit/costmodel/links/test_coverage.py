@@ -46,9 +46,13 @@ def told(covered: tuple[float, float]) -> str:
     return f"α {covered[0]:.3f}, B {covered[1]:.3f}"
 
 
-@pytest.mark.parametrize("share", [0.0, 0.05], ids=["quiet", "busy"])
-@pytest.mark.parametrize("sigma", [0.02, 0.15])
-@pytest.mark.parametrize("count", [6, 12, 25])
+@pytest.mark.parametrize(
+    ("count", "sigma", "share"),
+    [
+        *((6, 0.02, 0.0), (6, 0.15, 0.05), (12, 0.15, 0.0)),
+        *((12, 0.02, 0.05), (25, 0.02, 0.0), (25, 0.15, 0.05)),
+    ],
+)
 def test_intervals_hold_the_truth_as_often_as_they_say(count, sigma, share):
     """95 % claimed. Quiet, and with 5 % of the points 1.3 to 4 times as slow."""
     fits = fit_links(many(REPEATS, sizes(count), line, sigma, seed=count, share=share))[0]
