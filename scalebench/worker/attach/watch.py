@@ -244,14 +244,6 @@ class Watch:
             self._met.append(self.num_calls)
         self._operations = now.operations
 
-    def _exchange_every(self, period: int) -> int:
-        """Return every how many steps the ranks exchange something; 1: in each, or not regularly.
-
-        Local averaging does so every 64 or 500 steps.
-        """
-        apart = {self._met[i + 1] - self._met[i] for i in range(len(self._met) - 1)}
-        return max(1, apart.pop() // period) if len(apart) == 1 else 1
-
     def _other_to_come(self) -> bool:
         """Tell whether an optimizer that trains other parameters has not been called so far."""
         self._to_come = [one for one in self._to_come if id(one()) not in self.optimizers]
@@ -274,7 +266,7 @@ class Watch:
         traffic = self._traffic_since()
         is_silent = traffic is not None and traffic[0] == 0
         may_wait = self.world_size > 1 and (is_silent or len(self._met) == 1)
-        self.exchange_every = self._exchange_every(period)
+        self.exchange_every = schedule.exchange_every(self._met, period)
         first = -(-first_call // period)
         return schedule.decide(step_s, plan, period, first, steady, may_wait, self.exchange_every)
 

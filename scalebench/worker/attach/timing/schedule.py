@@ -150,6 +150,17 @@ def decide(
     return Schedule(period, steady, first_clean, clean_end, blocks, end)
 
 
+def exchange_every(met: Sequence[int], period: int) -> int:
+    """Return every how many steps ranks exchange something, at the longest; 1: in each.
+
+    Local averaging does so every 64 or 500 steps, and may do so once more where an epoch ends.
+    ``met``: the first calls of optimizers with an exchange since the one before, up to two in a
+    row; ``period`` calls make a step.
+    """
+    apart = [met[i + 1] - met[i] for i in range(len(met) - 1)]
+    return max(apart) // period if apart and apart[-1] > period else 1
+
+
 def long_steps(step_s: Sequence[float]) -> tuple[int, int]:
     """Return after how many steps long ones come again, and how many have to be in a window.
 

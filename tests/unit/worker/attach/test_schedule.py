@@ -8,6 +8,7 @@ from scalebench.worker.attach.timing.schedule import (
     LOOK_EVERY,
     Schedule,
     decide,
+    exchange_every,
     first_steady,
 )
 
@@ -58,3 +59,20 @@ def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle
     assert found.clean_end - found.first_clean > 7 * cycle
     counts = {block.num_steps - 1 for block in found.blocks}
     assert all(count % cycle == 0 for count in counts) == (cycle * sum(pattern) < 4)
+
+
+@pytest.mark.parametrize(
+    ("met", "period", "every"),
+    [
+        ([8, 16, 24], 1, 8),
+        ([8, 16, 20, 28, 36, 40], 1, 8),  # and where an epoch of 20 steps ends
+        ([3, 8, 16], 1, 8),
+        ([4, 8, 12], 2, 2),
+        ([2, 3], 1, 1),
+        ([1, 9, 10], 1, 1),
+        ([2, 4, 6], 2, 1),
+        ([8], 1, 1),
+    ],
+)
+def test_exchanges_now_and_then_are_known_also_where_they_are_not_regular(met, period, every):
+    assert exchange_every(met, period) == every
