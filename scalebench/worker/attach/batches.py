@@ -65,6 +65,7 @@ class _Feed:
         asked: Samples of each batch that its sampler has asked for and that has not come yet.
         drawn: Batches since the last backward pass.
         learns: Whether the last one was read with gradients on.
+        evaluates: Whether it was read with a model in evaluation, as is not the rule.
         prints: Of the last one and of its samples; None: used, or not wanted.
         begins: What chooses the samples of an epoch that nothing was trained on so far.
         time_first: Whether its tensors begin with time: their rows are no samples.
@@ -80,7 +81,7 @@ class _Feed:
         self.asked: deque[int | None] = deque()
         self.sampler: Any = None
         self.drawn = 0
-        self.learns = True
+        self.learns, self.evaluates = True, False
         self.prints: Prints | None = None
         self.begins: Any = None
         self.guessed = 0
@@ -135,6 +136,8 @@ class Batches:
     Attributes:
         tracing: Whether waiting is marked in the profiler's trace.
         off: Whether iterators are left alone, in steps that are to be bare.
+        evaluating: Whether a model was set to evaluation since the last step, and not back. What is
+            read then, and not before two backward passes in a row, is not trained on.
         loader: The settings of the loader that feeds the training; None: none has yet.
         first_rows: Those of all batches before the end of the first step; see `rows_of`.
         next_to: Datasets read next to others before a backward pass → whether not each time:
@@ -146,7 +149,7 @@ class Batches:
     def __init__(self, clock: Any) -> None:
         self.clock = clock
         self.tracing = False
-        self.off = False
+        self.off = self.evaluating = False
         self.loader: dict[str, Any] | None = None
         self.seen = Fed()
         self.first_rows: Counter[tuple[int, ...]] = Counter()
@@ -157,6 +160,7 @@ class Batches:
         self._active: list[_Feed] = []
         self._drawn: list[_Feed] = []
         self._fed_without: int | None = None
+        self._evaluated: set[int] = set()
 
     def asked_for(self, iterator: Any, index: Any) -> None:
         """Note what a sampler has asked its dataset for: a list of samples, or what makes one."""
@@ -188,7 +192,7 @@ class Batches:
         feed.waited_ns += time.monotonic_ns() - before
         feed.batches += 1
         feed.drawn += 1
-        feed.learns = torch.is_grad_enabled()
+        feed.learns, feed.evaluates = torch.is_grad_enabled(), self.evaluating
         if feed.learns:
             self._fed_without = None
         try:
@@ -232,9 +236,12 @@ class Batches:
             self._guessed += last.guessed
             last.guessed = 0
             self.loader = last.settings
+            known = {*self.next_to, *self._evaluated}
+            self._evaluated = {feed.dataset for feed in self._drawn if feed.evaluates}
             for feed in learning:
                 was_left = feed.iterator() is None and feed.dataset == last.dataset
-                is_next_to_it = feed.trains or feed.drawn <= last.drawn
+                evaluates = feed.evaluates and feed.dataset not in known
+                is_next_to_it = feed.trains or (feed.drawn <= last.drawn and not evaluates)
                 feed.trains = feed is last or (is_next_to_it and not was_left)
                 if feed.trains and len(learning) > 1 and feed.dataset not in self.next_to:
                     self.next_to[feed.dataset] = False

@@ -119,7 +119,11 @@ class Between:
         """Note that a batch is about to be read, with gradients on or off."""
         if learns and self._evaluates:
             self.mode_changed(to_train=True)
-        self._evaluates = not learns and self._evaluating_since is not None
+        self._evaluates = not learns and self.is_evaluating()
+
+    def is_evaluating(self) -> bool:
+        """Tell whether a module is evaluated."""
+        return self._evaluating_since is not None
 
     def saving(self, save: Any) -> Any:
         """Return a function that saves and notes how long it took."""

@@ -224,6 +224,7 @@ def _watch_loaders(watch: Any, hooks: Patches) -> None:
     def next_batch(self: Any) -> Any:
         watch.begin()
         watch.between.batch_asked(torch.is_grad_enabled())
+        watch.batches.evaluating = watch.between.is_evaluating()
         return watch.batches.next_of(self, original)
 
     def watched_next(self: Any) -> Any:

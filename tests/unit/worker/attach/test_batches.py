@@ -276,6 +276,41 @@ def test_what_is_read_now_and_then_may_be_validation(counted):
     assert found[2:] == [8, 4, 4, 4, None, 4, 4, 4]
 
 
+def test_what_is_read_while_evaluating_is_not_trained_on(counted):
+    """An evaluation of few batches, without ``no_grad`` around the loader, behind a read-ahead."""
+    held_out, found = loader(4, 2), []
+    for _ in range(3):
+        train = iter(loader(16, 4))
+        next(train)
+        for _ in range(3):
+            counted.evaluating = False
+            next(train)
+            counted.backward()
+            found.append(counted.take().samples)
+        counted.evaluating = True
+        list(held_out)
+    assert found == [8, 4, 4] * 3
+
+
+@pytest.mark.parametrize("evaluating", [(True, True), (True, False)])
+def test_two_batches_of_each_step_are_trained_on_whatever_mode_they_are_read_in(
+    counted, evaluating
+):
+    """Pseudo-labels, or a teacher that is set to evaluation in each step; one set so once."""
+    labelled, unlabelled, found = loader(24, 4), loader(48, 8), []
+    for epoch in range(2):
+        rest = iter(labelled)
+        first = iter(unlabelled)
+        for step in range(6):
+            counted.evaluating = evaluating[bool(epoch or step)]
+            next(first)
+            counted.evaluating &= evaluating == (True, False)
+            next(rest)
+            counted.backward()
+            found.append(counted.take().samples)
+    assert found[1:] == [12] * 11
+
+
 class _WithoutShape:
     @property
     def shape(self):
