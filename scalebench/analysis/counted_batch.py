@@ -129,10 +129,10 @@ def _samples(result: CellResult) -> float | None:
     said = isinstance(target, ScriptTarget) and target.samples_per_step is not None
     if loaded is None or said or facts.get("steps_by") == "scalebench.step()":
         return loaded
-    return loaded / (_ranks_per_batch(facts) or 1)
+    return loaded / (ranks_per_batch(facts) or 1)
 
 
-def _ranks_per_batch(facts: Mapping[str, Any]) -> int | None:
+def ranks_per_batch(facts: Mapping[str, Any]) -> int | None:
     """Return how many ranks take the same batch; None: parameters lie on a mesh that does not tell.
 
     FSDP says how many ranks divide the data: the rest of the mesh divides layers. Without it, it is
@@ -165,7 +165,7 @@ def _elements(rank: RankRecord) -> float | None:
     """Return the elements that a rank's modules are given, if ranks divide nothing but the data."""
     facts = rank.facts
     kinds = {one.get("kind") for one in facts.get("wrappers") or ()}
-    together = _ranks_per_batch(facts)
+    together = ranks_per_batch(facts)
     divides = kinds & {"_PipelineStageBase"} or together is None
     several = [group.get("ranks") for group in facts.get("groups") or () if group.get("ranks")]
     if divides or any(1 < size < max(several) for size in several):

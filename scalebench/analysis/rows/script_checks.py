@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf, sqrt
 from typing import Any, Literal
 
+from scalebench.analysis.counted_batch import ranks_per_batch
 from scalebench.analysis.rows.fields import Context, Fields
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.measured.rank import RankRecord
@@ -161,7 +162,7 @@ def _divides_data(first: RankRecord, num_ranks: int, least: int = 1) -> bool:
 
     A script that takes its part of each batch itself is not known from what its loader hands over.
     """
-    if first.facts.get("trains_on_part"):
+    if first.facts.get("trains_on_part") or ranks_per_batch(first.facts) != 1:
         return False
     wrappers = first.facts.get("wrappers") or ()
     kinds = [one.get("kind") for one in wrappers]
@@ -176,11 +177,30 @@ def _divides_data(first: RankRecord, num_ranks: int, least: int = 1) -> bool:
 def _same_batches(first: RankRecord, known: Noted) -> bool | None:
     batches = [one["batches"] for one in known]
     fewest = min(map(len, batches))
-    if not _divides_data(first, len(known)) or fewest < FEWEST_BATCHES:
+    if not _divides_data(first, len(known)):
+        return None
+    if not any(batches):
+        return _are_given_the_same(known) or None
+    if fewest < FEWEST_BATCHES:
         return None
     if len(set(batches[0])) == 1:  # a stand-in for data
         return None
     return all(one[:fewest] == batches[0][:fewest] for one in batches)
+
+
+def _are_given_the_same(known: Noted) -> bool:
+    """Tell whether all models were given the same in both of the first steps, which differ.
+
+    They may be given more than the prints are of: the losses have to be the same, too.
+    """
+    given = [one.get("given") or [0] for one in known]
+    losses = [[loss for step, loss in one["losses"] if step < len(given[0])] for one in known]
+    if 0 in given[0] or len({*given[0]}) < 2 or any(one != given[0] for one in given):
+        return False
+    passes = list(zip(*losses, strict=False))
+    known_all = bool(passes) and all(None not in one for one in losses)
+    is_whole = len({*map(len, losses)}) == 1
+    return known_all and is_whole and all(max(p) - min(p) <= SAME_LOSS * abs(p[0]) for p in passes)
 
 
 def _shared_samples(first: RankRecord, known: Noted) -> float | None:

@@ -179,7 +179,8 @@ class ScriptChecks(BaseModel):
         differing_buffers: Names of some buffers that differ at some moment; not BatchNorm's.
         buffers_broadcast: Whether DDP gives all ranks the buffers of rank 0 in each forward pass.
         same_batches: Whether all ranks trained on the same batches, one after the other; null: no
-            DataLoader feeds them, or the ranks do not all divide the data.
+            DataLoader feeds them and what models are given differs, or is one batch, or is not
+            seen; or the ranks do not all divide the data.
         shared_samples: Part of the samples of the first batches that more than one rank trained on;
             null: the batches do not show single samples, or a rank draws some of them twice.
         same_order: Whether an epoch had the order of the one before, because nothing called

@@ -111,9 +111,11 @@ def _buffers(found: ScriptChecks) -> Iterator[Said]:
 
 def _data(row: Row, found: ScriptChecks) -> Iterator[Said]:
     if found.same_batches:
+        loads = row.script is not None and row.script.loader is not None
+        to = "the DataLoader a DistributedSampler" if loads else "each rank another seed"
         sentence = (
             f"all ranks train on the same batches: {row.world_size} ranks do the work of one; give"
-            " the DataLoader a DistributedSampler"
+            f" {to}"
         )
         yield Said("data", "wrong", "", sentence)
     elif (found.shared_samples or 0) > MOST_SHARED:

@@ -33,6 +33,9 @@ DATA = "scalebench.data"
 
 DEEPEST = 4
 
+PRINTED_CALLS = 2
+"""Of an optimizer, the first: what is the same before both may be one batch, as benchmarks have."""
+
 
 class FeedCounts(NamedTuple):
     """What the training was fed between two steps.
@@ -411,7 +414,8 @@ class Inputs:
     """Counts the elements of what the outermost modules are given while gradients are on.
 
     They tell how a rank's work depends on N; without a DataLoader nothing else does. Modules are
-    looked at until the first call of an optimizer, which is never a clean step. What torch.compile
+    looked at until the first call of an optimizer, and once more until the second: none of this is
+    in a clean step. What torch.compile
     makes of a module is looked at from outside: the hook would be compiled. One, not several, which
     may be parts of a model, and no function.
 
@@ -419,14 +423,17 @@ class Inputs:
         elements: So far; None: it is not known.
         rows: Of what was given, by the shape of one row.
         print: A checksum of all that was given on the host; 0: it was not there.
+        prints: Of what the first module was given before each call of an optimizer.
     """
 
     def __init__(self) -> None:
         self.elements: int | None = 0
         self.rows: Counter[tuple[int, ...]] = Counter()
         self.print = 0
+        self.prints: list[int] = []
         self._patches = Patches()
         self._inside = self._compiles = False
+        self._calls = 0
 
     def begin(self) -> None:
         """Look from now on."""
@@ -452,9 +459,14 @@ class Inputs:
 
     def _look_into(self, given: Any) -> None:
         try:
+            found = print_of(given)
+            if len(self.prints) == self._calls:
+                self.prints.append(found)
+            if self._calls:
+                return
             self.elements = (self.elements or 0) + _elements(given, DEEPEST)
             self.rows += rows_of(given)
-            self.print ^= print_of(given)
+            self.print ^= found
         except Exception:  # a tensor of another kind, or what is none
             self._forget()
 
@@ -462,6 +474,7 @@ class Inputs:
         self.elements = elements
         self.rows.clear()
         self.print = 0
+        self.prints.clear()
 
     def _compiling(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -478,8 +491,14 @@ class Inputs:
 
         return compiling
 
+    def stepped(self) -> None:
+        """Note a call of an optimizer."""
+        self._calls += 1
+        if self._calls == PRINTED_CALLS:
+            self.end()
+
     def end(self) -> None:
-        """Leave torch as it was: a step is over."""
+        """Leave torch as it was."""
         self._patches.remove()
 
 

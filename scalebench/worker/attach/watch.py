@@ -186,7 +186,7 @@ class Watch:
             self.trained_as = self.batches.trained_as(self.inputs.rows, self.world_size)
         self.num_calls += 1
         self.backwards.append(0)
-        self.inputs.end()
+        self.inputs.stepped()
         if self._bare_until is not None and self.num_calls < self._bare_until:
             self.marks.append(None)
             self.host_ns.append(None)
@@ -437,8 +437,8 @@ class Watch:
         if noted is None:
             return None
         took_s = self.checks.took_s + self.batches.seen.took_s
-        more = {"sends_parts": self.traffic.sends_parts, "took_s": took_s}
-        return {**noted, **self.batches.seen.noted(), **more}
+        more = {"given": self.inputs.prints, "sends_parts": self.traffic.sends_parts}
+        return {**noted, **self.batches.seen.noted(), **more, "took_s": took_s}
 
     def _period_so_far(self) -> int:
         if self.schedule is not None:

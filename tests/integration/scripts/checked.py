@@ -44,11 +44,15 @@ data = TensorDataset(torch.randn(256, 32), torch.randint(0, 10, (256,)))
 sampler = None if {"data", "shuffled", "slices"} & set(ways) else DistributedSampler(data)
 draw = torch.Generator().manual_seed(rank)  # "shuffled": each rank draws from all samples
 loader = DataLoader(data, batch, "shuffled" in ways, sampler, generator=draw)
+if "drawn" in ways:
+    loader = iter(lambda: (torch.randn(batch, 32), torch.randint(0, 10, (batch,))), None)
 held_out = DataLoader(data, 8, sampler=DistributedSampler(data))  # evaluated in one order
 next(iter(loader))  # a look at a batch begins no epoch
 if "unseeded" in ways:
     torch.seed()
-elif not {"dropout", "fsdp1"} & set(ways):  # DDP has all begin as rank 0 does, FSDP1 does not
+elif not {"dropout", "fsdp1", "drawn"} & set(
+    ways
+):  # DDP has all begin as rank 0 does, FSDP1 does not
     torch.manual_seed(rank)
 norm = nn.BatchNorm1d(64) if "norm" in ways else nn.LayerNorm(64)
 between = [nn.Dropout(0.1)] if "dropout" in ways or "drops" in ways else []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scalebench.analysis.rows.script_checks import _same_batches
 from scalebench.analysis.summarise import summarise
 from scalebench.records.run import CellResult
 from scalebench.report.table import render_table
@@ -57,3 +58,37 @@ def test_where_nothing_tells_the_scaling_there_is_no_ratio_and_it_is_asked_for()
     table = " ".join(render_table(summary, width=140).split())
     assert "strong or weak scaling not known" in table
     assert "efficiency unknown: give --scaling or --samples-per-step" in table
+
+
+DDP = {"kind": "DistributedDataParallel"}
+ROWS = {"kind": "DTensor", "mesh": {"dim 0": 2}, "placements": ["Shard(dim=1)"]}
+
+
+def fed(*given, losses=(2.0, 1.5), batches=()):
+    losses = [[step, loss] for step, loss in enumerate(losses)]
+    return {"given": list(given), "losses": losses, "batches": list(batches)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "wrapper", "same"),
+    [
+        ((fed(3, 4), fed(3, 4)), DDP, True),
+        ((fed(3, 4), fed(3, 4, losses=(2.0, 1.5, 1.0))), DDP, True),
+        ((fed(3, 3), fed(3, 3)), DDP, None),  # one batch, as benchmarks have
+        ((fed(3, 4), fed(3, 5)), DDP, None),
+        ((fed(3, 4), fed(3, 4, losses=(2.0, 1.6))), DDP, None),  # more goes in than is seen
+        ((fed(3, 4, losses=()), fed(3, 4, losses=())), DDP, None),
+        ((fed(3, 4, losses=(None, None)),) * 2, DDP, None),
+        ((fed(0, 0), fed(0, 0)), DDP, None),  # on a GPU
+        ((fed(3), fed(3)), DDP, None),
+        ((fed(3, 4), fed(3, 4)), ROWS, None),  # layers are divided
+        ((fed(batches=[1, 2, 3]),) * 2, DDP, True),
+        ((fed(batches=[1, 2, 3]),) * 2, ROWS, None),
+        ((fed(batches=[1, 2, 3]),) * 2, {"kind": "FSDPModule", "data_ranks": 1}, None),
+        ((fed(3, 4, batches=[1, 2, 3]), fed(3, 4, batches=[1, 2, 5])), DDP, False),
+    ],
+)
+def test_ranks_that_are_given_the_same_do_the_work_of_one(ranks, wrapper, same):
+    wrappers = [wrapper, *([ROWS] if wrapper["kind"] == "FSDPModule" else [])]
+    first = make_record(0, (0.1,) * 4, facts={"backend": "gloo", "wrappers": wrappers})
+    assert _same_batches(first, ranks) is same
