@@ -11,7 +11,7 @@ from scalebench.analysis.timing import steps
 from scalebench.analysis.validity import NOT_REACHED
 from scalebench.records.run import CellResult, Status
 from scalebench.records.summary import StepSamples
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Script
 from scalebench.stats import estimate_over_launches
 from scalebench.units import bytes_
 
@@ -84,6 +84,8 @@ def _loss_scale(good: Sequence[CellResult]) -> Fields:
 
 
 def _no_baseline(row: Launches) -> str:
+    if isinstance(row.cell.strategy, Script):
+        return "the script was not run at N=1"
     per_rank = "" if row.cell.scaling == "strong" else " per rank"
     return f"no plain baseline at a batch of {row.cell.reference_batch}{per_rank}"
 
@@ -93,7 +95,8 @@ def _why_no_ratio(row: Launches, base: Launches | None) -> str:
     if base is None:
         return _no_baseline(row)
     if not base.good:
-        return "no launch of the plain baseline succeeded"
+        is_script = isinstance(row.cell.strategy, Script)
+        return f"no launch of the {'script at N=1' if is_script else 'plain baseline'} succeeded"
     own, theirs = calls_per_step(row), calls_per_step(base)
     if own != theirs:
         told = [" or ".join(map(str, sorted(calls))) for calls in (own, theirs)]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scalebench.analysis.rows.script_checks import _same_batches
 from scalebench.analysis.summarise import summarise
 from scalebench.records.run import CellResult
 from scalebench.report.table import render_table
@@ -65,8 +64,19 @@ ROWS = {"kind": "DTensor", "mesh": {"dim 0": 2}, "placements": ["Shard(dim=1)"]}
 
 
 def fed(*given, losses=(2.0, 1.5), batches=()):
+    """What the watch notes of a rank that looked at nothing but its data."""
     losses = [[step, loss] for step, loss in enumerate(losses)]
-    return {"given": list(given), "losses": losses, "batches": list(batches)}
+    data = {"given": list(given), "losses": losses, "batches": list(batches)}
+    nothing = dict.fromkeys(
+        ("passes", "prints", "states", "rates", "repeated_orders", "moments"), []
+    )
+    return {
+        "replicas_unavailable": "not looked at",
+        "repeated": 0,
+        "distinct": 0,
+        **nothing,
+        **data,
+    }
 
 
 @pytest.mark.parametrize(
@@ -90,5 +100,24 @@ def fed(*given, losses=(2.0, 1.5), batches=()):
 )
 def test_ranks_that_are_given_the_same_do_the_work_of_one(ranks, wrapper, same):
     wrappers = [wrapper, *([ROWS] if wrapper["kind"] == "FSDPModule" else [])]
-    first = make_record(0, (0.1,) * 4, facts={"backend": "gloo", "wrappers": wrappers})
-    assert _same_batches(first, ranks) is same
+    two = result(2, 0.1)
+    facts = {"backend": "gloo", "groups": [], "wrappers": wrappers}
+    looked_at = [
+        rank.model_copy(update={"facts": facts | {"checks": one}})
+        for rank, one in zip(two.ranks, ranks, strict=True)
+    ]
+    found, _ = rows(result(1, 0.1), two.model_copy(update={"ranks": looked_at}))
+    assert found[2].script.checks.same_batches is same
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ((), "the script was not run at N=1"),
+        ((1,), "no launch of the script at N=1 succeeded"),
+    ],
+)
+def test_a_script_without_its_base_says_so_in_its_own_words(others, why):
+    failed = [result(n, 0.1).model_copy(update={"status": "failed", "ranks": []}) for n in others]
+    found, _ = rows(*failed, result(2, 0.1), result(4, 0.1))
+    assert found[4].unavailable["efficiency"] == why
