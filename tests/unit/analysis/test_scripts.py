@@ -67,16 +67,9 @@ def fed(*given, losses=(2.0, 1.5), batches=()):
     """What the watch notes of a rank that looked at nothing but its data."""
     losses = [[step, loss] for step, loss in enumerate(losses)]
     data = {"given": list(given), "losses": losses, "batches": list(batches)}
-    nothing = dict.fromkeys(
-        ("passes", "prints", "states", "rates", "repeated_orders", "moments"), []
-    )
-    return {
-        "replicas_unavailable": "not looked at",
-        "repeated": 0,
-        "distinct": 0,
-        **nothing,
-        **data,
-    }
+    names = ("passes", "prints", "states", "rates", "repeated_orders", "moments")
+    nothing = {name: [] for name in names} | {"repeated": 0, "distinct": 0}
+    return {"replicas_unavailable": "not looked at"} | nothing | data
 
 
 @pytest.mark.parametrize(
