@@ -41,6 +41,7 @@ fully_shard(model, mp_policy=precision)
 for before, after in zip(model.layers, model.layers[1:], strict=False):
     before.set_modules_to_forward_prefetch([after])
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+torch.manual_seed(dist.get_rank())  # the example itself gives all ranks the same batches
 ends = []
 try:
     while True:
