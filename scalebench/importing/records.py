@@ -184,10 +184,12 @@ class Line:
     def merge(self, other: "Line") -> None:
         """Add what another line says of the same step."""
         micros = self.values.get("micros", 0.0)
-        if micros and other.values.get("micro", -1.0) >= self.values["micro"] + micros:
+        skipped = other.values.get("micro", -1.0) - self.values.get("micro", 0.0) - micros
+        if micros and skipped >= 0:
             self.values["micros"] += 1
-            missing = math.nan  # where one of them says no time, the step has none
+            missing = math.nan  # where one of them says no time, or is not there, the step has none
             times = (self.values.get("time", missing), other.values.pop("time", missing))
+            times = (missing, missing) if skipped else times
             self.values["time"] = sum(times)
         else:
             self.copies += 1

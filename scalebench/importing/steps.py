@@ -227,6 +227,8 @@ def _of_whole_steps(time: Floats, printed: Floats, each: float) -> Steps:
     usual = float(np.nanmedian(printed))
     if usual < each:
         return Steps(why_none=ONE_OF_SOME.format(each / usual))
+    if not np.any(np.isfinite(time)):
+        return Steps(why_none="some micro-batches of each step are not printed")
     return _cleaned(time, 1.0, np.isfinite(time) & (printed == each), False, PAUSE)
 
 

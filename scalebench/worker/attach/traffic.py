@@ -20,7 +20,7 @@ OPERATIONS = (
 )
 
 MONITORED = "monitored_barrier"
-"""One call is a message to and from each other rank, as many operations; nothing is exchanged."""
+"""Such a call sends each other rank a message and takes one, but no gradients."""
 
 OF_PARTS = ("alltoall", "alltoall_base", "all_to_all_single")
 

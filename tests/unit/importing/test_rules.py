@@ -252,6 +252,8 @@ def test_bars_that_count_micro_batches_of_one_step_add_up(accumulate: int, tmp_p
 def test_micro_batches_that_are_numbered_within_each_step_add_up(tmp_path: Path) -> None:
     lines = [f"step {i} micro {k} batch time: 0.{5 + k}00" for i in range(20) for k in range(3)]
     assert read(tmp_path, lines).mean_s == pytest.approx(1.8)
+    some = read(tmp_path, [line for line in lines if "micro 1" not in line])
+    assert "some micro-batches of each step are not printed" in some.why_none
 
 
 @pytest.mark.parametrize("accumulate", [20, 60])
