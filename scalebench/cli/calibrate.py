@@ -69,9 +69,7 @@ if TYPE_CHECKING:
     help="Fit a log of nccl-tests (text or JSON) instead of measuring; may be repeated.",
 )
 @click.option(
-    "--world-size",
-    type=Count(min=2),
-    help="Number of ranks of imported logs that do not give it.",
+    "--world-size", type=Count(min=2), help="Number of ranks of imported logs that do not give it."
 )
 @click.option(
     "--against",
@@ -214,9 +212,7 @@ def _sweeps(
 @click.command()
 @click.option("--quick", is_flag=True, help="Finish within a minute; skip the longer checks.")
 @click.option(
-    "--seed",
-    type=Count(min=0),
-    help="Seed of an earlier self-test, to inject the same faults.",
+    "--seed", type=Count(min=0), help="Seed of an earlier self-test, to inject the same faults."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def selftest(quick: bool, seed: int | None, as_json: bool) -> int:

@@ -41,9 +41,7 @@ def _as_github(result: "GateResult") -> str:
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and not append_to_summary(Path(summary), _as_markdown(result)):
-        say(
-            "scalebench: the GitHub summary of this step is full; nothing was added to it.",
-        )
+        say("scalebench: the GitHub summary of this step is full; nothing was added to it.")
     return render_verdict_github(result)
 
 
@@ -132,10 +130,7 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
 
 @click.command(help=GATE_HELP)
 @click.argument(
-    "arguments",
-    nargs=-1,
-    metavar="[NEW] | [-- RUN ARGUMENTS]",
-    shell_complete=completion.runs,
+    "arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]", shell_complete=completion.runs
 )
 @click.option(
     "--baseline",
@@ -223,7 +218,7 @@ def gate(arguments: tuple[str, ...], **flags: Any) -> int:
     if result.verdict in passing:
         say(
             "scalebench: warning: inconclusive: the noise hides whether something changed. "
-            "--on-inconclusive warn lets it pass; more --repeats decide.",
+            "--on-inconclusive warn lets it pass; more --repeats decide."
         )
     return int(result.exit_code)
 

@@ -46,16 +46,8 @@ WHAT_IF = ("times_bandwidth", "gradient_bits", "bucket_mb", "hierarchical", "mic
     type=Count(1, 64),
     help="Send each gradient element in this many bits. 8: fp8",
 )
-@click.option(
-    "--bucket-mb",
-    type=POSITIVE,
-    help="Size of DDP's buckets, in MiB.",
-)
-@click.option(
-    "--microbatches",
-    type=Count(1, 65536),
-    help="Number of microbatches of a pipeline.",
-)
+@click.option("--bucket-mb", type=POSITIVE, help="Size of DDP's buckets, in MiB.")
+@click.option("--microbatches", type=Count(1, 65536), help="Number of microbatches of a pipeline.")
 @click.option(
     "--hierarchical", is_flag=True, help="Reduce inside each node first (needs --topology)."
 )
@@ -77,9 +69,7 @@ WHAT_IF = ("times_bandwidth", "gradient_bits", "bucket_mb", "hierarchical", "mic
 )
 @click.option("--interval", type=DURATION, help="With a failure rate: training between saves.")
 @click.option(
-    "--restart",
-    type=DURATION,
-    help="From a failure until the job trains again. [as measured]",
+    "--restart", type=DURATION, help="From a failure until the job trains again. [as measured]"
 )
 @click.option("--checkpoint-cost", type=DURATION, help="What a save costs training. [as measured]")
 @click.option("--json", "as_json", is_flag=True, help="Print the projection as JSON.")

@@ -80,10 +80,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 
 @click.command(cls=RunCommand, options_metavar="[OPTIONS]")
 @click.argument(
-    "suites",
-    nargs=-1,
-    metavar="-- SCRIPT [ARGS] | [SUITE]...",
-    shell_complete=completion.suites,
+    "suites", nargs=-1, metavar="-- SCRIPT [ARGS] | [SUITE]...", shell_complete=completion.suites
 )
 @option("--gpus", type=WORLD_SIZES, help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
 @device_option

@@ -109,16 +109,10 @@ def writing(what: str, target: Path) -> Iterator[None]:
 @click.option("--schedule", metavar="NAME", help="Draw this pipeline schedule instead of a run.")
 @click.option("-p", "ranks", type=Count(1, 4096), help="Ranks of the schedule (default 4).")
 @click.option(
-    "-m",
-    "microbatches",
-    type=Count(1, 65536),
-    help="Microbatches of the schedule (default 8).",
+    "-m", "microbatches", type=Count(1, 65536), help="Microbatches of the schedule (default 8)."
 )
 @click.option(
-    "-v",
-    "chunks",
-    type=Count(1, 64),
-    help="Chunks per rank of the schedule (default: the fewest).",
+    "-v", "chunks", type=Count(1, 64), help="Chunks per rank of the schedule (default: the fewest)."
 )
 def show(
     run: str | None,

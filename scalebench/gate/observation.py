@@ -129,11 +129,7 @@ def _is_baseline(row: Row, others: Iterable[Row]) -> bool:
 
 
 def _estimated(
-    row: Row,
-    metric: Metric,
-    found: Estimate,
-    others: Sequence[Row],
-    series: StepSeries | None,
+    row: Row, metric: Metric, found: Estimate, others: Sequence[Row], series: StepSeries | None
 ) -> Observation:
     own = series_of(row)
     if metric.name == "step_s":

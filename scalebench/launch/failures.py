@@ -53,9 +53,7 @@ def what_went_wrong(
 
 
 def ranks_lost(
-    ranks: Ranks,
-    records: Sequence[RankRecord | ProbeRecord],
-    logs: Mapping[int, Path],
+    ranks: Ranks, records: Sequence[RankRecord | ProbeRecord], logs: Mapping[int, Path]
 ) -> list[Failure]:
     """Return what became of the ranks that failed in a launch that went on without them."""
     found = (

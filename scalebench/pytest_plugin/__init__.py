@@ -47,9 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="One short launch of each cell: no intervals, so no claim is certain.",
     )
     group.addoption(
-        "--scaling-run",
-        metavar="RUN",
-        help="Measure nothing; use the rows of this run folder.",
+        "--scaling-run", metavar="RUN", help="Measure nothing; use the rows of this run folder."
     )
 
 

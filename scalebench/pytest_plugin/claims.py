@@ -190,12 +190,7 @@ def _t(n: int) -> float:
 
 def _holds(operator: Operator, low: float, high: float, bound: float) -> bool:
     """Tell whether every number of the interval is on the claimed side."""
-    return {
-        ">": low > bound,
-        ">=": low >= bound,
-        "<": high < bound,
-        "<=": high <= bound,
-    }[operator]
+    return {">": low > bound, ">=": low >= bound, "<": high < bound, "<=": high <= bound}[operator]
 
 
 def _written(estimate: Estimate, value: float) -> str:

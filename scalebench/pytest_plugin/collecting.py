@@ -123,8 +123,7 @@ class ScalingItem(pytest.Function):
             if (row.suite, row.case, row.world_size) == wanted:
                 return row
         pytest.fail(
-            f"{run.paths.root} has no row of {self.case.name} at N={self.num_ranks}.",
-            pytrace=False,
+            f"{run.paths.root} has no row of {self.case.name} at N={self.num_ranks}.", pytrace=False
         )
 
     def reportinfo(self) -> tuple[Path, int, str]:

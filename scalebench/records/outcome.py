@@ -142,10 +142,7 @@ def _blocks(rank: RankRecord) -> list[tuple[str, int, int]]:
 
 
 def _status(
-    cell: Cell,
-    records: Sequence[RankRecord],
-    failure: Failure | None,
-    lost: Sequence[Failure],
+    cell: Cell, records: Sequence[RankRecord], failure: Failure | None, lost: Sequence[Failure]
 ) -> tuple[Status, str | None]:
     if failure is not None:
         return _status_of_failure(failure, records)

@@ -22,14 +22,7 @@ from scalebench.search.configurations import model_of_configuration
 from scalebench.search.devices.fit import UNFITTED, Fit, activation_ratio, describe_fit, fit_rows
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.devices.sources import LogColumns, measured_rows
-from scalebench.search.job import (
-    CHECKPOINTING,
-    PRECISIONS,
-    SCHEDULES,
-    ComputeSpeed,
-    Framework,
-    Job,
-)
+from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, ComputeSpeed, Framework, Job
 from scalebench.search.model import SearchModel, WholeModel
 from scalebench.search.prediction.links import (
     LATER,

@@ -276,13 +276,7 @@ PRESETS: dict[str, BuiltIn] = {
             batch_size=1,
         ),
         MoeShape(
-            name="gpt-moe-tiny",
-            layers=2,
-            heads=4,
-            width=128,
-            context=64,
-            experts=8,
-            batch_size=16,
+            name="gpt-moe-tiny", layers=2, heads=4, width=128, context=64, experts=8, batch_size=16
         ),
         MoeShape(
             name="gpt-moe-8x124m",

@@ -61,10 +61,7 @@ class Partition:
 
 
 def partition(
-    trace: Trace,
-    chosen: Sequence[int],
-    waiting: Intervals | None = None,
-    gap_ns: int = 0,
+    trace: Trace, chosen: Sequence[int], waiting: Intervals | None = None, gap_ns: int = 0
 ) -> Partition:
     """Give every moment of a rank's traced steps to one part.
 
@@ -205,10 +202,7 @@ def within(steps: Intervals, spans: Intervals) -> Intervals:
 
 
 def _figures(
-    operations: Sequence[TracedOperation],
-    num_steps: int,
-    found: Partition,
-    by_bucket: bool,
+    operations: Sequence[TracedOperation], num_steps: int, found: Partition, by_bucket: bool
 ) -> tuple[OperationFigures, ...]:
     groups: dict[tuple[str, int | None], list[TracedOperation]] = {}
     for op in operations:

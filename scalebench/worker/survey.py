@@ -221,10 +221,7 @@ def why_not_compiled(device: str) -> dict[str, str] | None:
             _compile_one(device)
         except Exception as error:
             again = "a torch.compile of one function in `python` shows it again"
-            return what_is_missing(device) or {
-                "problem": describe(error).message,
-                "remedy": again,
-            }
+            return what_is_missing(device) or {"problem": describe(error).message, "remedy": again}
     return None
 
 

@@ -65,10 +65,7 @@ def device_series_of(result: CellResult) -> list[DeviceSeries]:
 
 
 def _device_series(
-    result: CellResult,
-    track: DeviceTrack,
-    origin: int,
-    windows: tuple[tuple[float, float], ...],
+    result: CellResult, track: DeviceTrack, origin: int, windows: tuple[tuple[float, float], ...]
 ) -> DeviceSeries:
     times = [(t - origin) / 1e9 for t in track.states.time_ns]
     series = {name: _known(times, getattr(track.states, name)) for name in SERIES}

@@ -270,10 +270,7 @@ def _unknown_kernels(launches: Sequence[LaunchAttribution]) -> dict[str, float]:
 
 
 def _budget(
-    looked: Mapping[int, LaunchAttribution],
-    baseline: Launches | None,
-    rank: int,
-    steps: StepTimes,
+    looked: Mapping[int, LaunchAttribution], baseline: Launches | None, rank: int, steps: StepTimes
 ) -> Budget | Unavailable:
     base = baseline.attributed if baseline else {}
     rounds = [(looked[repeat], base[repeat]) for repeat in looked if repeat in base]

@@ -59,12 +59,10 @@ def headline_of_row(row: Launches, run: Context) -> Fields:
         "loss_last": of_good(losses[-1] if losses else None, NO_LOSSES),
         "loss_last_steps": of_good(len(losses) or None),
         "launch_s": of_good(
-            estimate_over_launches(starts) if starts else None,
-            *([IN_TURNS] if in_turns else []),
+            estimate_over_launches(starts) if starts else None, *([IN_TURNS] if in_turns else [])
         ),
         "num_parameters": of_good(
-            next((result.ranks[0].num_parameters for result in good), None),
-            "no optimizer was seen",
+            next((result.ranks[0].num_parameters for result in good), None), "no optimizer was seen"
         ),
         **_loss_scale(good),
         "num_clean_steps": sum(len(steps.clean_steps(result)) for result in good),

@@ -138,10 +138,7 @@ def _start(cell: Cell, base: Launches | None, link: LinkModel | str) -> tuple[At
 
 
 def _left_out(
-    cell: Cell,
-    bare: AtOneRank,
-    below: LinkModel,
-    measured_s: float | None,
+    cell: Cell, bare: AtOneRank, below: LinkModel, measured_s: float | None
 ) -> PredictionFromFewer:
     """Predict a row without any knowledge of this many ranks, or of more."""
     try:

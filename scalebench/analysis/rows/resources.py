@@ -9,13 +9,7 @@ from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.strategies.axes import predicted_wire_bytes
 from scalebench.analysis.rows.strategies.memory_axes import memory_by_axis
 from scalebench.analysis.shapes import layers_of
-from scalebench.costmodel.device_peaks import (
-    Dtype,
-    compute_dtype,
-    mfu,
-    mixed_peak,
-    why_no_peak,
-)
+from scalebench.costmodel.device_peaks import Dtype, compute_dtype, mfu, mixed_peak, why_no_peak
 from scalebench.costmodel.layers.group_steps import why_no_group_law
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
@@ -23,14 +17,7 @@ from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.measured.rank import Memory, RankRecord
 from scalebench.records.rows.strategies.memory import MemoryByAxis
 from scalebench.records.run import CellResult
-from scalebench.spec import (
-    Cell,
-    Grouped,
-    Pipeline,
-    Script,
-    Strategy,
-    WithoutLockstep,
-)
+from scalebench.spec import Cell, Grouped, Pipeline, Script, Strategy, WithoutLockstep
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")

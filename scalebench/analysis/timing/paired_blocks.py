@@ -75,9 +75,7 @@ def interleaved_variances(rows: Mapping[RowKey, Blocks]) -> dict[RowKey, float]:
     return {key: float(np.mean(found)) for key, found in own.items()}
 
 
-def levels_of_round(
-    rows: Mapping[RowKey, Sequence[Block]],
-) -> dict[RowKey, tuple[float, float]]:
+def levels_of_round(rows: Mapping[RowKey, Sequence[Block]]) -> dict[RowKey, tuple[float, float]]:
     """Return each row's level in a round, and the variance with which its blocks tell it.
 
     Args:

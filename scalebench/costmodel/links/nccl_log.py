@@ -106,10 +106,7 @@ def merged(logs: Sequence[NcclWires]) -> NcclWires:
         communicator_sizes=sorted(union("communicator_sizes")),
         transports=[
             Transport(
-                name=name,
-                pairs=sorted(union("pairs", of)),
-                adapters=union("adapters", of),
-                gdr=gdr,
+                name=name, pairs=sorted(union("pairs", of)), adapters=union("adapters", of), gdr=gdr
             )
             for (name, gdr), of in transports.items()
         ],

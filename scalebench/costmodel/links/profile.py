@@ -103,9 +103,7 @@ def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoin
 
 
 def profile_of(
-    points: Sequence[CalibratedPoint],
-    notices: Sequence[str],
-    **origin: Any,
+    points: Sequence[CalibratedPoint], notices: Sequence[str], **origin: Any
 ) -> LinkProfile:
     """Fit points and return their profile.
 

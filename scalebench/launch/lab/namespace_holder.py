@@ -22,12 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scalebench.launch.lab.topology import (
-    Commands,
-    host_commands,
-    link_commands,
-    switch_commands,
-)
+from scalebench.launch.lab.topology import Commands, host_commands, link_commands, switch_commands
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 CLONE_NEWUSER = 0x10000000

@@ -26,10 +26,7 @@ class Network:
     def __init__(self, hosts: VirtualHosts, num_hosts: int) -> None:
         name = f"scalebench-lab-{os.getpid()}"
         self.process = subprocess.Popen(
-            [
-                *(*interpreter(), "-m", HOLDER),
-                *(name, hosts.model_dump_json(), str(num_hosts)),
-            ],
+            [*(*interpreter(), "-m", HOLDER), *(name, hosts.model_dump_json(), str(num_hosts))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

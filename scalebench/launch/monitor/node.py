@@ -42,10 +42,7 @@ class HostWatch:
     """
 
     def __init__(
-        self,
-        parents: Sequence[int],
-        proc: Path = PROC,
-        processors: Sequence[int] | None = None,
+        self, parents: Sequence[int], proc: Path = PROC, processors: Sequence[int] | None = None
     ) -> None:
         self.parents = tuple(parents)
         self.proc = proc
@@ -159,11 +156,7 @@ class NodeWatch:
     """
 
     def __init__(
-        self,
-        device: Device,
-        uuids: Sequence[str] | None,
-        parents: Sequence[int],
-        nvml: Any = None,
+        self, device: Device, uuids: Sequence[str] | None, parents: Sequence[int], nvml: Any = None
     ) -> None:
         self.parents = parents
         self.sampler = DeviceSampler(uuids, nvml, parents) if device == "cuda" else None
@@ -188,9 +181,7 @@ def joined(host: NodeTrack | None, gpus: NodeTrack | None) -> NodeTrack | None:
     if host is None or gpus is None:
         return host
     reasons = {name: why for name, why in host.unavailable.items() if name == "host"}
-    return gpus.model_copy(
-        update={"host": host.host, "unavailable": gpus.unavailable | reasons},
-    )
+    return gpus.model_copy(update={"host": host.host, "unavailable": gpus.unavailable | reasons})
 
 
 def of_gpus(watched: Sequence[NodeTrack]) -> NodeTrack:

@@ -102,8 +102,7 @@ def _properties(summary: Summary) -> ElementTree.Element:
 def _case(row: Row, time_s: float) -> ElementTree.Element:
     name = row_name(row).partition("/")[2]
     case = ElementTree.Element(
-        "testcase",
-        {"classname": legal(row.suite), "name": legal(name), "time": f"{time_s:.3f}"},
+        "testcase", {"classname": legal(row.suite), "name": legal(name), "time": f"{time_s:.3f}"}
     )
     reason = legal(row.reason or "no reason recorded")
     if row.status == "skipped":

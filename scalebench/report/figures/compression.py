@@ -91,9 +91,7 @@ def _bytes_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     if len(drawn) < 2:
         return None
     figure = _scatter(
-        drawn,
-        looks,
-        lambda r: (_payload_bytes(r) / 1e6, _losses(r).loss_after_steps),
+        drawn, looks, lambda r: (_payload_bytes(r) / 1e6, _losses(r).loss_after_steps)
     )
     style(figure, "bytes-loss")
     sent = [_payload_bytes(row) / 1e6 for row in drawn]

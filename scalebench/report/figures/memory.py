@@ -143,10 +143,7 @@ MEMORY = ChartKind(
 
 
 LEFT, MEASURED = "left to a rank", "measured"
-AXIS_MEANINGS = {
-    LEFT: "By the laws of the axes.",
-    MEASURED: "The peak of the fullest rank.",
-}
+AXIS_MEANINGS = {LEFT: "By the laws of the axes.", MEASURED: "The peak of the fullest rank."}
 PALE = 0.55
 """Opacity of what is not held."""
 

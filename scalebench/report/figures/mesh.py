@@ -160,11 +160,7 @@ def _height(row: Row) -> int:
 
 def _choose(figure: go.Figure, rows: Sequence[Row]) -> Choices | None:
     layouts = [
-        {
-            "height": _height(row),
-            "xaxis.range": _range(row, 0),
-            "yaxis.range": _range(row, 1)[::-1],
-        }
+        {"height": _height(row), "xaxis.range": _range(row, 0), "yaxis.range": _range(row, 1)[::-1]}
         for row in rows
     ]
     return views(figure, "case", list(map(place, rows)), layouts)

@@ -10,15 +10,7 @@ from scalebench import units
 from scalebench.analysis.page_data.races import RaceCurve
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, legend, view_mark, views
-from scalebench.report.figures.style import (
-    COLORS,
-    NEUTRAL,
-    PALER,
-    Looks,
-    safe,
-    style,
-    whiskers,
-)
+from scalebench.report.figures.style import COLORS, NEUTRAL, PALER, Looks, safe, style, whiskers
 from scalebench.report.tables import frameworks, races
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, texts, value
 from scalebench.report.words import wording

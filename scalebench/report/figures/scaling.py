@@ -96,10 +96,7 @@ def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     figure.add_traces(_hollow_key(drawn))
     style(figure, "efficiency")
     figure.update_xaxes(
-        title="N",
-        tickvals=list(range(len(sizes))),
-        ticktext=[str(n) for n in sizes],
-        range=edges,
+        title="N", tickvals=list(range(len(sizes))), ticktext=[str(n) for n in sizes], range=edges
     )
     ends = [100 * _end(row.efficiency) for row in drawn if row.efficiency]
     starts = [100 * _start(row.efficiency) for row in drawn if row.efficiency]

@@ -503,10 +503,7 @@ def _more_launches(case: AdviceInput) -> Advice | None:
     )
 
 
-INVALID = (
-    Rule("wrong result", None, _wrong_result),
-    Rule("oversubscribed", None, _oversubscribed),
-)
+INVALID = (Rule("wrong result", None, _wrong_result), Rule("oversubscribed", None, _oversubscribed))
 """No number of the case is worth acting on."""
 
 TOO_WIDE = Rule("interval too wide", None, _too_wide)

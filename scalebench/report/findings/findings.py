@@ -258,7 +258,7 @@ def headline_row(rows: Sequence[Row]) -> Row | None:
     """Return the row to be judged by: the largest measured N, oversubscribed only at need."""
     measured = [row for row in rows if row.status == "ok"]
     preferred = [
-        *(r for r in measured if r.world_size > 1 and r.efficiency and not r.oversubscribed),
+        *(r for r in measured if r.world_size > 1 and r.efficiency and not r.oversubscribed)
     ]
     scaled = [row for row in measured if row.world_size > 1 and row.efficiency]
     several = [row for row in measured if row.world_size > 1]
@@ -359,10 +359,7 @@ def biggest_cause(row: Row, named: bool = False) -> tuple[str, ...]:
     if causes.certain(row, budget, largest):
         return (f"biggest cause: {name}, {size}{of}", f"{name}: {size} % lost")
     if row.efficiency is None or row.efficiency.n == 1:
-        return (
-            f"one launch saw: {name}, {size}{of}",
-            f"{name}: {size} % (not certain)",
-        )
+        return (f"one launch saw: {name}, {size}{of}", f"{name}: {size} % (not certain)")
     doubt = "probable" if causes.likely(budget, largest) else "possible"
     told = f"{doubt} cause: {name}, {size}{of}"
     sure = next(iter(causes.certain_losses(row, causes.least_share(budget))), None)

@@ -9,11 +9,7 @@ from scalebench.report.tables.columns import check
 from scalebench.report.words import causes, late_ranks, script_remarks, warnings, wording
 from scalebench.report.words.warnings import details, mark_name
 
-DOUBTED = {
-    "budget open": "causes",
-    "estimates disagree": "causes",
-    "kernels lost": "causes",
-}
+DOUBTED = {"budget open": "causes", "estimates disagree": "causes", "kernels lost": "causes"}
 """Stamp → what it makes doubtful, where that is not the headline number."""
 
 

@@ -171,10 +171,7 @@ def _operations(row: Row) -> tuple[str, ...]:
 
 
 def _sections(
-    row_id: str,
-    row: Row,
-    charts: Mapping[str, Sequence[Chart]],
-    page_data: PageData | None,
+    row_id: str, row: Row, charts: Mapping[str, Sequence[Chart]], page_data: PageData | None
 ) -> list[RowSection]:
     drawn = _drawn(row_id, row, charts, page_data)
     of_ranks = tuple(drawn("steps"))
@@ -215,10 +212,7 @@ def _communication_words(row: Row) -> str:
 
 
 def _drawn(
-    row_id: str,
-    row: Row,
-    charts: Mapping[str, Sequence[Chart]],
-    page_data: PageData | None,
+    row_id: str, row: Row, charts: Mapping[str, Sequence[Chart]], page_data: PageData | None
 ) -> Callable[[str], list[RowChart]]:
     place = wording.place(row)
 

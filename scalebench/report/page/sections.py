@@ -18,12 +18,7 @@ from scalebench.report.figures.charts import Chart, ChartKind, make_chart
 from scalebench.report.figures.compression import COMPRESSION
 from scalebench.report.figures.heat import expert_kind, grid_kind
 from scalebench.report.figures.links import fit_table, link_kinds, sweeps
-from scalebench.report.figures.memory import (
-    MEMORY,
-    MEMORY_AXES,
-    capacity_sentence,
-    draw_limit,
-)
+from scalebench.report.figures.memory import MEMORY, MEMORY_AXES, capacity_sentence, draw_limit
 from scalebench.report.figures.mesh import mesh_kind
 from scalebench.report.figures.over_steps import LOSS_SCALE, SHARES
 from scalebench.report.figures.power import ENERGY, power_kind

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scalebench import units
-from scalebench.records.rows.budget import (
-    PARTS,
-    POP_NAMES,
-    RESIDUAL,
-    AxisLoss,
-    Budget,
-    Part,
-)
+from scalebench.records.rows.budget import PARTS, POP_NAMES, RESIDUAL, AxisLoss, Budget, Part
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (
     CASE,

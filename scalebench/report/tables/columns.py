@@ -161,19 +161,10 @@ COLUMNS = (
     Column("peak\nmem", _memory, key="memory"),
     Column("loss", _loss, key="loss", detail=_loss_detail, beside_detail=_loss_alone),
     Column(
-        "grad\ncheck",
-        check,
-        numeric=False,
-        style=_check_style,
-        key="check",
-        detail=_check_detail,
+        "grad\ncheck", check, numeric=False, style=_check_style, key="check", detail=_check_detail
     ),
     Column(
-        "marks",
-        lambda r: ", ".join(marks(r)),
-        numeric=False,
-        style=lambda r: "yellow",
-        key="marks",
+        "marks", lambda r: ", ".join(marks(r)), numeric=False, style=lambda r: "yellow", key="marks"
     ),
 )
 

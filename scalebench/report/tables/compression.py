@@ -114,11 +114,9 @@ def _pays(row: Row, rows: Sequence[Row]) -> list[str]:
     if link is None:
         return [f"{said}."]
     gives = f"this link gives {units.bit_rate(link)}"
-    verdict = {
-        True: "it pays",
-        False: "it does not pay",
-        None: "it is not clear whether it pays",
-    }[pays(break_even, link / BITS)]
+    verdict = {True: "it pays", False: "it does not pay", None: "it is not clear whether it pays"}[
+        pays(break_even, link / BITS)
+    ]
     return [f"{said}, {gives}: {verdict}."]
 
 

@@ -94,10 +94,7 @@ class Column(Generic[R]):
 
 
 def value(
-    header: str,
-    read: Callable[[S], V | None],
-    write: Callable[[V], str],
-    from_width: int = 0,
+    header: str, read: Callable[[S], V | None], write: Callable[[V], str], from_width: int = 0
 ) -> Column[S]:
     """Return a column of values, with a dash where there is none."""
 

@@ -155,8 +155,7 @@ def share_columns(title: str) -> tuple[Column[Share], ...]:
         value("hidden", lambda share: share.hidden_s, units.seconds),
         value("exposed", lambda share: share.exposed_s, units.seconds),
         Column(
-            "overlap",
-            lambda s: ratio_as_percent(s.hidden_s / s.total_s if s.total_s else None),
+            "overlap", lambda s: ratio_as_percent(s.hidden_s / s.total_s if s.total_s else None)
         ),
     )
 

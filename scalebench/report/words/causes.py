@@ -124,11 +124,7 @@ MISMATCHED = ("exposed_transfer", "wait")
 TOGETHER = "transfer including waiting"
 """What takes the time where the two cannot be separated."""
 
-ESTIMATE_NAMES = {
-    "trace": "trace",
-    "differential": "difference",
-    "ddp_logger": "DDP's own logger",
-}
+ESTIMATE_NAMES = {"trace": "trace", "differential": "difference", "ddp_logger": "DDP's own logger"}
 
 
 def causes(row: Row, named: bool = False) -> list[str]:

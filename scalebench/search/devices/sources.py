@@ -13,13 +13,7 @@ from scalebench.costmodel.device_peaks import peak_flops
 from scalebench.errors import UsageError, unknown_name
 from scalebench.records.imported import ImportedLog, ImportedRun
 from scalebench.records.summary import Summary
-from scalebench.search.devices.measured import (
-    NEEDED,
-    MeasuredRow,
-    configuration,
-    read_rows,
-    row_of,
-)
+from scalebench.search.devices.measured import NEEDED, MeasuredRow, configuration, read_rows, row_of
 from scalebench.search.job import USUAL, Framework
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.speed import DEVICE_TYPES, device_type

@@ -273,10 +273,7 @@ def _played(
 
 
 def _actions_s(
-    launcher: Launcher,
-    stored: StoredRun,
-    world_size: int,
-    parts: list[_Part[PipelineRehearsal]],
+    launcher: Launcher, stored: StoredRun, world_size: int, parts: list[_Part[PipelineRehearsal]]
 ) -> list[float]:
     """Return what an action of each pipeline costs its rank besides the pass, seconds."""
     if not parts:

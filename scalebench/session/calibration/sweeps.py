@@ -9,12 +9,7 @@ from typing import Any, Self
 from scalebench import __version__
 from scalebench.costmodel.links.imported import by_table, points_of_log
 from scalebench.costmodel.links.nccl_tests import read_log
-from scalebench.costmodel.links.profile import (
-    CalibratedPoint,
-    LinkProfile,
-    point_of,
-    profile_of,
-)
+from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile, point_of, profile_of
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity

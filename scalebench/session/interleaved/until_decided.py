@@ -86,10 +86,7 @@ def until_decided(
 
 
 def _measure_more(
-    interleaved: InterleavedRuns,
-    only: Sequence[str],
-    budget_s: float,
-    analyses: _InterimAnalyses,
+    interleaved: InterleavedRuns, only: Sequence[str], budget_s: float, analyses: _InterimAnalyses
 ) -> bool:
     """Make as many rounds again as there are, as far as the time reaches; tell whether any."""
     before = len(interleaved.round_s)

@@ -6,11 +6,7 @@ from typing import Literal
 
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.run import RunSpec
-from scalebench.spec import (
-    Cell,
-    Device,
-    Scaling,
-)
+from scalebench.spec import Cell, Device, Scaling
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import World

@@ -7,13 +7,7 @@ from pydantic import Field
 from scalebench.spec.strategies.compressed import Compressed
 from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
 from scalebench.spec.strategies.execution import Execution, Plain, Script
-from scalebench.spec.strategies.frameworks import (
-    Accelerate,
-    DeepSpeed,
-    Fabric,
-    FairScale,
-    Horovod,
-)
+from scalebench.spec.strategies.frameworks import Accelerate, DeepSpeed, Fabric, FairScale, Horovod
 from scalebench.spec.strategies.groups import Context, Expert, Tensor
 from scalebench.spec.strategies.mesh import Mesh
 from scalebench.spec.strategies.pipelines import LayerWise, Pipeline

@@ -32,10 +32,7 @@ class _AfterImport(MetaPathFinder):
         self.is_done = False
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
         if fullname != self.name:
             return None

@@ -23,12 +23,7 @@ from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, Optimize
 from scalebench.worker.attach.checks import Checks
 from scalebench.worker.attach.hooks import SEEN
 from scalebench.worker.attach.instruments import HostWaits, Traces, UnusedSearch
-from scalebench.worker.attach.problems import (
-    NO_GROUP,
-    NO_OPTIMIZER,
-    WRONG_DEVICE,
-    ScriptProblem,
-)
+from scalebench.worker.attach.problems import NO_GROUP, NO_OPTIMIZER, WRONG_DEVICE, ScriptProblem
 from scalebench.worker.attach.timing import schedule
 from scalebench.worker.attach.timing.agreement import Agreement
 from scalebench.worker.attach.traffic import Traffic, TrafficWatch

@@ -35,11 +35,7 @@ def measure_restores(context: RankContext) -> RecoveryRecord:
 
 
 def _continues_in_order(
-    context: RankContext,
-    saver: Saver,
-    method: SaveMethod,
-    checkpoint: Checkpoint,
-    after: Digests,
+    context: RankContext, saver: Saver, method: SaveMethod, checkpoint: Checkpoint, after: Digests
 ) -> bool:
     """Tell whether a training that has its final buckets continues as the one that never stopped.
 

@@ -104,9 +104,7 @@ def measure_saves(context: RankContext) -> RecoveryRecord:
                 samples.append(sample)
     trainee.finish()
     return RecoveryRecord(
-        saves=samples,
-        file_system=file_system_of(directory),
-        unavailable=dict(unavailable),
+        saves=samples, file_system=file_system_of(directory), unavailable=dict(unavailable)
     )
 
 

@@ -25,12 +25,7 @@ from scalebench.worker.collectives.schedule import (
 
 
 def schedule(
-    rank: int,
-    world_size: int,
-    length: int,
-    segment: int,
-    server: int = 0,
-    overlap: bool = False,
+    rank: int, world_size: int, length: int, segment: int, server: int = 0, overlap: bool = False
 ) -> Schedule:
     """Yield what ``rank`` does; lengths in elements.
 

@@ -139,11 +139,7 @@ class Loop:
             self.run_block("clean", max(wanted, for_energy) + 1)
 
     def run_block(
-        self,
-        phase: Phase,
-        count: int,
-        steps: Steps | None = None,
-        num_samples: int | None = None,
+        self, phase: Phase, count: int, steps: Steps | None = None, num_samples: int | None = None
     ) -> None:
         """Run ``count`` steps without any synchronisation, then share their times.
 

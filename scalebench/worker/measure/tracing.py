@@ -100,10 +100,7 @@ def marks_of(events: Events) -> NDArray[np.int64]:
 
 
 def read_events(
-    raw: list[Any],
-    before_ns: list[int],
-    step_ns: list[int],
-    groups: dict[str, int] | None = None,
+    raw: list[Any], before_ns: list[int], step_ns: list[int], groups: dict[str, int] | None = None
 ) -> tuple[Events, float]:
     """Return the profiler's events on the clock of ``step_ns``, and the clocks' disagreement.
 

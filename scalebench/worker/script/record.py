@@ -180,10 +180,7 @@ def blocks_for(schedule: Schedule | None, first_clean: int | None, num_steps: in
 
 
 def rank_fields(
-    cell: Cell,
-    raw: Mapping[str, Any],
-    everybody: Sequence[RankSeen],
-    clock: ClockAlignment,
+    cell: Cell, raw: Mapping[str, Any], everybody: Sequence[RankSeen], clock: ClockAlignment
 ) -> dict[str, Any]:
     """Return the fields of a rank's record.
 

@@ -162,10 +162,7 @@ def request_for(
 
 
 def environment_for(
-    cell: Cell,
-    identity: dict[str, Any],
-    addresses: dict[str, Any],
-    places: Sequence[Place],
+    cell: Cell, identity: dict[str, Any], addresses: dict[str, Any], places: Sequence[Place]
 ) -> dict[str, str]:
     """Return the environment of the script's process: this one's, its own, torchrun's variables.
 

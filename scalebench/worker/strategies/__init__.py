@@ -26,11 +26,7 @@ from scalebench.worker.strategies.frameworks.fairscale import FairScaleTraining
 from scalebench.worker.strategies.frameworks.horovod import HorovodTraining
 from scalebench.worker.strategies.fsdp import Fsdp1Training, FsdpTraining
 from scalebench.worker.strategies.mesh.pipeline import MeshPipelineTraining, PipelineTraining
-from scalebench.worker.strategies.mesh.training import (
-    ContextTraining,
-    MeshTraining,
-    TensorTraining,
-)
+from scalebench.worker.strategies.mesh.training import ContextTraining, MeshTraining, TensorTraining
 
 
 def mesh_training(strategy: Mesh, workload: Workload, context: RankContext) -> Training:

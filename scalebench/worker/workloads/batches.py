@@ -107,11 +107,7 @@ class ResidentBatches:
     """
 
     def __init__(
-        self,
-        name: str,
-        num_samples: int,
-        shard: Shard,
-        gather: Callable[[torch.Tensor], Batch],
+        self, name: str, num_samples: int, shard: Shard, gather: Callable[[torch.Tensor], Batch]
     ) -> None:
         global_batch = shard.batch_size * shard.world_size
         if num_samples < global_batch:

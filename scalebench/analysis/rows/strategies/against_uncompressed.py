@@ -98,10 +98,7 @@ def _steps_in(seconds: float, curve: LossCurve) -> int:
 
 
 def replayed_break_even(
-    cell: Cell,
-    own: Launches | None,
-    exact: Launches | None,
-    link: LinkModel,
+    cell: Cell, own: Launches | None, exact: Launches | None, link: LinkModel
 ) -> Estimate:
     """Return the bandwidth below which a compressed row's step is the shorter one.
 

@@ -52,9 +52,7 @@ class DeepSpeedTraining(Training):
             self.optimizer = make_optimizer(workload, self.module.parameters())
             deepspeed.init_distributed(dist_backend=dist.get_backend())
             self.engine, *_ = deepspeed.initialize(
-                model=self.module,
-                optimizer=self.optimizer,
-                config=engine_config(strategy, context),
+                model=self.module, optimizer=self.optimizer, config=engine_config(strategy, context)
             )
         if strategy.compile:
             self.engine.compile()

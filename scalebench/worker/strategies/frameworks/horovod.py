@@ -25,10 +25,7 @@ from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.script.places import own_address
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
-from scalebench.worker.strategies.frameworks.surroundings import (
-    framework_facts,
-    look_like_torchrun,
-)
+from scalebench.worker.strategies.frameworks.surroundings import framework_facts, look_like_torchrun
 from scalebench.worker.workloads.batches import split
 
 LOOPBACK = "127.0.0.1"

@@ -194,11 +194,7 @@ class MeshTraining(Training):
     """
 
     def __init__(
-        self,
-        strategy: Mesh,
-        workload: Workload,
-        context: RankContext,
-        also: Axis | None = None,
+        self, strategy: Mesh, workload: Workload, context: RankContext, also: Axis | None = None
     ) -> None:
         super().__init__(strategy, workload, context)
         self.divides_tokens = strategy.context > 1 or also == "context"

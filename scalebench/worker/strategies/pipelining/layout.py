@@ -35,10 +35,7 @@ class Layout:
     """
 
     def __init__(
-        self,
-        strategy: Pipeline,
-        context: RankContext,
-        lines: Sequence[Sequence[int]] | None = None,
+        self, strategy: Pipeline, context: RankContext, lines: Sequence[Sequence[int]] | None = None
     ) -> None:
         world_size, rank = context.cell.world_size, context.rank
         self.lines = lines or side_by_side(world_size, strategy.pipelines(world_size))
