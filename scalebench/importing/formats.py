@@ -142,7 +142,7 @@ class Template:
         """Return what a number means in this template's unit."""
         if self.unit == "elapsed":
             return elapsed(text)
-        number = float(text) if "," not in text else _of_commas(text, self.unit in _TIMES)
+        number = of_commas(text, self.unit in _TIMES)
         if self.unit == "s/step":
             return 1 / number if number > 0 else math.nan
         if not suffix:
@@ -155,11 +155,16 @@ class Template:
         return number * _LARGE[suffix] * self._scale
 
 
-def _of_commas(text: str, time: bool) -> float:
+def of_commas(text: str, time: bool = False) -> float:
     """Return a number with commas between thousands, or one before its decimals.
 
     nan: it may be either; few print thousands of seconds without a point.
+
+    Raises:
+        ValueError: It is no number.
     """
+    if "," not in text:
+        return float(text)
     text = text.rstrip(",")
     if not _THOUSANDS.fullmatch(text):
         return float(text.replace(",", "." if "." not in text and text.count(",") == 1 else ""))
@@ -178,7 +183,7 @@ def elapsed(text: str) -> float:
     """Return the seconds of ``1 day, 2:03:04``, ``03:04`` or ``1h 3m 4s``."""
     if ":" not in text:
         scale = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-        return sum(float(part[:-1]) * scale[part[-1]] for part in re.findall(r"\d+[dhms]", text))
+        return sum(float(part[:-1]) * scale[part[-1]] for part in re.findall(r"[\d.]+[dhms]", text))
     days, _, clock = text.rpartition(", ")
     seconds = 86400.0 * float(days.split()[0]) if days else 0.0
     for power, part in enumerate(reversed(clock.split(":"))):

@@ -80,6 +80,7 @@ def job_of(log: Log, stated: Stated, any_size: bool = False) -> ImportedLog:
     gpu = stated.gpu or log.facts.gpu
     tflops = _mean(log, "tflops", steps)
     mfu = _mean(log, "mfu", steps)
+    mfu = mfu / 100 if mfu and mfu > 1.5 else mfu  # of a column in percent
     peak = peak_flops(gpu, "bfloat16") if gpu else None
     return ImportedLog(
         name=log.path.name,

@@ -95,8 +95,8 @@ def opened(path: Path) -> BinaryIO:
         file: BinaryIO = path.open("rb")
         head = file.read(4096)
         if head[:2] == b"\x1f\x8b":
-            file.seek(0)
-            file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+            file.close()
+            file = cast(BinaryIO, gzip.GzipFile(path))
             head = file.read(4096)
         file.seek(0)
     except (OSError, EOFError) as error:

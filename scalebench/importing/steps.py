@@ -168,13 +168,13 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
         time = np.broadcast_to(np.nan, len(at))
     if (added := _of_micro_batches(form, columns, at)) is not None:
         return added
+    if _grows(time):
+        log.notices.append("the printed times grow from line to line: they are not of one step")
+        time, log.records.unsaid = np.broadcast_to(np.nan, len(at)), False
     if not np.isfinite(time).any():
         time = 1 / np.where(speed > 0, speed, np.nan)
         log.notices += [SHOWN] * (form.bar and bool(np.isfinite(time).any()))
     if not np.isfinite(time).any():
-        return None
-    if _grows(time):
-        log.notices.append("the printed times grow from line to line: they are not of one step")
         return None
     clocked = np.isfinite(columns["clock"]).sum() > 1
     if log.records.unsaid and _stride(at) > 1 and not clocked:

@@ -5,16 +5,18 @@ others are named by ``--column time=step_time_s``.
 """
 
 import csv
+import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 from scalebench.importing.facts import Facts, facts_of
-from scalebench.importing.formats import VALUES, Format, Kind, Value, elapsed
-from scalebench.importing.lines import opened
+from scalebench.importing.formats import VALUES, Format, Kind, Value, elapsed, of_commas
+from scalebench.importing.lines import chunks, opened, prefix_of
 from scalebench.importing.reader import Log
 from scalebench.importing.records import Line, Records
 
@@ -23,23 +25,28 @@ KNOWN = {
         *("step", "global_step", "trainer/global_step", "train/global_step", "_step"),
         *("iteration", "iter", "Step", "current_steps", "global_step/max_steps"),
     ),
+    "epoch": ("epoch",),
     "clock": (
         *("_timestamp", "timestamp", "wall_time", "Wall time", "Wall Time"),
-        *("time_ms", "timestamp_ms"),
+        *("time_ms", "timestamp_ms", "@timestamp", "asctime", "ts"),
     ),
     "elapsed": (
         *("_runtime", "Relative Time (Process)", "Relative Time (Wall)", "_absolute_runtime"),
-        *("elapsed_s", "elapsed", "elapsed_time", "time/total", "train_time_s"),
+        *("elapsed_s", "elapsed", "elapsed_time", "train_time_s"),
     ),
     "time": (
         *("step_time_s", "step_time", "step_time_ms", "iter_time_s", "iter_time", "iter_time_ms"),
         *("train_step_timing in s", "time_per_step", "dt", "dt_ms", "train/step_time"),
-        *("time_metrics/end_to_end(s)", "elapsed_time_per_iteration_ms", "iteration-time", "time"),
+        *("time_metrics/end_to_end(s)", "elapsed_time_per_iteration_ms", "iteration-time"),
+        *("time_per_iteration", "throughput/duration", "time"),
     ),
     "rate": (
         *("samples_per_sec", "samples_per_second", "samples/s", "throughput/samples_per_sec"),
         *("tokens_per_sec", "tokens_per_second", "tokens/s", "throughput/tokens_per_sec", "tok/s"),
-        *("train_samples_per_second", "train_tokens_per_second"),
+        *("train_samples_per_second", "train_tokens_per_second", "throughput/tokens_per_second"),
+        *("tokens_per_sec_per_gpu", "tokens_per_second_per_gpu", "throughput(tps)"),
+        *("throughput/device/tokens_per_sec", "throughput/device/samples_per_sec"),
+        "device/samples_per_sec",
     ),
     "speed": ("throughput/batches_per_sec", "device/batches_per_sec", "steps_per_second"),
     "loss": (
@@ -49,19 +56,30 @@ KNOWN = {
         "reduced_train_loss",
         "lm loss",
         "train_loss_step",
+        *("total_loss", "loss/train/total", "train/CrossEntropyLoss"),
     ),
-    "mfu": ("mfu", "throughput/device/mfu", "device/mfu"),
+    "mfu": ("mfu", "throughput/device/mfu", "device/mfu", "throughput/mfu", "mfu(%)"),
     "memory": ("memory_bytes", "peak_memory_bytes"),
     "batch": ("global_batch_size", "batch_size_global"),
 }
 ALIASES = (*VALUES, "step", "elapsed")
-EVENTS = b"tfevents"
+OF_GPU = re.compile(r"(per[_ ]|/)(gpu|device|rank|chip)|device/|\(tps\)", re.I)
+"""In the name of a rate that is not that of the job; torchtitan's tps is of a GPU."""
+_UNIT = re.compile(r"[_. /(](ns|us|ms|minutes|hours)\)?$")
+_SCALE = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "minutes": 60.0, "hours": 3600.0}
+SINCE_1970 = 1e8
+"""A time of more seconds is a clock; one of a thousand times more is in ms, and so on."""
+
+
+def _kind_of(path: Path) -> str:
+    """Return the end of a file's name that tells what it is, also of a packed one."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def is_table(path: Path, columns: Mapping[str, str]) -> bool:
     """Tell whether a file is a table, by its name, or since its columns are named."""
     suffixes = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
-    return bool(columns) or path.suffix.lower() in suffixes or "tfevents" in path.name
+    return bool(columns) or _kind_of(path) in suffixes or "tfevents" in path.name
 
 
 def read_table(path: Path, columns: Mapping[str, str]) -> Log | None:
@@ -81,9 +99,9 @@ def read_table(path: Path, columns: Mapping[str, str]) -> Log | None:
             raise unknown_name("value for --column", name, ALIASES)
     if "tfevents" in path.name:
         return _of_rows(path, _events(path), columns)
-    if path.suffix.lower() == ".json":
+    if _kind_of(path) == ".json":
         return _of_json(path, columns)
-    if path.suffix.lower() in (".csv", ".tsv"):
+    if _kind_of(path) in (".csv", ".tsv"):
         return _of_rows(path, _unpivoted(path, _csv(path)), columns)
     with opened(path) as file:
         if not file.read(200).lstrip().startswith(b"{"):
@@ -93,13 +111,16 @@ def read_table(path: Path, columns: Mapping[str, str]) -> Log | None:
     return _of_rows(path, _json_lines(path), columns)
 
 
-def _of_json(path: Path, columns: Mapping[str, str]) -> Log:
+def _of_json(path: Path, columns: Mapping[str, str]) -> Log | None:
     try:
         with opened(path) as file:
             content = json.load(file)
     except (ValueError, RecursionError) as error:
         if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):
             return _of_rows(path, _json_lines(path), columns)
+        with opened(path) as file:
+            if not file.read(200).lstrip().startswith((b"{", b"[")):
+                return None
         raise UsageError(f"{path} is not JSON: {error}.") from None
     if isinstance(content, dict) and "log_history" in content:
         return _trainer_state(path, content)
@@ -109,11 +130,11 @@ def _of_json(path: Path, columns: Mapping[str, str]) -> Log:
 
 
 def _csv(path: Path) -> Iterator[dict[str, Any]]:
-    opened(path).close()
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        head = file.readline()
-        file.seek(0)
-        yield from csv.DictReader(file, delimiter="\t" if "\t" in head else ",")
+    lines = _lines(path)
+    head = next(lines, "").lstrip("\ufeff")
+    between = max(",;\t", key=head.count)
+    rows = itertools.chain([head], lines)
+    yield from csv.DictReader(rows, delimiter=between, skipinitialspace=True)
 
 
 def _unpivoted(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -141,14 +162,19 @@ def _unpivoted(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str,
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in _lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row | (row["metrics"] if isinstance(row.get("metrics"), dict) else {})
+
+
+def _lines(path: Path) -> Iterator[str]:
     with opened(path) as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                yield row | (row["metrics"] if isinstance(row.get("metrics"), dict) else {})
+        for piece in chunks(file):
+            yield from piece.split("\n")
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
@@ -193,10 +219,10 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
             first = {**first, **row}
             named = _named(first, given, path)
         values = _numbers(row, named)
-        step = values.pop("step", None)
-        if not values or (step is None and "step" in named):
+        step, epoch = values.pop("step", None), values.pop("epoch", None)
+        if not values or (step is None and "step" in named) or row.get("mode", "train") != "train":
             continue
-        at = steps if step is None else step
+        at = steps if step is None else records.place(step, epoch, None, False)
         steps += 1
         if records.goes_back(at):
             notices = [f"the step number goes back to {at:.0f}: only the part after it counts"]
@@ -217,10 +243,14 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
             "of them, unless the job gives its own step"
         )
     rate = named.get("rate", "").lower()
-    records.units["rate"] = "tokens" if "tok" in rate else "samples"
+    records.units["rate"] = "tokens" if "tok" in rate or "tps" in rate else "samples"
+    records.units["rate"] += "/gpu" if OF_GPU.search(rate) else ""
     records.resolution = 1e-3
     kind: Kind = "cumulative" if "elapsed" in named and "time" not in named else "step"
-    records.unsaid = named.get("time") == "time" and "time" not in given
+    if "data_time" in first:  # OpenMMLab, detectron2
+        kind = "window"
+    elif named.get("time") == "time" and "time" not in given:
+        records.unsaid = True
     form = Format(
         name="table", step=["{step} "], time=Value(at=["x"], kind=kind), rate=Value(at=["x"])
     )
@@ -258,25 +288,27 @@ def _named(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict
 
 
 def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, float]:
-    values = {}
+    values: dict[str, float] = {}
     for name, column in named.items():
-        said = row.get(column) or "nan"
+        said = row.get(column)
+        if said is None or said == "":
+            continue
         try:
             said = said.partition("/")[0] if name == "step" and isinstance(said, str) else said
             clocked = name == "elapsed" and (":" in str(said) or str(said).endswith("s"))
-            number = elapsed(said) if clocked else float(said)
-        except (TypeError, ValueError):
-            continue
+            number = elapsed(said) if clocked else of_commas(str(said), name in ("time", "elapsed"))
+        except ValueError:
+            number, name = prefix_of(str(said)).clock or math.nan, "clock"
         if math.isnan(number) and name != "loss":
             continue
-        if name in ("time", "elapsed") and column.endswith(("_ms", "(ms)", ".ms")):
-            number /= 1e3
-        if name == "clock" and number > 1e11:  # milliseconds
-            number /= 1e3
+        if name in ("time", "elapsed") and (unit := _UNIT.search(column)):
+            number *= _SCALE[unit[1]]
+        if name == "clock" or (name == "time" and number > SINCE_1970):
+            while number > 1e3 * SINCE_1970:
+                number /= 1e3
+            name = "clock"
         values["time" if name == "elapsed" and "time" not in named else name] = number
     values.pop("elapsed", None)
-    if "loss" in values and math.isnan(values["loss"]) and not row.get(named["loss"]):
-        del values["loss"]
     return values
 
 

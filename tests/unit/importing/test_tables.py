@@ -1,6 +1,8 @@
 """Logs that are tables: CSV, JSON lines, trainer_state.json."""
 
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,116 @@ def test_a_rate_alone_is_that_of_the_job(tmp_path: Path) -> None:
     log = read_table(path, {})
     assert log is not None
     assert job_of(log, Stated(gpus=8)).tokens_per_s == pytest.approx(4000)
+
+
+CSV = "step,when,loss\n" + "".join(
+    f'"{100 * i:,}",2024-05-01T10:{i:02}:00.5Z,1.5\n' for i in range(1, 40)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("packed.csv.gz", gzip.compress(CSV.encode())),
+        ("of-windows.csv", CSV.replace("\n", "\r\n").encode("utf-16")),
+        ("semicolons.csv", re.sub(r'"(\d)?,?(\d+)"', r"\1\2", CSV).replace(",", ";").encode()),
+        ("spaces.csv", re.sub(r",(?=2024|when|1.5)", ", ", CSV).encode()),
+        ("marked.csv", CSV.encode("utf-8-sig")),
+    ],
+)
+def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert mean_of(path, clock="when") == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("head", "first", "step"),
+    [  # what a row says of its time, and by how much it grows in 0.5 s
+        ("timestamp", 1714557600_000_000_000, 500_000_000),
+        ("timestamp", 1714557600_000_000, 500_000),
+        ("time", 1714557600_000, 500),
+        ("ts", 1714557600.0, 0.5),
+        ("elapsed", 0, 0.5),
+        ("elapsed=up_minutes", 0, 0.5 / 60),
+        ("time=took_us", 500_000, 0),
+        ("time=took (ns)", 500_000_000, 0),
+    ],
+)
+def test_a_time_counts_in_the_unit_that_it_can_only_have(
+    head: str, first: float, step: float, tmp_path: Path
+) -> None:
+    name, _, column = head.partition("=")
+    rows = ({"step": i, column or name: first + step * i} for i in range(1, 60))
+    path = write(tmp_path, "log.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    assert mean_of(path, **({name: column} if column else {})) == pytest.approx(0.5)
+
+
+def test_a_total_in_hours_or_in_what_its_user_chose_is_none(tmp_path: Path) -> None:
+    """Composer's; its unit stands nowhere in the table."""
+    path = write(tmp_path, "own.csv", "step,time/total\n1,0.1\n2,0.2\n3,0.3\n")
+    with pytest.raises(UsageError, match="no column of times"):
+        read_table(path, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "of_job", "unit"),
+    [
+        ("tokens_per_sec", 4000, "tokens"),
+        ("tokens_per_sec_per_gpu", 32000, "tokens"),
+        ("throughput/device/tokens_per_sec", 32000, "tokens"),
+        ("throughput(tps)", 32000, "tokens"),
+        ("device/samples_per_sec", 32000, "samples"),
+    ],
+)
+def test_a_rate_of_one_device_is_not_that_of_the_job(
+    name: str, of_job: float, unit: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "own.csv", f'step,"{name}",mfu(%)\n' + "1,4000,41\n2,4000,41\n")
+    log = read_table(path, {})
+    assert log is not None
+    job = job_of(log, Stated(gpus=8))
+    assert (job.tokens_per_s if unit == "tokens" else job.samples_per_s) == of_job
+    assert job.mfu == pytest.approx(0.41)
+
+
+def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_validation(
+    tmp_path: Path,
+) -> None:
+    """Ten lines an epoch, each the mean of its steps; the same numbers come again."""
+    lines = [{"env_info": "Python 3.8", "seed": 0}]
+    for epoch in range(1, 4):
+        said = {"epoch": epoch, "lr": 0.02, "data_time": 0.01}
+        lines += [
+            {"mode": "train", **said, "iter": i, "time": epoch, "loss": 9.0 - i / 1000}
+            for i in range(50, 550, 50)
+        ]
+        lines += [{"mode": "val", **said, "iter": 40, "time": 7.0, "loss": 1.0}]
+    path = write(tmp_path, "run.log.json", "".join(f"{json.dumps(one)}\n" for one in lines))
+    log = read_table(path, {})
+    assert log is not None
+    assert list(log.records.column("step")[8:12]) == [450, 500, 550, 600]
+    job = job_of(log, Stated(gpus=8))
+    assert (len(job.step_s), sum(job.step_s), job.loss_last) == (30, 60, 8.5)
+
+
+def test_where_the_time_is_since_the_beginning_the_speed_counts(tmp_path: Path) -> None:
+    """Lightning's ThroughputMonitor."""
+    rows = "".join(f"{10 * i},{5.0 * i},2.0\n" for i in range(1, 12))
+    path = write(tmp_path, "metrics.csv", "step,time,device/batches_per_sec\n" + rows)
+    assert mean_of(path) == 0.5
+
+
+def test_elapsed_times_have_decimals(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{1.25 * i}s\n" for i in range(1, 40))
+    assert mean_of(write(tmp_path, "own.csv", "step,elapsed\n" + rows)) == pytest.approx(1.25)
+
+
+def test_json_that_is_none_is_read_as_text(tmp_path: Path) -> None:
+    """DLLogger's file, by its usual name."""
+    assert read_table(write(tmp_path, "dllogger.json", "DLLL {}\nDLLL {}\n"), {}) is None
 
 
 def table(head: str, row: str, steps: int = 40) -> str:
