@@ -172,8 +172,8 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
     "--repeat-until-decided",
     "budget_s",
     type=DURATION,
-    help="With --interleave: measure until all is decided, for at most this long, e.g. 20m. "
-    "Default: 15m; none with --rounds.",
+    help="With --interleave: measure two rounds, then more until all is decided, for at most this "
+    "long, e.g. 20m. Default: 15m; none with --rounds.",
 )
 @click.option(
     "--need",
@@ -270,9 +270,9 @@ def _interleaved(interleaved: "InterleavedRuns", flags: Mapping[str, Any]) -> "G
         return judge(*interleaved.results())
     rounds, budget_s = asked or FIRST_ROUNDS, budget_s or BUDGET_S
     say(
-        f"scalebench: base and new take turns for at most {units.rough_time(budget_s)}: {rounds} "
-        "rounds, then more of what is not decided. --repeat-until-decided sets another time, "
-        "--rounds a fixed number."
+        f"scalebench: base and new take turns for at most {units.rough_time(budget_s)}, two rounds "
+        f"at least: {rounds} rounds, then more of what is not decided. --repeat-until-decided sets "
+        "another time, --rounds a fixed number."
     )
     return until_decided(interleaved, rounds, judge, budget_s, fewest=asked or FEWEST_ROUNDS)
 

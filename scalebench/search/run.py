@@ -150,6 +150,8 @@ def carry_out(
         raise NothingFits(_what_fits(job, ranking))
     spread = fit.interval(request.gpu_type or "", request.world_size)
     told = _assumptions(job)
+    if request.batch_size is None and batch < request.world_size:
+        told = (f"the workload's {batch} samples are fewer than ranks: give --batch-size", *told)
     return result_of(job, ranking, scores, margin_text, told, took_s, spread, fit.num_rows)
 
 

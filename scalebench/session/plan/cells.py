@@ -285,7 +285,7 @@ def only(rows: Sequence[Cell], wanted: Sequence[str], optional: Sequence[str]) -
     named = {row_name(*cell.row_key): cell for cell in rows}
     for name in wanted:
         if name not in named:
-            raise unknown_name("row for --only", name, {*named, *optional} - {name})
+            raise unknown_name("row", name, {*named, *optional} - {name})
     return [cell for name, cell in named.items() if name in wanted or not wanted]
 
 

@@ -25,7 +25,7 @@ def here(tmp_path, monkeypatch):
         ("ddp --workload gtp", SLURM, "Did you mean 'gpt'"),
         ("ddp --gpus 2,4,8", SLURM, "8 ranks, and the job has 4"),
         ("ddp --gpus 3 --device cpu --batch-size 16", SLURM, "--batch-size 15 or 18"),
-        ("ddp --only ddp.ddq.n2 --device cpu", SLURM, "row for --only"),
+        ("ddp --only ddp.ddq.n2 --device cpu", SLURM, "no row"),
         ("ddp --gpus 8", KUBERNETES, "the job has 4"),
         ("ddp", (), "--slurm or --kubernetes or --jobset or --skypilot"),
         ("ddp", ("--slurm", "--gpu-type", "H100"), "--gpu-type is for --skypilot. Leave it out."),
