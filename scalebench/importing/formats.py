@@ -7,7 +7,7 @@ any white space. What may stand in the braces:
 ``{s}``, ``{ms}``, ``{us}``  a time; a unit that is printed behind it counts more
 ``{elapsed}``  hours, minutes and seconds
 ``{samples}``, ``{tokens}``, ``{steps}``, ``{}``  a number, K, M, G and commas understood
-``{s/step}``  a speed, of which the seconds of a step are printed
+``{s/step}``  a speed, of which the seconds of a step are printed; ``{s/kimg}`` of 1,000 samples
 ``{samples/gpu}``, ``{tokens/gpu}``  the same of one GPU, where others are of the job
 ``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
 ``{*}``  anything
@@ -40,6 +40,7 @@ _SIZES = {
     for power, prefix in enumerate(("", "K", "M", "G", "T"))
     for binary in ("", "i")
 } | {"bytes": 1.0, "M": 2.0**20, "G": 2.0**30}
+_OVER = {"s/step": (1.0, "steps"), "s/kimg": (1e3, "samples")}
 _LONGER = r"\s?(?:(?:m|mins|minutes|h|hrs?|hours?)\b|min\s*\d)"
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
@@ -67,7 +68,7 @@ class Template:
     def __init__(self, text: str) -> None:
         self.unsaid, self.alone = text[0] == "?", text[0] in "?!"
         text = text[self.alone :]
-        self.unit = ""
+        self.unit, self._over = "", 0.0
         anchored, ended = text.startswith("^"), text.endswith("$")
         pieces = _HOLE.split(text.removeprefix("^").removesuffix("$"))
         self.literal = max((word for piece in pieces[::2] for word in piece.split()), key=len)
@@ -89,6 +90,8 @@ class Template:
         if name in COUNTS:
             return rf"\s*(?P<{name}>\d[\d,]*(?:(?:\.\d+)?k(?=it))?)(?:\.0+)?(?!\.?\d|e[-+])"
         self.unit = name or "number"
+        if name in _OVER:
+            self._over, self.unit = _OVER[name]
         if name == "elapsed":
             clock = r"(?:\d+ days?, )?(?:\d+:)?\d+:\d\d(?:\.\d+)?"
             return rf"(?P<value>{clock}|(?:\d+[dhms] ?)+)(?P<suffix>)"
@@ -143,8 +146,8 @@ class Template:
         if self.unit == "elapsed":
             return elapsed(text)
         number = of_commas(text, self.unit in _TIMES)
-        if self.unit == "s/step":
-            return 1 / number if number > 0 else math.nan
+        if self._over:
+            return self._over / number if number > 0 else math.nan
         if not suffix:
             return number * self._scale
         if self.unit in _TIMES:

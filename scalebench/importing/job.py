@@ -23,6 +23,8 @@ from scalebench.records.imported import ImportedLog
 MOST_KEPT = 2000
 """So many steps, or stretches of steps, are kept of a log."""
 TERA = 1e12
+LEAST_MEMORY = 2**20
+"""Less has lost its unit."""
 MODEL = ("layers", "hidden", "parameters", "heads", "kv_heads", "inner", "vocabulary", "experts")
 DIVISION = ("top_k", "tensor", "pipeline", "context", "expert", "microbatch", "zero")
 """What a log may say of its model, and of how it was divided."""
@@ -103,7 +105,7 @@ def job_of(log: Log, stated: Stated, any_size: bool = False) -> ImportedLog:
         tokens_per_s=rates["tokens"],
         tflops_per_gpu=tflops,
         mfu=tflops * TERA / peak if mfu is None and tflops and peak else mfu,
-        memory_bytes=int(log.records.memory) or None,
+        memory_bytes=int(log.records.memory) if log.records.memory >= LEAST_MEMORY else None,
         loss_first=log.records.loss[0] if log.records.loss else None,
         loss_last=log.records.loss[-1] if log.records.loss else None,
         bad_loss_at=log.records.bad_at,

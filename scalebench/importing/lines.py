@@ -16,6 +16,8 @@ from typing import BinaryIO, NamedTuple, cast
 from scalebench.errors import UsageError
 
 CHUNK = 1 << 20
+SINCE_1970 = 1e8
+"""A time of more seconds is a clock; one of a thousand times more is in ms, and so on."""
 LONGEST_LINE = 1 << 22
 """A line of more bytes is no line of a log."""
 
@@ -83,6 +85,13 @@ def _day(date: str) -> float:
         return datetime.strptime(date.replace("-", "/"), "%Y/%m/%d").replace(tzinfo=UTC).timestamp()
     except ValueError:
         return 0.0
+
+
+def clock_in_seconds(number: float) -> float:
+    """Return a clock that counts from 1970 in s, ms, µs or ns in seconds."""
+    while number > 1e3 * SINCE_1970:
+        number /= 1e3
+    return number
 
 
 def opened(path: Path) -> BinaryIO:

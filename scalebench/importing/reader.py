@@ -14,7 +14,13 @@ from pathlib import Path
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import TIMES, Format, Template, Value, elapsed
-from scalebench.importing.lines import chunks, opened, prefix_of
+from scalebench.importing.lines import (
+    SINCE_1970,
+    chunks,
+    clock_in_seconds,
+    opened,
+    prefix_of,
+)
 from scalebench.importing.records import Line, Records
 
 FACTS_CHARS = 2 << 20
@@ -203,6 +209,8 @@ class Reader:
         """
         if self.taken < MOST_COMPARED or self._named or form.bar or form.block or form.end:
             return None
+        if not len(self.bars[0].columns["time"]):
+            return None
         if form.step_in == "lines" or "micro" in self._sticky:
             return None
         anchor, time = self._sticky.get(""), self._sticky.get("time")
@@ -250,7 +258,9 @@ class Reader:
                 number = self._search(name, value, line, records)
             if number is not None:
                 values[name] = number
-        if "clock" in values:
+        if values.get("time", 0.0) > SINCE_1970:
+            values["clock"] = clock_in_seconds(values.pop("time"))
+        if "clock" in values and records.units.get("clock") != "elapsed":
             records.resolution = min(records.resolution, 1e-3)
         if "micro" in values:
             values["micros"] = 1.0

@@ -100,8 +100,10 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     doubted = _doubted(log, at)
     enough = None if printed is None or doubted else MOST_COMPARED
     by_clock = _by_clock(columns["clock"][:enough], at[:enough], log.records.resolution)
+    if form.step_in == "samples" and not counted:
+        by_clock = Steps()
     if printed is None or (doubted and _tells_more(by_clock, printed, log)):
-        other = by_clock if len(by_clock.seconds) else _by_rate(columns, work)
+        other = by_clock if len(by_clock.seconds) else _by_rate(form, columns, work)
         chosen = other if len(other.seconds) else printed or other
     else:
         chosen = printed
@@ -346,13 +348,14 @@ def _spans(
     return np.array(means), np.array(counts)
 
 
-def _by_rate(columns: dict[str, Floats], work: float | None) -> Steps:
+def _by_rate(form: Format, columns: dict[str, Floats], work: float | None) -> Steps:
     """Return steps by the printed rate."""
     rate = columns["rate"]
     if work is None or not np.isfinite(rate).any():
         return Steps(source="rate")
     time = work / np.where(rate > 0, rate, np.nan)
-    found = _cleaned(time, 1.0, np.isfinite(time), False, PAUSE)
+    averaged = form.rate is not None and form.rate.kind != "step"
+    found = _cleaned(time, 1.0, np.isfinite(time), averaged, PAUSE)
     found.source = "rate"
     return found
 
@@ -360,6 +363,8 @@ def _by_rate(columns: dict[str, Floats], work: float | None) -> Steps:
 def _why_none(log: Log, at: Floats) -> str:
     if len(at) < 2:
         return "the log has a single step without its time: give --batch-per-gpu and --seq"
+    if log.format.step_in == "samples" and np.isfinite(log.records.column("clock")).any():
+        return "the steps are counted in samples: give --batch-per-gpu"
     return "the lines of the steps have neither a time nor a clock"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import VALUES, Format, Kind, Value, elapsed, of_commas
-from scalebench.importing.lines import chunks, opened, prefix_of
+from scalebench.importing.lines import SINCE_1970, chunks, clock_in_seconds, opened, prefix_of
 from scalebench.importing.reader import Log
 from scalebench.importing.records import Line, Records
 
@@ -67,8 +67,6 @@ OF_GPU = re.compile(r"(per[_ ]|/)(gpu|device|rank|chip)|device/|\(tps\)", re.I)
 """In the name of a rate that is not that of the job; torchtitan's tps is of a GPU."""
 _UNIT = re.compile(r"[_. /(](ns|us|ms|minutes|hours)\)?$")
 _SCALE = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "minutes": 60.0, "hours": 3600.0}
-SINCE_1970 = 1e8
-"""A time of more seconds is a clock; one of a thousand times more is in ms, and so on."""
 
 
 def _kind_of(path: Path) -> str:
@@ -304,9 +302,7 @@ def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, floa
         if name in ("time", "elapsed") and (unit := _UNIT.search(column)):
             number *= _SCALE[unit[1]]
         if name == "clock" or (name == "time" and number > SINCE_1970):
-            while number > 1e3 * SINCE_1970:
-                number /= 1e3
-            name = "clock"
+            name, number = "clock", clock_in_seconds(number)
         values["time" if name == "elapsed" and "time" not in named else name] = number
     values.pop("elapsed", None)
     return values

@@ -287,6 +287,37 @@ LINES = {
     "key-value of a tutorial": "Epoch [1/5], Step [{i}/938], Loss: 0.3, Time per step: 2.0 s",
     "key-value with parts": "step {i} | loss 9.1 | data time: 0.0100 | batch time: 2.0000",
     "key-value with its unit behind": "Step {i}/1000 loss 2.1 (2.0 s/step)",
+    "key-value of what it took": "Step {i} took 2.00 seconds, loss 3.2",
+    "key-value of its speed": "iter {i}: loss 3.2, 0.5 it/s",
+    "key-value of seconds since 1970": "step: {i} time: 17141200{0:02d}.5 loss: 3.2",
+    "key-value of milliseconds since 1970": "step: {i} time: 17141200{0:02d}500 loss: 3.2",
+    "stylegan": (
+        "tick {i:<5d} kimg {i}.6      time 1h 19m 08s   sec/tick 125.0   sec/kimg 31.25   "
+        "maintenance 7.7    cpumem 5.54   gpumem 10.88  reserved 20.23  augment 0.188"
+    ),
+    "stable-baselines": (
+        "| time/                   |              |\n|    fps                  | 1024         |\n"
+        "|    iterations           | {i}          |\n|    time_elapsed         | {0}          |\n"
+        "|    total_timesteps      | 4096         |\n|    loss                 | 20.1         |"
+    ),
+    "stable-baselines of OpenAI": (
+        "| misc/nupdates           | {i}             |\n| misc/serial_timesteps   | 128  |\n"
+        "| misc/time_elapsed       | {0}.0           |\n| misc/total_timesteps    | 2048 |"
+    ),
+    "rsl-rl": (
+        "                       Learning iteration {i}/1500                       \n\n"
+        "     Computation: 98304 steps/s (collection: 1.700s, learning 0.300s)\n"
+        "                    Iteration time: 2.00s\n      Total time: {0}.00s"
+    ),
+    "torch-xla": (
+        "| Training Device=xla:0/2 Epoch=1 Step={i} Loss=0.01022 Rate=4.0 GlobalRate=2.5 "
+        "Time=10:00:{0:02d}"
+    ),
+    "chainer": (
+        "this epoch [####......] 40.00%\n       {i} iter, 0 epoch / 20 epochs\n"
+        "    0.5 iters/sec. Estimated time to finish: 0:03:00."
+    ),
+    "trl": "{{'loss': 0.01, 'num_tokens': 9.0, 'reward': 0.5, 'step_time': 2.0, 'epoch': 0.1}}",
 }
 
 
@@ -322,6 +353,8 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path
         ("dllogger of FastPitch", "rate", 5730.98),
         ("megatron-bridge", "tflops", 528.1),
         ("paddle of its model zoo", "rate", 4),
+        ("stylegan", "rate", 32),
+        ("torch-xla", "rate", 4),
     ],
 )
 def test_what_a_framework_prints_beside_its_times_is_read(
@@ -350,6 +383,32 @@ def test_a_rate_of_one_gpu_is_that_of_the_job_by_its_size(
     assert {"tokens": job.tokens_per_s, "samples": job.samples_per_s}[unit] == pytest.approx(4000)
     by_rate = job_of(log, Stated(gpus=8, batch_per_gpu=10, seq=100))
     assert by_rate.step_s == pytest.approx([2.0 if unit == "tokens" else 0.02] * 12)
+
+
+def test_a_share_and_a_size_count_as_they_are_meant(tmp_path: Path) -> None:
+    """A size without its unit, of some thousands, is none in bytes."""
+    for said, share, size in (
+        ("mfu: 0.41 | memory: 4137", 0.41, None),
+        ("mfu: 0.9% | memory: 8.5GB", 0.009, 8_500_000_000),
+        ("MFU: 41.0 | memory: 8500000000", 0.41, 8_500_000_000),
+    ):
+        path = a_log(tmp_path, "step: {i} | loss: 3.2 | step_time: 2.0 | " + said)
+        job = job_of(read_log(path, formats()), Stated(gpus=8))
+        assert (job.mfu, job.memory_bytes) == (pytest.approx(share), size)
+
+
+def test_lines_that_count_samples_are_no_steps_without_the_batch(tmp_path: Path) -> None:
+    own = {"mine": {"step": "seen {step}", "step_in": "samples", "loss": "loss {}"}}
+    path = a_log(tmp_path, DAY + " seen {i}00 loss 2.0", steps=25)
+    log = read_log(path, formats(own, "scalebench.toml"))
+    assert steps_of(log, 50).mean_s == pytest.approx(1.0)
+    assert "give --batch-per-gpu" in job_of(log, Stated(gpus=8)).no_steps
+
+
+def test_epochs_of_unknown_length_are_refused_with_what_is_missing(tmp_path: Path) -> None:
+    path = a_log(tmp_path, DAY + ".4: train_loss -0.7\n" + DAY + ".5: Pseudo dice [0.9]")
+    with pytest.raises(UsageError, match="how many iterations an epoch has"):
+        read_log(path, formats())
 
 
 def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:
