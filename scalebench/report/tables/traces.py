@@ -272,6 +272,8 @@ def copy_lines(job: JobFigures) -> list[str]:
 
 def wait_lines(job: JobFigures) -> list[str]:
     """Say how exposed communication divides, and who came last; or why that is not known."""
+    if not any(rank.trace.timeline.operations for rank in job.ranks):
+        return []
     if job.waits.reason is not None:
         return [f"transfer and waiting are not separated: {job.waits.reason}"]
     lines = []

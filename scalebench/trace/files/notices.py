@@ -43,7 +43,8 @@ def about_ranks(
     notices = []
     num_ranks = len({trace.rank for trace in traces})
     if world_size is not None and num_ranks < world_size:
-        notices.append(f"{num_ranks} of the job's {world_size} ranks were given.")
+        were = "was" if num_ranks == 1 else "were"
+        notices.append(f"{num_ranks} of the job's {world_size} ranks {were} given.")
     sources = {trace.rank_from for trace in traces} - {"trace"}
     if len(traces) > 1 and sources:
         told_by = " and ".join(_TAKEN_FROM[source] for source in sorted(sources))

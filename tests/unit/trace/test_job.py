@@ -79,6 +79,7 @@ def test_a_job_without_communication_names_what_may_be_it(write, world_size, man
         assert reason in file["unavailable"]["overlap_ratio"]
     assert not several or "If the kernels named below communicate" in said[0]
     assert ("may be communication: mine::exchange<8>(int), " in render_traces(job)) is several
+    assert "not separated" not in render_traces(job)
     named = analyse_job(files, communication=re.compile(r"^mine::"))
     assert named.ranks[0].figures.overlap_s == pytest.approx(5e-6)
     assert not any("recognised" in notice for notice in named.notices)
