@@ -29,11 +29,14 @@ from scalebench.analysis.rows.script import script_of_row, step_kinds_of_row
 from scalebench.analysis.rows.script_checks import exchanges_of_row
 from scalebench.analysis.rows.strategies.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.strategies.axes import wires_of_row
-from scalebench.analysis.rows.strategies.balance import balance_of_row
 from scalebench.analysis.rows.strategies.compression import compression_of_row
 from scalebench.analysis.rows.strategies.experts import experts_of_row
 from scalebench.analysis.rows.strategies.frameworks import against_fastest, framework_of_row
-from scalebench.analysis.rows.strategies.lockstep import equal_loss_of_row, lockstep_of_row
+from scalebench.analysis.rows.strategies.lockstep import (
+    balance_of_row,
+    equal_loss_of_row,
+    lockstep_of_row,
+)
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.validity import validity_of_row
 from scalebench.records.largest_batch import from_notices

@@ -12,7 +12,7 @@ from scalebench.cli.view import emit
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from scalebench.launch.submission.request import JobRequest
+    from scalebench.launch.submission import JobRequest
 
 
 TAKES = {
@@ -50,7 +50,7 @@ TAKES = {
 @click.pass_context
 def submit(context: click.Context, /, command: tuple[str, ...], **flags: Any) -> None:
     """Submit a run to a cluster's queue: scalebench submit --slurm ... -- run ddp --gpus 2,4."""
-    from scalebench.launch.submission.request import JobRequest
+    from scalebench.launch.submission import JobRequest
 
     size = (flags["nodes"], flags["ranks_per_node"], flags["gpus_per_node"])
     request = JobRequest(flags["name"], *size, command)
@@ -106,8 +106,8 @@ def _check_run(request: "JobRequest", here: bool) -> None:
 
 
 def _to_slurm(request: "JobRequest", options: dict[str, str], dry_run: bool) -> None:
-    from scalebench.launch.submission.slurm import batch_script
-    from scalebench.launch.submission.slurm import submit as hand_over
+    from scalebench.launch.submission import batch_script
+    from scalebench.launch.submission import submit as hand_over
 
     script = batch_script(request, options, sys.executable)
     if dry_run:
@@ -126,7 +126,7 @@ def _printed(
     runtime: str | None = None,
     gpu_type: str | None = None,
 ) -> str:
-    from scalebench.launch.submission import kubernetes, skypilot
+    from scalebench.launch import submission
 
     if not dry_run:
         reader = "sky launch" if where == "skypilot" else "kubectl apply -f -"
@@ -137,11 +137,11 @@ def _printed(
     if image is None:
         raise UsageError(f"--{where} needs --image: a container image with scalebench installed.")
     if where == "skypilot":
-        return skypilot.task(request, image, gpu_type)
+        return submission.task(request, image, gpu_type)
     if where == "jobset":
-        return kubernetes.as_list(kubernetes.job_set(request, image, claim))
+        return submission.as_list(submission.job_set(request, image, claim))
     if runtime is None:
-        return kubernetes.as_list(kubernetes.indexed_job(request, image, claim))
+        return submission.as_list(submission.indexed_job(request, image, claim))
     if claim is not None:
         raise UsageError("--claim is for a plain Job; with --runtime, the runtime has the volumes.")
-    return kubernetes.as_list(kubernetes.train_job(request, image, runtime))
+    return submission.as_list(submission.train_job(request, image, runtime))

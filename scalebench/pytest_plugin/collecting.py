@@ -9,13 +9,14 @@ import pytest
 
 from scalebench.errors import ScalebenchError
 from scalebench.pytest_plugin.measuring import (
+    Benchmark,
     Measurements,
+    RecordedClock,
     as_wanted,
     check_row,
     hand_over,
     sizes_asked_for,
 )
-from scalebench.pytest_plugin.recorded_clock import Benchmark, RecordedClock
 from scalebench.records.summary import Row
 from scalebench.report.export.measures import numbers
 from scalebench.report.words.plain_text import plain

@@ -11,12 +11,12 @@ from scalebench.gate.observation import collective_counts
 from scalebench.pytest_plugin.claims import Quantity
 from scalebench.pytest_plugin.measuring import (
     Measurements,
+    RecordedClock,
     as_wanted,
     check_row,
     hand_over,
     sizes_asked_for,
 )
-from scalebench.pytest_plugin.recorded_clock import RecordedClock
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.export.measures import caveats
 from scalebench.report.words import causes, wording

@@ -1,7 +1,16 @@
-"""What the tests of a session have measured: each question once, the answers kept."""
+"""What the tests of a session have measured: each question once, the answers kept.
 
+Step times that the devices measured, handed to pytest-benchmark through its public options.
+
+pytest-benchmark times what a function takes on the host's clock. Here the clock is the recording
+itself: a `RecordedClock` is the ``timer`` of the benchmark's marker, and ``benchmark.pedantic``
+calls a function that moves it on by one recorded step. Its table, storage, comparison and
+histograms then work on the steps.
+"""
+
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -9,7 +18,6 @@ from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import unknown_name
 from scalebench.pytest_plugin import MEASURED, SIZES
-from scalebench.pytest_plugin.recorded_clock import Benchmark, RecordedClock, replay
 from scalebench.records.summary import Row
 from scalebench.report.export.measures import caveats
 from scalebench.report.export.pytest_benchmark import row_info, step_times_s
@@ -20,6 +28,50 @@ from scalebench.session.session import Interrupted, Session
 from scalebench.session.storing.finish import Run
 from scalebench.spec import Case, Suite
 from scalebench.spec.selection import parse_world_sizes
+
+
+class Benchmark(Protocol):
+    """The part of pytest-benchmark's fixture that is used."""
+
+    extra_info: dict[str, Any]
+    group: str | None
+
+    def pedantic(self, target: Any, *, setup: Any, rounds: int, iterations: int) -> Any:
+        """Call ``setup`` and ``target`` once for each round, and time the latter."""
+        ...
+
+
+class RecordedClock:
+    """A clock that shows what was recorded; seconds."""
+
+    __name__ = "steps_recorded_on_the_devices"
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        """Return the time; pytest-benchmark asks before and after each round."""
+        return self.now_s
+
+
+def replay(benchmark: Benchmark, clock: RecordedClock, steps_s: Sequence[float]) -> None:
+    """Give a benchmark one round for each recorded step.
+
+    Args:
+        benchmark: The fixture; ``clock`` has to be its timer.
+        clock: Starts at 0 in each round, so that no step is rounded by the sum of those before.
+        steps_s: At least one.
+    """
+    recorded: Iterator[float] = iter(steps_s)
+
+    def rewind() -> None:
+        clock.now_s = 0.0
+
+    def step() -> None:
+        clock.now_s = next(recorded, 0.0)  # a profiler calls once more than there are rounds
+
+    benchmark.pedantic(step, setup=rewind, rounds=len(steps_s), iterations=1)
+
 
 Sizes = tuple[int, ...]
 

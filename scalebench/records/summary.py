@@ -23,13 +23,16 @@ from scalebench.records.rows.race import LockstepFigures, RaceFigures
 from scalebench.records.rows.recovery import RecoveryFigures
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.rows.steps import RankExcess, Reproducible, StepKinds
-from scalebench.records.rows.strategies.balance import BalanceFigures
-from scalebench.records.rows.strategies.compression import CompressionFigures
-from scalebench.records.rows.strategies.experts import ExpertFigures
-from scalebench.records.rows.strategies.exposed import ExposedEstimates
-from scalebench.records.rows.strategies.frameworks import AgainstFastest, FrameworkFacts
-from scalebench.records.rows.strategies.memory import MemoryByAxis
-from scalebench.records.rows.strategies.pipeline import PipelineFigures
+from scalebench.records.rows.strategies import (
+    AgainstFastest,
+    BalanceFigures,
+    CompressionFigures,
+    ExpertFigures,
+    ExposedEstimates,
+    FrameworkFacts,
+    MemoryByAxis,
+    PipelineFigures,
+)
 from scalebench.records.run import Status
 from scalebench.spec import Device, Scaling
 from scalebench.spec.base import JsonModel

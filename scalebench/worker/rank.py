@@ -17,8 +17,7 @@ from scalebench.records.paths import LaunchPaths
 from scalebench.records.storage.files import read_model, write_model
 from scalebench.spec import Cell, Purpose, Script, SharedLaunch
 from scalebench.worker.checkpoints.failing import note_start, train_and_fail
-from scalebench.worker.checkpoints.restoring import measure_restores
-from scalebench.worker.checkpoints.saving import measure_saves
+from scalebench.worker.checkpoints.saving import measure_restores, measure_saves
 from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.fit import measure_fit, measure_shard
 from scalebench.worker.inspection.reference import fresh_workload

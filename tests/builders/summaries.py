@@ -9,9 +9,7 @@ from scalebench.analysis.budget import closed_budget
 from scalebench.records.rows.budget import MEASURED, Budget, RankTimes
 from scalebench.records.rows.communication import OperationFigures, Straggler
 from scalebench.records.rows.prediction import Prediction
-from scalebench.records.rows.strategies.compression import CompressionFigures
-from scalebench.records.rows.strategies.exposed import ExposedEstimates
-from scalebench.records.rows.strategies.pipeline import PipelineFigures
+from scalebench.records.rows.strategies import CompressionFigures, ExposedEstimates, PipelineFigures
 from scalebench.records.summary import Correctness, Estimate, Row, StepSamples, Summary
 
 HOSTILE = (

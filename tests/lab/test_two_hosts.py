@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from scalebench.launch.external.launcher import CONNECT_LIMIT_S
-from scalebench.launch.lab.network import Network
+from scalebench.launch.lab.topology import Network
 from scalebench.records.storage.files import read_text
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.integration.conftest import SHORT, row_of

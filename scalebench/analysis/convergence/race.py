@@ -7,11 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from scalebench.analysis.convergence.noise_scale import noise_scale, samples_ratio
-from scalebench.analysis.convergence.projected import Arrival, arrival, loss_after, loss_at_time
+from scalebench.analysis.convergence.projected import (
+    Arrival,
+    arrival,
+    loss_after,
+    loss_at_time,
+    noise_scale,
+    samples_ratio,
+)
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, null
 from scalebench.analysis.rows.launches import Launches, Table
-from scalebench.records.measured.race import GradientNorms, RacePoint
+from scalebench.records.measured.rank import GradientNorms, RacePoint
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Row
 from scalebench.spec import Plain

@@ -9,7 +9,7 @@ from scalebench.analysis.rows.launches import Table
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import ScalebenchError
-from scalebench.records.measured.race import RacePoint
+from scalebench.records.measured.rank import RacePoint
 from scalebench.records.summary import Summary
 
 

@@ -16,7 +16,7 @@ from scalebench.analysis.rows.strategies.axes import NO_MESH, axes_of_row, pipel
 from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.records.rows.budget import Budget, ComputeInflation, RankTimes
 from scalebench.records.rows.communication import OperationFigures, Straggler
-from scalebench.records.rows.strategies.exposed import ExposedEstimates
+from scalebench.records.rows.strategies import ExposedEstimates
 from scalebench.records.run import CellResult
 from scalebench.spec import Pipeline
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed

@@ -21,7 +21,7 @@ from scalebench.analysis.rows.at_one_rank import (
 )
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable, known, null
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.strategies.balance import slowest_rank
+from scalebench.analysis.rows.strategies.lockstep import slowest_rank
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import WhatIf

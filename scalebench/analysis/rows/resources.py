@@ -15,7 +15,7 @@ from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_un
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.measured.rank import Memory, RankRecord
-from scalebench.records.rows.strategies.memory import MemoryByAxis
+from scalebench.records.rows.strategies import MemoryByAxis
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Grouped, Pipeline, Script, Strategy, WithoutLockstep
 from scalebench.stats import Estimate, estimate_over_launches

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import Summary
 from scalebench.report.export.chrome_trace import export_chrome_trace
+from scalebench.report.export.frames import export_csv, export_parquet
 from scalebench.report.export.junit import export_junit
 from scalebench.report.export.openmetrics import export_openmetrics
 from scalebench.report.export.pytest_benchmark import export_pytest_benchmark
 from scalebench.report.export.series import export_bencher, export_bigger, export_smaller
-from scalebench.report.export.tables import export_csv, export_parquet
 
 Export = Callable[[StoredRun, Summary], str | bytes]
 

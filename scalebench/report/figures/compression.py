@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.records.rows.strategies.compression import LossComparison
+from scalebench.records.rows.strategies import LossComparison
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, legend
 from scalebench.report.figures.lanes import lay

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
 from scalebench.records.rows.budget import MEASURED
-from scalebench.records.rows.strategies.pipeline import TimedPass
+from scalebench.records.rows.strategies import TimedPass
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.figures.lanes import write_heading

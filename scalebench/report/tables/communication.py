@@ -9,7 +9,7 @@ from scalebench import units
 from scalebench.records.measured.wires import NcclWires, Pair, Transport
 from scalebench.records.rows.budget import WAIT, RankTimes
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
-from scalebench.records.rows.strategies.exposed import ExposedEstimates
+from scalebench.records.rows.strategies import ExposedEstimates
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.budget import AXIS_BUDGET
 from scalebench.report.tables.layout import (

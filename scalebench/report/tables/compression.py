@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.costmodel.what_if import pays
-from scalebench.records.rows.strategies.compression import CompressionFigures
+from scalebench.records.rows.strategies import CompressionFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables import layout
 from scalebench.report.words import wording

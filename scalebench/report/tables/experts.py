@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from scalebench import units
-from scalebench.records.rows.strategies.experts import ExpertFigures, ExpertRank
+from scalebench.records.rows.strategies import ExpertFigures, ExpertRank
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import Column, Table, ending, pages, placed, value
 from scalebench.report.words import wording

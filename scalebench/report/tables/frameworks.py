@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.records.rows.strategies.frameworks import FrameworkFacts
+from scalebench.records.rows.strategies import FrameworkFacts
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import RANKS, SHRINKING_CASE, Column, Table, pages, value
 from scalebench.report.words import wording

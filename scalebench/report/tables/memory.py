@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.records.largest_batch import LargestBatch
-from scalebench.records.rows.strategies.memory import MemoryByAxis
+from scalebench.records.rows.strategies import MemoryByAxis
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (
     CASE,

@@ -8,7 +8,7 @@ from scalebench import units
 from scalebench.costmodel.pipelines.dry_run import Timeline
 from scalebench.costmodel.pipelines.orders import STYLES, bubble_law
 from scalebench.costmodel.pipelines.schedule import Action
-from scalebench.records.rows.strategies.pipeline import PipelineFigures, StageTimes
+from scalebench.records.rows.strategies import PipelineFigures, StageTimes
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import Column, Screen, Table, line, pages, placed, value
 from scalebench.report.words import wording

@@ -1,14 +1,174 @@
-"""The suite of one case that a user's own script is: what ``run -- train.py`` runs."""
+"""The suite of one case that a user's own script is: what ``run -- train.py`` runs.
 
+The words after ``--`` may be more than a Python file: console scripts are looked up as a shell does
+it, and ``accelerate launch`` is asked for its settings.
+"""
+
+import json
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from scalebench.errors import UsageError
-from scalebench.session.suites.script_words import understood
 from scalebench.spec import Case, Script, Suite
-from scalebench.spec.script import SIZES, ScriptTarget, evaluate, script_from
+from scalebench.spec.script import (
+    ENVIRONMENTS,
+    INTERPRETER,
+    LAUNCHERS,
+    SIZES,
+    ScriptTarget,
+    evaluate,
+    script_from,
+    settings_before,
+    without_launcher,
+)
+
+ASK_LIMIT_S = 120.0
+
+_FIRST_LINE = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S+)")
+_LONG_PATH = re.compile(r"'''exec' \"?([^\s\"]+)")
+"""How pip begins a console script whose interpreter has too long a path for a first line."""
+
+_AROUND = (
+    *("nice", "ionice", "chrt", "taskset", "numactl", "time", "timeout", "nohup", "stdbuf"),
+    *("strace", "perf", "nsys", "ncu", "rocprof", "rocprofv3", "xvfb-run", "sudo"),
+)
+"""Programs that run another one under some condition: they may run scalebench as well."""
+
+_SHELL = re.compile(r"(ba|da|z|k)?sh|fish")
+_ACCELERATE = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
+
+_ASK = """
+import json, os, sys
+from types import SimpleNamespace
+import torch.distributed.run
+from accelerate.commands import launch
+before = dict(os.environ)
+args = launch.launch_command_parser().parse_args(sys.argv[1:])
+script = [args.training_script, *args.training_script_args]
+def told(env):
+    kept = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_", "FP8_", "NCCL_")
+    new = {k: v for k, v in env.items() if k.startswith(kept) and before.get(k) != v}
+    print("\\nTOLD " + json.dumps([new, ["-m", *script] if args.module else script]), flush=True)
+    os._exit(0)
+torch.distributed.run.run = lambda *_: told(os.environ)
+launch.subprocess = SimpleNamespace(Popen=lambda _, env: told(env))
+launch.launch_command(args)
+"""
+"""Has accelerate come to where it would start the ranks, and prints what it would tell them."""
+
+
+def understood(words: Sequence[str], python: str | None) -> list[str]:
+    """Return words that say the same to `scalebench.spec.script.script_from`.
+
+    Raises:
+        UsageError: They start something else than Python.
+    """
+    settings, rest = settings_before(words)
+    first = PurePath(rest[0]).name if rest else ""
+    if rest[:2] == ["accelerate", "launch"] or first == "accelerate-launch":
+        own = _interpreter(Path(shutil.which(rest[0]) or ""))
+        launch = rest[1 if first == "accelerate-launch" else 2 :]
+        return settings + _of_accelerate(python or own or "python", launch)
+    named = rest.pop(0) if INTERPRETER.fullmatch(first) else None
+    if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _ACCELERATE:
+        launch = rest[3:] if rest[2:3] == ["launch"] else rest[2:]
+        return settings + _of_accelerate(python or named or sys.executable, launch)
+    if named is not None:
+        return [*settings, named if python else shutil.which(named) or named, *rest]
+    if not rest or rest[0].startswith("-") or first in LAUNCHERS + ENVIRONMENTS:
+        return list(words)
+    return settings + _as_python(rest, python)
+
+
+def _as_python(rest: list[str], python: str | None) -> list[str]:
+    """Return words that begin with a program, as those of the Python file that it is."""
+    file = Path(rest[0])
+    if _SHELL.fullmatch(file.name):
+        words = [word for word in rest[1:] if not word.startswith("-")] or [rest[0]]
+        is_text = words == rest[2:3]  # bash -c "python train.py"
+        text = words[0] if is_text else _text(Path(words[0]))
+        raise UsageError(_why_no_shell(" ".join(rest[:2]) if is_text else words[0], text))
+    if file.name in _AROUND:
+        raise UsageError(
+            f"{rest[0]} is no Python script: give the script itself after --. What is to run "
+            f"around the whole measurement stands before scalebench: {rest[0]} scalebench run "
+            f"{without_launcher(rest[1:])}."
+        )
+    is_here = file.is_file()
+    file = file if is_here else Path(shutil.which(rest[0]) or "")
+    if file.suffix in (".py", ".pyw") or not file.is_file():
+        return rest
+    interpreter = _interpreter(file) or ""
+    name = PurePath(interpreter).name
+    if file.suffix == ".sh" or _SHELL.fullmatch(name):
+        raise UsageError(_why_no_shell(str(file), _text(file)))
+    if INTERPRETER.fullmatch(name):
+        return [*(() if python else (interpreter,)), str(file), *rest[1:]]
+    if is_here and not interpreter and b"\0" not in file.read_bytes()[:512]:
+        return rest
+    raise UsageError(
+        f"{rest[0]} is no Python script: give the script itself after --, for example "
+        f"{without_launcher(rest[1:])}."
+    )
+
+
+def _interpreter(file: Path) -> str | None:
+    """Return the program that a script's first line names; None: it names none."""
+    try:
+        with file.open("rb") as opened:
+            begin = opened.read(1024).decode("utf-8", errors="replace")
+    except OSError:
+        return None
+    found = _FIRST_LINE.match(begin)
+    by_pip = _LONG_PATH.search(begin)
+    return (by_pip or found)[1] if found else None
+
+
+def _text(file: Path) -> str:
+    return file.read_text(errors="replace") if file.is_file() else ""
+
+
+def _why_no_shell(name: str, text: str) -> str:
+    """Say what to write instead of a shell script: its own line that starts Python."""
+    text = re.sub(r"\\\n|\"?\$[@*]\"?", " ", text)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    starts = [w for w in lines if (".py" in w or " -m " in w) and not w.startswith("#")]
+    line = (starts or ["train.py --lr 0.1"])[-1]
+    started = re.match(rf"(exec )?(\S*/)?({'|'.join(LAUNCHERS)}|uv run) ", line)
+    command = without_launcher(line.split()) if started else f"-- {line}"
+    return (
+        f"{name} starts a shell, and scalebench starts Python itself. Give the command in it "
+        f"that starts the training: scalebench run {command}"
+    )
+
+
+def _of_accelerate(python: str, words: list[str]) -> list[str]:
+    """Return the script that ``accelerate launch`` would start, behind the settings it would make.
+
+    The number of processes is not among them: that is what scalebench varies.
+    """
+    try:
+        asked = subprocess.run(
+            [python, "-c", _ASK, *words], capture_output=True, text=True, timeout=ASK_LIMIT_S
+        )
+        told = [line for line in asked.stdout.splitlines() if line.startswith("TOLD ")]
+        trouble = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        told, trouble = [], str(error)
+    if not told:
+        raise UsageError(
+            f"accelerate launch does not say what it would start ({trouble}). Give the script "
+            "itself, behind accelerate's settings as variables, for example "
+            f"-- ACCELERATE_MIXED_PRECISION=bf16 {without_launcher(words)[3:]}."
+        )
+    settings, script = json.loads(told[-1].removeprefix("TOLD "))
+    return [*(f"{name}={value}" for name, value in settings.items()), python, *script]
+
 
 CASE = "script"
 

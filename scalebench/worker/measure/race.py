@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 from scalebench.errors import UsageError
-from scalebench.records.measured.race import GradientNorms, RacePoint
-from scalebench.records.measured.rank import Phase
+from scalebench.records.measured.rank import GradientNorms, Phase, RacePoint
 from scalebench.spec import Ddp, Plain
 from scalebench.spec.race import Race
 from scalebench.spec.workload import Workload

@@ -15,9 +15,14 @@ from scalebench.records.rows.script import (
     Wrapper,
 )
 from scalebench.records.rows.steps import RankExcess
-from scalebench.records.rows.strategies.experts import BusiestExpert, ExpertFigures, ExpertRank
-from scalebench.records.rows.strategies.exposed import ExposedEstimates
-from scalebench.records.rows.strategies.frameworks import AgainstFastest, FrameworkFacts
+from scalebench.records.rows.strategies import (
+    AgainstFastest,
+    BusiestExpert,
+    ExpertFigures,
+    ExpertRank,
+    ExposedEstimates,
+    FrameworkFacts,
+)
 from scalebench.records.summary import Correctness, Row, Summary
 from scalebench.stats import Estimate
 from tests.builders.rows.races import figures

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.costmodel.layers.expert_layers import ExpertModel
-from scalebench.records.rows.strategies.experts import ExpertFigures
+from scalebench.records.rows.strategies import ExpertFigures
 from tests.integration.parallel.expert_ranks import (
     BUSY_EXPERT,
     SAMPLES,

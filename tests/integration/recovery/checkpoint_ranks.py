@@ -17,8 +17,7 @@ from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.worker.checkpoints import trainee
 from scalebench.worker.checkpoints.methods import open_saver
-from scalebench.worker.checkpoints.restoring import measure_restores
-from scalebench.worker.checkpoints.saving import measure_saves
+from scalebench.worker.checkpoints.saving import measure_restores, measure_saves
 from scalebench.worker.checkpoints.store import saved_of, store_of
 from scalebench.worker.process.context import RankContext
 from tests.integration.programs import inspecting, looked_at, main

@@ -18,10 +18,16 @@ from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2Jo
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.launch.submission.kubernetes import as_list, indexed_job, job_set, train_job
-from scalebench.launch.submission.request import JobRequest
-from scalebench.launch.submission.skypilot import task
-from scalebench.launch.submission.slurm import batch_script, submit
+from scalebench.launch.submission import (
+    JobRequest,
+    as_list,
+    batch_script,
+    indexed_job,
+    job_set,
+    submit,
+    task,
+    train_job,
+)
 from scalebench.records.storage.secret import VARIABLE, given_secret
 
 COMMAND = ("run", "ddp", "--gpus", "2,4", "-k", "not (a or b)")

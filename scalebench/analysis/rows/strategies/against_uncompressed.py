@@ -23,7 +23,7 @@ from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.timing.steps import launch_step_s, mean_losses
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.records.baseline import key_of
-from scalebench.records.rows.strategies.compression import CompressionFigures, LossComparison
+from scalebench.records.rows.strategies import CompressionFigures, LossComparison
 from scalebench.records.summary import Row
 from scalebench.spec import Cell
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed

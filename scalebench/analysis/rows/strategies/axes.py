@@ -17,7 +17,7 @@ from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.communication import AxisFigures
-from scalebench.records.rows.strategies.pipeline import PipelineFigures, StageTimes, TimedPass
+from scalebench.records.rows.strategies import PipelineFigures, StageTimes, TimedPass
 from scalebench.records.run import CellResult
 from scalebench.spec import Grouped
 from scalebench.trace.breakdown import covered_by, within

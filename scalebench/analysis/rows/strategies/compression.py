@@ -12,7 +12,7 @@ from scalebench.analysis.timing.step_parts import clean_parts
 from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.costmodel.what_if import break_even_byte_per_s, saved_bytes, sent_bytes
 from scalebench.records.measured.rank import CompressionTraffic
-from scalebench.records.rows.strategies.compression import CompressionFigures
+from scalebench.records.rows.strategies import CompressionFigures
 from scalebench.records.run import CellResult
 from scalebench.spec import Compressed
 from scalebench.spec.compression import METHODS, nominal_ratio

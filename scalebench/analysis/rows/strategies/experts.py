@@ -10,7 +10,7 @@ from scalebench.analysis.rows.fields import Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.measured.trace import Trace
-from scalebench.records.rows.strategies.experts import BusiestExpert, ExpertFigures, ExpertRank
+from scalebench.records.rows.strategies import BusiestExpert, ExpertFigures, ExpertRank
 from scalebench.records.run import CellResult
 from scalebench.spec import expert_groups
 from scalebench.trace.intervals import intervals, length_s, union

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.baseline import key_of
-from scalebench.records.rows.strategies.frameworks import AgainstFastest, FrameworkFacts
+from scalebench.records.rows.strategies import AgainstFastest, FrameworkFacts
 from scalebench.records.summary import Row
 from scalebench.spec import FromFramework
 

@@ -13,7 +13,7 @@ from scalebench.costmodel.memory import (
     savings_of,
 )
 from scalebench.records.measured.rank import RankRecord
-from scalebench.records.rows.strategies.memory import AxisSaving, MemoryByAxis
+from scalebench.records.rows.strategies import AxisSaving, MemoryByAxis
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Context, Execution, Mesh, Plain, Tensor, expert_groups
 

@@ -18,7 +18,7 @@ from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import building_nothing
 from scalebench.worker.strategies.base import Training, gathered_gradients
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
-from scalebench.worker.strategies.frameworks.deepspeed_engine import (
+from scalebench.worker.strategies.frameworks.deepspeed import (
     deepspeed_gradients,
     engine_config,
     load_deepspeed,

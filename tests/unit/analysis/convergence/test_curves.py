@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.convergence.projected import Training, arrival, time_to_loss
 from scalebench.analysis.projection.project import project
-from scalebench.records.measured.race import RacePoint
+from scalebench.records.measured.rank import RacePoint
 from scalebench.report.tables.projection import render_projection
 from scalebench.stats import Estimate
 from tests.builders.rows.projections import make_run, the_profile

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
-from scalebench.records.measured.race import RacePoint
+from scalebench.records.measured.rank import RacePoint
 from scalebench.records.paths import RunPaths
 from scalebench.spec import Plain
 from scalebench.spec.race import Race

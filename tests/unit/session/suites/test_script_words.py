@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.session.suites.script_words import understood
+from scalebench.session.suites.script import understood
 from scalebench.spec.script import ScriptTarget, script_from
 
 ACCELERATE = """

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from scalebench.analysis.convergence.noise_scale import gradient_variance, squared_gradient
-from scalebench.records.measured.race import GradientNorms
+from scalebench.analysis.convergence.projected import gradient_variance, squared_gradient
+from scalebench.records.measured.rank import GradientNorms
 from scalebench.worker.measure.race import local_square
 
 DEVIATIONS = torch.tensor([2.0, 1.0, 3.0])

@@ -1,6 +1,7 @@
-"""LAMB: Adam whose step is scaled in each layer to the size of its weights (You et al. 2019).
+"""Optimizers by name: torch's own, and LAMB and LARS for large batches.
 
-LARS: SGD with momentum whose rate is adapted in each layer (You, Gitman & Ginsburg 2017).
+LAMB is Adam whose step is scaled in each layer to the size of its weights (You et al. 2019); LARS
+is SGD with momentum whose rate is adapted in each layer (You, Gitman & Ginsburg 2017).
 """
 
 import math
@@ -8,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from scalebench.spec.race import Recipe
 
 
 class _ByLayer(torch.optim.Optimizer):
@@ -120,3 +123,32 @@ class Lamb(_ByLayer):
             usable = (of_w > 0) & (of_update > 0)
             rate = torch.where(usable, of_w / of_update, rate)
         w.sub_(update.mul_(rate * group["lr"]))
+
+
+__all__ = ["Lamb", "Lars", "optimizer_of"]
+
+
+def optimizer_of(recipe: Recipe, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of a recipe, at the rate that it has after its warm-up."""
+    rate, decay, momentum = recipe.learning_rate, recipe.weight_decay, recipe.momentum
+    betas = (momentum, 0.999)
+    match recipe.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(parameters, rate, betas, weight_decay=decay, fused=True)
+        case "sgd":
+            return torch.optim.SGD(parameters, rate, momentum, weight_decay=decay)
+        case "nesterov":
+            nesterov = momentum > 0
+            return torch.optim.SGD(
+                parameters, rate, momentum, weight_decay=decay, nesterov=nesterov
+            )
+        case "lars":
+            return Lars(parameters, rate, momentum, weight_decay=decay)
+        case "lamb":
+            return Lamb(parameters, rate, betas, weight_decay=decay)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Have the next step use a learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
