@@ -29,6 +29,12 @@ _NO_KERNEL: tuple[tuple[re.Pattern[str], Category], ...] = (
 )
 """How names begin of what MTIA's device does that is no kernel, as HolisticTraceAnalysis has it."""
 
+_BLITS: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (re.compile("__amd_rocclr_copy"), "gpu_memcpy"),
+    (re.compile("__amd_rocclr_fill"), "gpu_memset"),
+)
+"""The kernels with which ROCm's runtime carries out copies and fills (ROCm/clr: blitcl.cpp)."""
+
 _ON_DEVICE = CATEGORIES.index("kernel")
 """The first category of the device; the host's come before."""
 
@@ -49,7 +55,8 @@ def read_kineto(path: str | Path) -> Events:
     ``B`` and ``E`` events of a thread are joined in pairs; an event without a duration takes no
     time; metadata, flows, counters and events without a time stamp are left out, and so are those
     whose time is no time in nanoseconds since 1970, whose duration is negative or no number, and
-    what the device did at time 0 or far from everything else: these are counted.
+    what the device did at time 0 or far from everything else: these are counted. What the file
+    says of the device again, to the last number, is left out as well.
 
     Raises:
         UsageError: The file is missing, empty, cut off, no JSON, or no trace.
@@ -165,11 +172,10 @@ class _Columns:
             return number
         return self._threads.setdefault(str(given), -2 - len(self._threads))
 
-    def _correct_mtia(self, name: NDArray[np.int64], category: NDArray[np.int64]) -> None:
-        """Correct the categories of what MTIA's device did."""
-        if not any(name.lower() == "mtia_ccp_events" for name in self._categories):
-            return
-        for begins, told in _NO_KERNEL:
+    def _correct(self, name: NDArray[np.int64], category: NDArray[np.int64]) -> None:
+        """Correct the categories of what a device did that is no kernel."""
+        of_mtia = any(name.lower() == "mtia_ccp_events" for name in self._categories)
+        for begins, told in _NO_KERNEL if of_mtia else _BLITS:
             codes = [code for text, code in self.codes.items() if begins.match(text)]
             category[np.isin(name, codes) & (category >= _ON_DEVICE)] = CATEGORIES.index(told)
 
@@ -177,8 +183,10 @@ class _Columns:
         """Return the columns, with time counted from the first event."""
         columns = np.frombuffer(self.rows, dtype=np.int64).reshape(-1, _NUM_COLUMNS).T.copy()
         name, category, start, end, thread, correlation, owner = columns
-        self._correct_mtia(name, category)
+        self._correct(name, category)
         kept = _possible(start, end, category)
+        num_left_out = self.num_left_out + int(np.sum(~kept))
+        kept[_repeated(columns)] = False
         first = int(start[kept].min()) if kept.any() else 0
         job = about.get("distributedInfo")
         job = job if isinstance(job, dict) else {}
@@ -193,7 +201,7 @@ class _Columns:
             correlation=correlation,
             details=self.details,
             shapes=self.shapes,
-            num_left_out=self.num_left_out + int(np.sum(~kept)),
+            num_left_out=num_left_out,
             owners=list(self.owners),
             owner=owner.astype(np.int32),
             rank=rank if rank >= 0 else None,
@@ -230,6 +238,13 @@ def _possible(
     possible[counting] = near[counting]
     possible[on_device & (apart | lost)] = False
     return possible
+
+
+def _repeated(columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what the device did once and the file has again, but for the first of each."""
+    ran = np.flatnonzero((columns[1] >= _ON_DEVICE) & (columns[3] > columns[2]))
+    order = ran[np.lexsort(columns[[0, 5, 4, 2]][:, ran])]
+    return order[1:][np.all(columns[:, order[1:]] == columns[:, order[:-1]], axis=0)]
 
 
 def nanoseconds(microseconds: object) -> int | None:

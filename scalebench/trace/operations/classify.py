@@ -234,6 +234,11 @@ def _refuse_unseen_gpu(events: Events) -> None:
             "known. Record it again with torch.profiler's "
             f"{f'ProfilerActivity.{activity}' if activity else 'activity of the device'} added."
         )
+    if any(name.startswith("hcom_") for name in events.names):
+        raise UsageError(
+            "the trace is of Ascend's profiler, which gives what its device did no category: "
+            "neither communication nor computation is known."
+        )
 
 
 def _matches(pattern: re.Pattern[str] | None, name: str) -> bool:

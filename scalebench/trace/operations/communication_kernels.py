@@ -55,6 +55,7 @@ LIBRARIES = (
         r"cross_device_(reduce|store)|quick_?reduce",
         "all_reduce",
     ),
+    Library("Models' own kernels for experts", r"all_?2_?all", "all_to_all"),
     Library("flashinfer: trtllm_mnnvl_allreduce.cuh", r"lamport(?!.*init)", "all_reduce"),
     Library("NVIDIA/TransformerEngine: userbuffers.cu", r"userbuffers_\w*_ag\b", "all_gather"),
     Library("NVIDIA/TransformerEngine: userbuffers.cu", r"userbuffers_\w*_rs", "reduce_scatter"),
@@ -156,7 +157,7 @@ def _library_of(name: str) -> Library | None:
     if (
         not _OF_A_LIBRARY.search(function)
         or _OF_INDUCTOR.match(name)
-        or _ALSO_COMPUTES.search(function)
+        or _ALSO_COMPUTES.search(function.rpartition("::")[2])
     ):
         return None
     return next((one for one in LIBRARIES if re.search(one.pattern, function)), None)

@@ -104,6 +104,13 @@ def test_a_codec_on_a_gpu_takes_as_long_as_its_kernels_and_not_as_their_asking()
     assert (timeline.annotations["decode"] / US).tolist() == [[200, 230]]
 
 
+def test_a_trace_whose_device_has_no_categories_is_refused():
+    """As Ascend's profiler writes it: what its device did is neither shown nor zero."""
+    hcom = Event("other", "hcom_allReduce__617_0", 5, 25)
+    with pytest.raises(UsageError, match="Ascend's profiler"):
+        timeline_of(events(op("aten::mm", 0, 5), hcom))
+
+
 def test_nccl_without_a_gpu_in_the_trace_is_refused():
     with pytest.raises(UsageError, match=r"ProfilerActivity\.CUDA"):
         timeline_of(events(annotation("nccl:all_reduce", 0, 10), op("aten::mm", 0, 5)))

@@ -43,6 +43,8 @@ KERNELS = {
     "EpDispatchInterNodeV1KernelLowLatency_bf16": "dispatch",
     "void pplx::a2a_kernels::a2a_dispatch_send_kernel<8>(int)": "dispatch",
     "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<1>(int)": "all_to_all",
+    "void tensorrt_llm::kernels::fused_moe_impl::moeAllToAllKernel<8, false>(int)": "all_to_all",
+    "all2all_pull_kernel<__nv_bfloat16, 8>(unsigned long const*)": "all_to_all",
     "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<"
     "(flashinfer::trtllm_allreduce_fusion::AllReduceFusionPattern)1, 8>(x)": "all_reduce",
     "void flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport<8>(x)": "all_reduce",

@@ -50,6 +50,23 @@ def test_formatting_and_order_do_not_matter(tmp_path, monkeypatch, content):
         assert events.clock_offset_ns == 1682725898236567123
 
 
+def test_what_the_device_did_once_counts_once(tmp_path):
+    """Merged files say it again; another stream, or another launch, is something else."""
+    others = [{**KERNEL, "tid": 21}, {**KERNEL, "args": {"correlation": 10}}]
+    nothing, op = {**KERNEL, "dur": 0}, {**OP, "ts": KERNEL["ts"]}
+    path = written(tmp_path / "trace.json", [KERNEL, op, *others, KERNEL, op, nothing, nothing])
+    events = read_kineto(path)
+    assert [len(events.of("kernel")), len(events.of("cpu_op")), events.num_left_out] == [5, 2, 0]
+
+
+def test_copies_that_rocm_carries_out_by_kernels_are_none(tmp_path):
+    names = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBufferAligned", "Cijk_Ailk_Bljk")
+    path = written(tmp_path / "trace.json", [{**KERNEL, "name": name} for name in names])
+    events = read_kineto(path)
+    found = [events.of(category).tolist() for category in ("gpu_memcpy", "gpu_memset", "kernel")]
+    assert found == [[0], [1], [2]]
+
+
 @pytest.mark.parametrize(
     ("microseconds", "expected"),
     [
