@@ -316,6 +316,7 @@ class Batches:
     def take(self) -> FeedCounts:
         """Return what came since the last call for training, and begin again."""
         self._is_first = False
+        self.seen.stepped()
         fed = [feed for feed in self._active if feed.trains and feed.batches]
         now_and_then = {id(feed) for feed in fed if self.next_to.get(feed.dataset)}
         feeds = [

@@ -106,6 +106,7 @@ class Fed:
         self._samples: list[list[int]] = []
         self._num_epochs = 0
         self._epochs: dict[int, Any] = {}
+        self._untrained: set[int] = set()
 
     def prints_of(self, batch: Any, num_samples: int | None) -> Prints | None:
         """Return the prints of a batch; None: enough were trained on."""
@@ -142,11 +143,20 @@ class Fed:
         }
 
     def begins(self, batches: Any) -> None:
-        """Note that the first batch of an epoch is trained on: a look at one begins none."""
-        self._num_epochs += 1
+        """Note that the first batch of an epoch is trained on: a look at one begins none.
+
+        If no optimizer was called since it last began, that was a trial.
+        """
         sampler = getattr(batches, "sampler", None)
+        is_again = id(sampler) in self._untrained
+        self._untrained.add(id(sampler))
+        self._num_epochs += not is_again
         if not isinstance(sampler, torch.utils.data.DistributedSampler) or not sampler.shuffle:
             return
         order = sampler.seed, sampler.epoch
-        self.repeats += self._epochs.get(id(sampler)) == order
+        self.repeats += self._epochs.get(id(sampler)) == order and not is_again
         self._epochs[id(sampler)] = order
+
+    def stepped(self) -> None:
+        """Note a call of an optimizer."""
+        self._untrained.clear()

@@ -69,8 +69,8 @@ class Replicas:
         ``step``: calls of optimizers so far. None among ``optimizers``: one that is gone.
         ``modules``: those that distribute others; None: they are looked for where needed.
         """
-        held = [one for chunk in self._held for one in chunk]
-        if not self._moments or any(one.of() is None for one in held):
+        is_gone = any(one.of() is None for chunk in self._held for one in chunk)
+        if modules is not None or not self._moments or is_gone:
             known = living(wraps) if modules is None else modules
             self._find([one for one in optimizers if one is not None], _wrappers(known))
             self._moments.clear()

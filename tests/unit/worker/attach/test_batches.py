@@ -259,7 +259,9 @@ def test_an_epoch_with_another_seed_has_another_order():
     fed, sampler = Fed(), DistributedSampler(range(8), 2, 0)
     for seed, epoch, repeats in ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1)):
         sampler.seed, sampler.epoch = seed, epoch
-        fed.begins(SimpleNamespace(sampler=sampler))
+        for _ in range(2):  # a trial before it
+            fed.begins(SimpleNamespace(sampler=sampler))
+        fed.stepped()
         assert fed.repeats == repeats
 
 
