@@ -71,10 +71,17 @@ def gap_lines(job: JobFigures) -> list[str]:
     return [*lines, _host(gap)]
 
 
+_OF_LIBRARIES = ("torch/", "multiprocessing/", "<")
+MOST_CALLS = 6
+"""Innermost calls of the host that are shown, those of libraries left out."""
+
+
 def _host(gap: Gap) -> str:
     if not gap.host:
         return "what the host did meanwhile is not recorded (torch.profiler: with_stack=True)"
-    return "the host meanwhile: " + " > ".join(wording.plain(name, 60) for name in gap.host)
+    names = [name for name in gap.host if not name.startswith(_OF_LIBRARIES)] or list(gap.host)
+    shown = ["…"] * (len(names) > MOST_CALLS) + names[-MOST_CALLS:]
+    return "the host meanwhile: " + " > ".join(wording.plain(name, 60) for name in shown)
 
 
 def _changed(change: Change) -> str:

@@ -190,3 +190,20 @@ def test_names_of_a_trace_are_harmless_in_table_and_page(write):
     page = render_trace_page(job)
     assert "</script><b>" not in page
     assert "&lt;/script&gt;&lt;b&gt;all_reduce" in page
+
+
+def test_of_a_deep_stack_the_innermost_calls_are_shown(write):
+    frames = ["train.py(9): main", *(f"model.py({n}): forward" for n in range(9))]
+    rows = [
+        *(("python_function", name, 20, 60, 1, None) for name in [*frames, "torch/nn.py(1): _call"]),
+        *(("cuda_runtime", "cudaLaunchKernel", start, 1, 1, 1 + start) for start in (5, 70)),
+        *(("kernel", "gemm", start, 10, 7, start - 1) for start in (7, 72)),
+    ]
+    events = [
+        {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid,
+         "args": {} if link is None else {"correlation": link}}
+        for cat, name, ts, dur, tid, link in rows
+    ]  # fmt: skip
+    shown = render_traces(analyse_job([write("a.json", {"traceEvents": events})]))
+    told = " ".join(shown.partition("the host meanwhile: ")[2].split())
+    assert told.startswith("… > model.py(3): forward > ") and "torch/nn.py" not in told
