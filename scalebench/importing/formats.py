@@ -47,10 +47,13 @@ BOUNDARY = r"(?<![\w/.-])(?<!per )"
 BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ )\s*"
 """Of a line, or of what a program prints behind the name of its rank or host."""
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_SAID = r"(?:nan|NaN|inf|Inf|None|True|False)\s"
+"""A word that is a value, and not the first one of a key."""
 _KEY = re.compile(
-    r"(?<![\w./-])([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([a-z/]+\))?)\s*([:=])\s*[\d.]"
+    rf"(?<![\w./=-])(?!{_SAID})"
+    r"([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([a-z/]+\))?)\s*([:=])\s*[\d.]"
 )
-_WORD = re.compile(r"(?<![\w.])[A-Za-z]+\s$")
+_WORD = re.compile(rf"(?<![\w.=])(?!{_SAID})[A-Za-z]+\s$")
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 

@@ -27,6 +27,8 @@ PAUSE = 3.0
 PAUSE_OF_CLOCK = 2.0
 LONGER, SHORTER = 1.1, 0.5
 """Of the median: the first steps are left out as long as they are beyond."""
+SKIPPED = 5
+"""So many times the usual distance of two lines is one of steps that were not done."""
 MOST_WARMUP = 10
 FEWEST_GROWING = 8
 FEW_SECONDS = 5.0
@@ -95,13 +97,11 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     at = columns["step"] / (batch or 1.0) if form.step_in == "samples" else columns["step"]
     counted = form.step_in == "steps" or batch is not None
     if not counted:
-        at = np.arange(len(at), dtype=float)
+        at = np.arange(len(at), dtype=float) * (1.0 if form.step_in == "lines" else np.nan)
     printed = _printed(form, columns, at, log)
     doubted = _doubted(log, at)
     enough = None if printed is None or doubted else MOST_COMPARED
     by_clock = _by_clock(columns["clock"][:enough], at[:enough], log.records.resolution)
-    if form.step_in == "samples" and not counted:
-        by_clock = Steps()
     if printed is None or (doubted and _tells_more(by_clock, printed, log)):
         other = by_clock if len(by_clock.seconds) else _by_rate(form, columns, work)
         chosen = other if len(other.seconds) else printed or other
@@ -170,7 +170,7 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
         time = np.broadcast_to(np.nan, len(at))
     if (added := _of_micro_batches(form, columns, at)) is not None:
         return added
-    if _grows(time):
+    if _grows(time, log.records.unsaid):
         log.notices.append("the printed times grow from line to line: they are not of one step")
         time, log.records.unsaid = np.broadcast_to(np.nan, len(at)), False
     if not np.isfinite(time).any():
@@ -191,12 +191,15 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     return _cleaned(time, stride, ok, averaged and stride > 1, PAUSE)
 
 
-def _grows(time: Floats) -> bool:
-    """Tell whether times are most likely those since a beginning, though nothing says so."""
+def _grows(time: Floats, unsaid: bool) -> bool:
+    """Tell whether times are most likely those since a beginning, though nothing says so.
+
+    ``unsaid``: they are called time alone, so that more lines that grow are enough.
+    """
     known = time[np.isfinite(time)]
-    return len(known) >= FEWEST_GROWING and bool(
-        np.all(np.diff(known) > 0) and known[-1] > 2 * known[0]
-    )
+    if len(known) < FEWEST_GROWING or not np.all(np.diff(known) > 0):
+        return False
+    return bool(known[-1] > 2 * known[0]) or (unsaid and len(known) >= 2 * FEWEST_GROWING)
 
 
 def _decimals(time: Floats) -> int:
@@ -300,6 +303,9 @@ def _by_clock(clock: Floats, at: Floats, resolution: float) -> Steps:
     if not len(seconds) or seconds.sum() <= 0:
         return Steps(source="clock")
     typical = _typical(seconds, steps, resolution)
+    skipped = steps > SKIPPED * np.median(steps)  # a job goes on where another one had ended
+    skipped &= seconds < SHORTER * typical * steps - 2 * resolution
+    seconds, steps = seconds[~skipped], steps[~skipped]
     pause = seconds > PAUSE_OF_CLOCK * typical * steps + 2 * resolution
     beyond = seconds - typical * steps > 2 * resolution
     first = warmup_of(np.where(beyond, seconds / steps, typical))
@@ -363,7 +369,7 @@ def _by_rate(form: Format, columns: dict[str, Floats], work: float | None) -> St
 def _why_none(log: Log, at: Floats) -> str:
     if len(at) < 2:
         return "the log has a single step without its time: give --batch-per-gpu and --seq"
-    if log.format.step_in == "samples" and np.isfinite(log.records.column("clock")).any():
+    if not np.isfinite(at).any():
         return "the steps are counted in samples: give --batch-per-gpu"
     return "the lines of the steps have neither a time nor a clock"
 

@@ -287,6 +287,12 @@ LINES = {
     "key-value of a tutorial": "Epoch [1/5], Step [{i}/938], Loss: 0.3, Time per step: 2.0 s",
     "key-value with parts": "step {i} | loss 9.1 | data time: 0.0100 | batch time: 2.0000",
     "key-value with its unit behind": "Step {i}/1000 loss 2.1 (2.0 s/step)",
+    "megatron of BLOOM": (
+        "[default7]: iteration {i:8d}/  115311 | consumed samples:      8192 | elapsed time per "
+        "iteration (s): 2.00 | global batch size:    64 | lm loss: 2.1E+00 | TFLOPs: 150.0 |"
+    ),
+    "key-value of a loss that is none": "step={i} loss=nan grad=None step_time=2.0",
+    "key-value of another loss that is none": "step: {i} loss: NaN step_time: 2.0",
     "key-value of what it took": "Step {i} took 2.00 seconds, loss 3.2",
     "key-value of its speed": "iter {i}: loss 3.2, 0.5 it/s",
     "key-value of seconds since 1970": "step: {i} time: 17141200{0:02d}.5 loss: 3.2",
@@ -397,10 +403,16 @@ def test_a_share_and_a_size_count_as_they_are_meant(tmp_path: Path) -> None:
         assert (job.mfu, job.memory_bytes) == (pytest.approx(share), size)
 
 
-def test_lines_that_count_samples_are_no_steps_without_the_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        DAY + " seen {i}00 loss 2.0",
+        "Epoch 1/5: 9%|#  | {i}00/4580 [00:{0:02d}<03:00, 50.1img/s, loss (batch)=2.0]",
+    ],
+)
+def test_lines_that_count_samples_are_no_steps_without_the_batch(line: str, tmp_path: Path) -> None:
     own = {"mine": {"step": "seen {step}", "step_in": "samples", "loss": "loss {}"}}
-    path = a_log(tmp_path, DAY + " seen {i}00 loss 2.0", steps=25)
-    log = read_log(path, formats(own, "scalebench.toml"))
+    log = read_log(a_log(tmp_path, line, steps=25), formats(own, "scalebench.toml"))
     assert steps_of(log, 50).mean_s == pytest.approx(1.0)
     assert "give --batch-per-gpu" in job_of(log, Stated(gpus=8)).no_steps
 

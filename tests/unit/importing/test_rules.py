@@ -158,6 +158,7 @@ def test_lines_of_several_ranks_are_one_step_and_their_rates_add_up(tmp_path: Pa
     [
         "step={i} loss=2.0 elapsed={half:.1f}",
         "step {i} loss 2.0 time 10:00:{i:02}",
+        "step 10{i:02} loss 2.0 time: 50{i:02}",
     ],
 )
 def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_step(
@@ -302,6 +303,24 @@ def test_a_clock_of_one_second_gives_spans_and_pauses_are_cut_out(tmp_path: Path
     found = read(tmp_path, ["Loading: 100%|#| 4/4 [00:01<00:00, 3.9it/s]", *bars])
     assert found.mean_s == pytest.approx(0.45, rel=0.01)
     assert found.pauses[0] >= 2 and found.pauses[1] == pytest.approx(25 * found.pauses[0], rel=0.05)
+
+
+@pytest.mark.parametrize("begin", ["0/1000 [00:00<?, ?it/s]", "501/1000 [00:03<00:03, 167it/s]"])
+def test_steps_that_a_resumed_job_passes_over_are_none(begin: str, tmp_path: Path) -> None:
+    """transformers counts up to its checkpoint within seconds."""
+    steps = ((i, 3 + 2 * (i - 501)) for i in range(502, 702))
+    bars = [f" 1%|# | {i}/1000 [{t // 60:02d}:{t % 60:02d}<09:00,  2.0s/it]" for i, t in steps]
+    found = read(tmp_path, [" 0%|  | 0/1000 [00:00<?, ?it/s]", f" 0%|  | {begin}", *bars])
+    assert found.mean_s == pytest.approx(2.0, rel=0.01)
+
+
+def test_bars_of_other_things_are_no_training_however_long_they_take(tmp_path: Path) -> None:
+    others = ("Running tokenizer on dataset: {} examples/s]", "Fetching 900 files: {}it/s]")
+    bars = [
+        *(one.format(f"{i}| {i}/900 [{i}:00<1:00:00, 9.0") for one in others for i in range(40)),
+        *(f" 1%|# | {i}/100 [00:{i:02d}<01:00,  1.0s/it]" for i in range(1, 50)),
+    ]
+    assert read(tmp_path, bars).mean_s == pytest.approx(1.0)
 
 
 def test_the_first_steps_are_left_out_while_they_differ(tmp_path: Path) -> None:
