@@ -441,7 +441,7 @@ def routed_workload(strategy: Expert, name: str, device: str) -> str:
     Unchanged where the strategy asks for nothing, or for what cannot be: its ``why_not`` and
     ``why_not_divided`` say so.
     """
-    if strategy.why_not_routing() is not None:
+    if strategy.why_not_itself() is not None:
         return name
     shape = resolve_workload(name, device)
     if not isinstance(shape, MoeShape) or strategy.why_not_divided(divisible(shape), 1) is not None:

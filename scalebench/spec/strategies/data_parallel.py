@@ -85,6 +85,7 @@ class Fsdp(Execution):
     can_be_saved = True
     takes_any_size = True
     operations = ("all_gather", "reduce_scatter", "all_reduce")
+    always_communicates = GATHERS
     reshard_after_forward: bool = True
     shard_size: int | None = Field(None, ge=1)
     min_num_params: int | None = Field(None, ge=1)
@@ -103,24 +104,16 @@ class Fsdp(Execution):
         """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
         return "bfloat16" in (self.param_dtype, self.reduce_dtype)
 
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return GATHERS
-
     def shards(self, world_size: int) -> int:
         """Return the number of ranks among which each parameter is divided at a size."""
         return world_size if self.shard_size is None else min(self.shard_size, world_size)
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        shards = self.shards(world_size)
-        reason = why_not_groups(world_size, shards, "shard_size")
-        if reason is not None:
-            return reason
-        if self.cpu_offload and device == "cpu":
+        reason = why_not_groups(world_size, self.shards(world_size), "shard_size")
+        if reason is None and self.cpu_offload and device == "cpu":
             return "cpu_offload moves shards from a GPU to the host, and these ranks are on CPU"
-        return None
+        return reason
 
 
 class Fsdp1(Execution):
@@ -137,12 +130,8 @@ class Fsdp1(Execution):
     works_alone = True
     scales_loss = True
     operations = ("all_gather", "reduce_scatter", "all_reduce")
+    always_communicates = GATHERS
     reshard_after_forward: bool = True
-
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return GATHERS
 
     def why_not_whole_layers(self, optimizer: str) -> str | None:
         """Say why an optimizer that needs whole layers cannot train with this."""
@@ -166,8 +155,4 @@ class Zero1(Execution):
     can_be_saved = True
     takes_any_size = True
     operations = ("all_reduce", "broadcast")
-
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return "the optimizer broadcasts parameters in every step"
+    always_communicates = "the optimizer broadcasts parameters in every step"

@@ -37,6 +37,9 @@ class Execution(Spec):
         takes_any_size: Whether it goes on with any number of ranks.
         scales_loss: Whether its steps can scale the loss, which float16 needs.
         untraced_because: Why a few traced steps do not stand for all of them; None: they do.
+        always_communicates: Why no step of it can do without the other ranks; None: there may be
+            one that can.
+        no_race: Why no rank can evaluate held-out samples by itself; None: each can.
     """
 
     about: ClassVar[str] = ""
@@ -48,6 +51,8 @@ class Execution(Spec):
     takes_any_size: ClassVar[bool] = False
     scales_loss: ClassVar[bool] = False
     untraced_because: ClassVar[str | None] = None
+    always_communicates: ClassVar[str | None] = None
+    no_race: ClassVar[str | None] = None
     autocast: bool | Literal["float16"] = False
     compile: bool = False
     checkpointing: bool | Literal["selective"] = False
@@ -79,11 +84,6 @@ class Execution(Spec):
         return False
 
     @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks; None: there may be one that can."""
-        return None
-
-    @property
     def unverified_because(self) -> str | None:
         """Why its results cannot be compared with those of one process; None: they can."""
         return None
@@ -107,7 +107,7 @@ class Execution(Spec):
 
     def why_no_race(self, world_size: int) -> str | None:
         """Say why no rank can evaluate held-out samples by itself; None: each can."""
-        return None
+        return self.no_race
 
     def dispensable(self, world_size: int) -> Sequence[int]:
         """Return the ranks without which the others go on if they end; none: all end with it."""
@@ -173,8 +173,4 @@ class Script(Execution):
     kind: Literal["script"] = "script"
     about = "your own training script, unmodified: scalebench run -- train.py"
     has_reference: ClassVar[bool] = False
-
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return "when ranks communicate is decided by the script"
+    always_communicates = "when ranks communicate is decided by the script"

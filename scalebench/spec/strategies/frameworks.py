@@ -66,7 +66,7 @@ class FromFramework(Execution):
         return None if self.bucket_mb is None else round(self.bucket_mb * 2**20 / 4)
 
     @property
-    def always_communicates(self) -> str | None:
+    def always_communicates(self) -> str | None:  # type: ignore[override]
         """Why no step of it can do without the other ranks."""
         return GATHERS if self.zero_stage == 3 else None
 
@@ -116,7 +116,7 @@ class Accelerate(FromFramework):
         return 3 if self.plugin == "fsdp2" else self.stage or 0
 
     @property
-    def always_communicates(self) -> str | None:
+    def always_communicates(self) -> str | None:  # type: ignore[override]
         """Why no step of it can do without the other ranks."""
         return ENGINE_REDUCES if self.plugin == "deepspeed" else super().always_communicates
 
@@ -153,6 +153,7 @@ class DeepSpeed(FromFramework):
     packages: ClassVar[dict[str, str]] = {"deepspeed": "0.19.8"}
     extra = "deepspeed"
     operations = ("all_reduce", "all_gather", "reduce_scatter")
+    always_communicates = ENGINE_REDUCES
     stage: Literal[0, 1, 2, 3] = 2
     offload: bool = False
 
@@ -160,11 +161,6 @@ class DeepSpeed(FromFramework):
     def zero_stage(self) -> int:
         """The stage."""
         return self.stage
-
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return ENGINE_REDUCES
 
     @property
     def unverified_because(self) -> str | None:
@@ -209,16 +205,12 @@ class FairScale(FromFramework):
     packages: ClassVar[dict[str, str]] = {"fairscale": "0.4.13"}
     extra = "fairscale"
     operations = ("reduce", "broadcast")
+    always_communicates = "OSS broadcasts parameters in every step"
 
     @property
     def zero_stage(self) -> int:
         """The optimizer's state is divided; gradients are reduced to owners, and kept by all."""
         return 1
-
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return "OSS broadcasts parameters in every step"
 
 
 class Horovod(FromFramework):
@@ -234,6 +226,7 @@ class Horovod(FromFramework):
     kind: Literal["horovod"] = "horovod"
     about = "Horovod: DistributedOptimizer, gradients fused and all-reduced"
     untraced_because = "torch's traces do not show Horovod's operations"
+    always_communicates = "Horovod's optimizer reduces gradients in every step"
     packages: ClassVar[dict[str, str]] = {"horovod": "0.28.1"}
     compression: Literal["none", "fp16"] = "none"
 
@@ -246,8 +239,3 @@ class Horovod(FromFramework):
     def rounds_parameters(self) -> bool:
         """Whether gradients are rounded on their way."""
         return self.compression == "fp16"
-
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return "Horovod's optimizer reduces gradients in every step"

@@ -1,6 +1,6 @@
 """Groups of ranks that divide samples, matrices or experts among them."""
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,7 +9,54 @@ from scalebench.spec.strategies.execution import Execution, why_not_groups
 from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 
 
-class Tensor(Execution):
+class InGroups(Execution):
+    """Ranks in groups of one size, which divide something by a plan of the workload.
+
+    Attributes:
+        size: Ranks of a group, where there are so many; None: all.
+        plan_field: The workload's field that says how it is divided, and what else to choose.
+    """
+
+    works_alone = True
+    plan_field: ClassVar[tuple[str, str]] = ("", "")
+
+    kind: str
+    size: int | None = Field(None, ge=1)
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks of a group at a size."""
+        return world_size if self.size is None else min(self.size, world_size)
+
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of groups: the ranks of one share a batch."""
+        return world_size // self.ranks_per_group(world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        groups = why_not_groups(world_size, self.ranks_per_group(world_size))
+        return groups or self.why_not_itself(device)
+
+    def why_not_itself(self, device: Device) -> str | None:
+        """Say why no ranks on a device can run this, however many; None: some can."""
+        return None
+
+    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
+        """Say why N ranks cannot divide a workload by its plan; None: they can."""
+        if not workload.known:
+            return None
+        field, advice = self.plan_field
+        plan = getattr(workload, field)
+        if plan is None:
+            return f"{workload.name} has no {field}, {advice}, or give your own workload one"
+        reason = self.why_not_plan(plan, self.ranks_per_group(world_size))
+        return reason and f"{workload.name}: {reason}"
+
+    def why_not_plan(self, plan: Any, ranks: int) -> str | None:
+        """Say why a group of ranks cannot divide a workload by its plan; None: it can."""
+        raise NotImplementedError
+
+
+class Tensor(InGroups):
     """``torch.distributed.tensor.parallel``: the matrices of every layer are divided.
 
     The ranks of a group share a batch. With fewer than all ranks in a group, the groups have
@@ -25,53 +72,25 @@ class Tensor(Execution):
 
     kind: Literal["tensor"] = "tensor"
     about = "tensor parallel: the matrices of every layer divided, one batch for all"
-    works_alone = True
     can_be_saved = True
     operations = ("all_reduce", "all_gather", "reduce_scatter")
-    size: int | None = Field(None, ge=1)
+    always_communicates = "every layer needs the results of the other ranks"
+    no_race = "no rank of a tensor group has the whole model, which a race evaluates"
+    plan_field = (
+        "tensor_plan",
+        "which says how its layers are divided; choose gpt or mlp",
+    )
     sequence: bool = False
     loss: bool = False
 
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return "every layer needs the results of the other ranks"
-
-    def ranks_per_group(self, world_size: int) -> int:
-        """Return the number of ranks among which a layer is divided at a size."""
-        return world_size if self.size is None else min(self.size, world_size)
-
-    def num_shards(self, world_size: int) -> int:
-        """Return the number of groups."""
-        return world_size // self.ranks_per_group(world_size)
-
-    def why_not(self, device: Device, world_size: int) -> str | None:
-        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        reason = why_not_groups(world_size, self.ranks_per_group(world_size))
-        if reason is not None:
-            return reason
+    def why_not_itself(self, device: Device) -> str | None:
+        """Say what torch gets wrong; None: nothing."""
         if self.compile and self.sequence:
             return (
                 "compiled blocks with a divided sequence get wrong gradients of their norms in "
                 "torch 2.13; give --no-compile"
             )
         return None
-
-    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
-        """Say why N ranks cannot divide the layers of a workload; None: they can."""
-        if not workload.known:
-            return None
-        if workload.tensor_plan is None:
-            return (
-                f"{workload.name} has no tensor_plan, which says how its layers are divided; "
-                "choose gpt or mlp, or give your own workload one"
-            )
-        reason = self.why_not_plan(workload.tensor_plan, self.ranks_per_group(world_size))
-        return reason and f"{workload.name}: {reason}"
-
-    def why_no_race(self, world_size: int) -> str | None:
-        """Say why no rank can evaluate held-out samples by itself."""
-        return "no rank of a tensor group has the whole model, which a race evaluates"
 
     def why_not_plan(self, plan: TensorPlan, ranks: int) -> str | None:
         """Say why a group of ranks cannot divide a workload by its plan; None: it can."""
@@ -91,7 +110,7 @@ class Tensor(Execution):
         return None
 
 
-class Context(Execution):
+class Context(InGroups):
     """The sequence is divided: each rank computes on its part of the tokens, with the whole model.
 
     Only attention needs the other ranks. The ranks of a group share a batch. With fewer than all
@@ -109,48 +128,17 @@ class Context(Execution):
 
     kind: Literal["context"] = "context"
     about = "context parallel: the tokens of every sample divided, attention across the ranks"
-    works_alone = True
     operations = ("all_reduce", "all_to_all", "send_recv_ring")
-    size: int | None = Field(None, ge=1)
+    always_communicates = "attention needs the keys and values of the other ranks"
+    no_race = "a race evaluates whole sequences, which no rank of a context parallel group has"
+    plan_field = ("context_plan", "which says what of it is attention; choose gpt-long")
     method: Literal["ulysses", "ring"] = "ulysses"
 
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return "attention needs the keys and values of the other ranks"
-
-    def ranks_per_group(self, world_size: int) -> int:
-        """Return the number of ranks among which a sequence is divided at a size."""
-        return world_size if self.size is None else min(self.size, world_size)
-
-    def num_shards(self, world_size: int) -> int:
-        """Return the number of groups."""
-        return world_size // self.ranks_per_group(world_size)
-
-    def why_not(self, device: Device, world_size: int) -> str | None:
-        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        reason = why_not_groups(world_size, self.ranks_per_group(world_size))
-        if reason is not None:
-            return reason
+    def why_not_itself(self, device: Device) -> str | None:
+        """Say what a device's attention cannot do; None: it can all that is asked for."""
         if self.method == "ring" and device == "cuda" and not self.computes_in_bfloat16:
             return "flash attention on a GPU computes in 16 bits; choose Context(autocast=True)"
         return None
-
-    def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
-        """Say why N ranks cannot divide the sequence of a workload; None: they can."""
-        if not workload.known:
-            return None
-        if workload.context_plan is None:
-            return (
-                f"{workload.name} has no context_plan, which says what of it is attention; choose "
-                "gpt-long, or give your own workload one"
-            )
-        reason = self.why_not_plan(workload.context_plan, self.ranks_per_group(world_size))
-        return reason and f"{workload.name}: {reason}"
-
-    def why_no_race(self, world_size: int) -> str | None:
-        """Say why no rank can evaluate held-out samples by itself."""
-        return "a race evaluates whole sequences, which no rank of a context parallel group has"
 
     def why_not_plan(self, plan: ContextPlan, ranks: int) -> str | None:
         """Say why a group of ranks cannot divide a workload's sequence; None: it can."""
@@ -168,7 +156,7 @@ class Context(Execution):
         return None
 
 
-class Expert(Execution):
+class Expert(InGroups):
     """Expert parallel: the experts of a mixture are divided over the ranks, the rest is replicated.
 
     Tokens travel to the ranks of their experts and back, by all-to-alls with uneven splits. Every
@@ -188,27 +176,17 @@ class Expert(Execution):
 
     kind: Literal["expert"] = "expert"
     about = "expert parallel: the experts of a mixture divided, tokens sent to them"
-    works_alone = True
     operations = ("all_to_all", "all_reduce")
-    size: int | None = Field(None, ge=1)
+    always_communicates = "a token's experts are on other ranks"
+    no_race = "no rank of an expert group has all experts, which a race evaluates"
     experts: int | None = None
     top_k: int | None = None
     capacity_factor: float | None = None
     dropless: bool = False
 
-    @property
-    def always_communicates(self) -> str | None:
-        """Why no step of it can do without the other ranks."""
-        return "a token's experts are on other ranks"
-
-    def ranks_per_group(self, world_size: int) -> int:
-        """Return the number of ranks among which the experts are divided at a size."""
-        return world_size if self.size is None else min(self.size, world_size)
-
-    def why_not(self, device: Device, world_size: int) -> str | None:
-        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        groups = why_not_groups(world_size, self.ranks_per_group(world_size))
-        return groups or self.why_not_routing()
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of ranks: each has a batch of its own."""
+        return world_size
 
     def why_not_divided(self, workload: Divisible, world_size: int) -> str | None:
         """Say why N ranks cannot divide the experts of a workload; None: they can."""
@@ -232,11 +210,7 @@ class Expert(Execution):
                 return f"{workload.name}: {reason}"
         return None
 
-    def why_no_race(self, world_size: int) -> str | None:
-        """Say why no rank can evaluate held-out samples by itself."""
-        return "no rank of an expert group has all experts, which a race evaluates"
-
-    def why_not_routing(self) -> str | None:
+    def why_not_itself(self, device: Device = "cpu") -> str | None:
         """Say why no router can do what is asked for; None: one can."""
         if self.dropless and self.capacity_factor is not None:
             return "dropless=True has no capacity_factor; give one of the two"

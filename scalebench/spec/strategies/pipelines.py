@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device
-from scalebench.spec.strategies.execution import Execution
+from scalebench.spec.strategies.execution import Execution, why_not_groups
 
 ScheduleName = Literal[
     "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zero-bubble", "zbv", "dualpipev"
@@ -95,9 +95,4 @@ class LayerWise(Pipeline):
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        if self.size is None or world_size % min(self.size, world_size) == 0:
-            return None
-        return (
-            f"{world_size} ranks cannot be divided into groups of {self.size} (size); "
-            f"choose a multiple of {self.size}"
-        )
+        return why_not_groups(world_size, min(self.size or world_size, world_size))
