@@ -242,6 +242,8 @@ def begin(environment: Mapping[str, str]) -> None:
     """Have variables, streams and signals as an interpreter has them that was just started."""
     os.environ.clear()
     os.environ.update(environment)
+    places = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [place for place in places if place and place not in sys.path]
     time.tzset()
     tempfile.tempdir = None  # TMPDIR is read again
     gc.enable()

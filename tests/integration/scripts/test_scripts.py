@@ -532,6 +532,11 @@ FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
 lightning, deepspeed, trl and torch_geometric, or some of them."""
 
 
+def images_of(python: str) -> str:
+    """Return the folder beside an interpreter that has timm: `frameworks-env` in the Makefile."""
+    return str(Path(python).parents[1] / "images")
+
+
 def interpreter_with(needs: str | None) -> str:
     """Return the interpreter that has a package, or skip; None: this one."""
     if needs is None:
@@ -540,7 +545,8 @@ def interpreter_with(needs: str | None) -> str:
     if not python:
         pytest.skip(f"{FRAMEWORKS_PYTHON} is not set")
     find = f"import importlib.util as u, sys; sys.exit(u.find_spec({needs!r}) is None)"
-    if subprocess.run([python, "-c", find]).returncode:
+    there = {**os.environ, "PYTHONPATH": images_of(python)}
+    if subprocess.run([python, "-c", find], env=there).returncode:
         pytest.skip(f"{python} has no {needs}")
     return python
 
@@ -603,7 +609,8 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
     if scaling:
         done = scalebench(*words, "--python", python, *program)
     else:  # in a fork with the frameworks imported
-        there = {**os.environ, "PYTHONPATH": str(ROOT)}
+        places = [str(ROOT), *([images_of(python)] if needs == "timm" else [])]
+        there = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         frameworks = forks(Path(python))
         done = frameworks.run("scalebench", [*words, *program], project, PATIENCE_S, there)
     assert done.returncode == 0, done.stderr

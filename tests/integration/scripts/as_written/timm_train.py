@@ -1,11 +1,17 @@
 """As timm's train.py with --no-prefetcher: its model, loader, optimizer, schedule and averages."""
 
+# ruff: noqa: E402
+
 import json
 import time
 
-import timm
 import torch
 import torch.distributed as dist
+
+for kind in ("nms", "qnms"):  # a torchvision for CUDA beside a torch for the CPU lacks them
+    torch.library.define(f"torchvision::{kind}", "(Tensor a, Tensor b, float c) -> Tensor")
+
+import timm
 from timm.data import create_loader
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2
