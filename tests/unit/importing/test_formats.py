@@ -293,6 +293,10 @@ LINES = {
     ),
     "key-value of a loss that is none": "step={i} loss=nan grad=None step_time=2.0",
     "key-value of another loss that is none": "step: {i} loss: NaN step_time: 2.0",
+    "key-value of NeMo Automodel": (
+        DAY + " | INFO | root | step {i} | epoch 0 | loss 0.6974 | grad_norm 1.5436 | "
+        "mem 24.90 GiB | tps 11278.56(1409.82/gpu) | num_label_tokens 21541"
+    ),
     "key-value of what it took": "Step {i} took 2.00 seconds, loss 3.2",
     "key-value of its speed": "iter {i}: loss 3.2, 0.5 it/s",
     "key-value of seconds since 1970": "step: {i} time: 17141200{0:02d}.5 loss: 3.2",
@@ -319,6 +323,25 @@ LINES = {
         "| Training Device=xla:0/2 Epoch=1 Step={i} Loss=0.01022 Rate=4.0 GlobalRate=2.5 "
         "Time=10:00:{0:02d}"
     ),
+    "openpcdet": (
+        DAY + ",382   INFO  Train:    1/80 (  1%) [{i:4d}/1856 (  3%)]  Loss: 2.345 (3.21)  "
+        "LR: 1.002e-03  Time cost: 25:41/15:00  Acc_iter {i:<10d}  Data time: 0.01(0.02)  "
+        "Forward time: 0.48(0.49)  Batch time: 1.93(1.91)"
+    ),
+    "openpcdet of MTR": (
+        DAY + ",382   INFO  epoch: 0/30, acc_iter={i}, cur_iter={i}/1218, batch_size=10, "
+        "iter_cost=3.72s, time_cost(epoch): 30:56/16:12, loss=555.664, lr=0.0001"
+    ),
+    "deepspeed-chat-lines": (
+        "Epoch: 0 | Step: {i} | PPO Epoch: 1 | Actor Loss: 0.01 | Critic Loss: 0.02\n"
+        "End-to-End => Latency: 2.00s, TFLOPs: 3.29, Samples/sec: 32.0, Time/seq 0.03s, "
+        "Batch Size: 64, Total Seq. Length: 512\nGeneration => Latency: 1.77s, TFLOPs: 0.85"
+    ),
+    "nemo-rl": (
+        "========= Step {i}/1000 =========\n  • Loss: 0.0123\n  • Avg Reward: 0.5\n"
+        "  • Total step time: 2.00s\n  • policy_training: 0.40s (20.0%)"
+    ),
+    "ssd-pytorch": "timer: 2.0000 sec.\niter {i} || Loss: 15.7912 || Timer: 2.0000 sec.",
     "chainer": (
         "this epoch [####......] 40.00%\n       {i} iter, 0 epoch / 20 epochs\n"
         "    0.5 iters/sec. Estimated time to finish: 0:03:00."
@@ -360,6 +383,7 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path
         ("megatron-bridge", "tflops", 528.1),
         ("paddle of its model zoo", "rate", 4),
         ("stylegan", "rate", 32),
+        ("key-value of NeMo Automodel", "rate", 11278.56),
         ("torch-xla", "rate", 4),
     ],
 )

@@ -271,6 +271,9 @@ def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(
         ("Global batch size: 1.05M | Tokens/s: 500.0K", "global_batch", None),
         ("epoch 3, global batch 120/5000", "global_batch", None),
         ("Number of trainable parameters: 1.05M", "parameters", 1.05e6),
+        (r"\        /    Total batch size = 8 | Total steps = 60", "global_batch", 8),
+        ("   Data Parallel GPUs = 2 | Total batch size (2 x 4 x 2) = 16", "global_batch", 16),
+        ("==((====))==  Unsloth - 2x faster free finetuning | Num GPUs used = 2", "world_size", 2),
     ],
 )  # fmt: skip
 def test_a_log_says_how_many_ranks_and_samples_there_are(
