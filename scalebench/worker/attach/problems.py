@@ -22,6 +22,11 @@ NO_GROUP = (
     "DistributedDataParallel; RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them"
 )
 
+SMALL_GROUP = (
+    "the processes train separately: the script's process group has {size} of the {ranks} ranks. "
+    "Have it take RANK and WORLD_SIZE from the environment; they are set as torchrun sets them"
+)
+
 NO_EXCHANGE = (
     "the processes train separately: they made a process group and exchanged {what} in {steps} "
     "steps. {model} is not wrapped, or not called through its wrapper: wrap it, for example in "

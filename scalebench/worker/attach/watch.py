@@ -23,7 +23,13 @@ from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, Optimize
 from scalebench.worker.attach.checks import Checks
 from scalebench.worker.attach.hooks import SEEN
 from scalebench.worker.attach.instruments import HostWaits, Traces, UnusedSearch
-from scalebench.worker.attach.problems import NO_GROUP, NO_OPTIMIZER, WRONG_DEVICE, ScriptProblem
+from scalebench.worker.attach.problems import (
+    NO_GROUP,
+    NO_OPTIMIZER,
+    SMALL_GROUP,
+    WRONG_DEVICE,
+    ScriptProblem,
+)
 from scalebench.worker.attach.timing import schedule
 from scalebench.worker.attach.timing.agreement import Agreement
 from scalebench.worker.attach.traffic import Traffic, TrafficWatch
@@ -372,9 +378,13 @@ class Watch:
         return self.schedule is not None and self.agreement.others_end()
 
     def check_group(self) -> None:
-        """Raise ScriptProblem if the ranks know nothing of one another."""
+        """Raise ScriptProblem if some ranks know nothing of others."""
         if self.world_size > 1 and not self._had_group:
             raise ScriptProblem(NO_GROUP)
+        if torch.distributed.is_initialized():
+            size = torch.distributed.get_world_size()
+            if size < self.world_size:
+                raise ScriptProblem(SMALL_GROUP.format(size=size, ranks=self.world_size))
 
     def store(self) -> None:
         """Store the record of everything so far."""

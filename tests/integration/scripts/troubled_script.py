@@ -56,6 +56,10 @@ elif trouble == "fails":
     train(5000, fails_at=15)
 elif trouble == "alone":
     train(5000, distributed=False)
+elif trouble == "apart":  # as where mpi4py tells each that it is alone
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = "0", "1"
+    os.environ["MASTER_PORT"] = "0"
+    train(5000)
 elif trouble == "unwrapped":
     train(50_000, wrapped=False)
 elif trouble == "nests":
