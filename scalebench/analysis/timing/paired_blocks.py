@@ -6,10 +6,7 @@ rows then cancels within a cycle, and what it does to single blocks is trimmed a
 
 1. Of each two rows, the difference of the logarithms of their blocks, cycle by cycle; of these the
    mean of the middle half (a quarter is trimmed on either side), with the variance of a trimmed
-   mean from Winsorized values (Tukey & McLaughlin 1963; Yuen 1974). Simulation preferred the block
-   of the same cycle to an interpolation between the two neighbours in time: that is 5 % more
-   precise in fast drift and takes one block into two differences, so that its variance comes out
-   too small by 10 to 25 %.
+   mean from Winsorized values (Tukey & McLaughlin 1963; Yuen 1974).
 2. A row's level in the round is the mean of its differences from all rows. Differences of levels
    are those of the rows, whatever one takes for zero.
 3. What a row's level cannot know of itself follows from the variances of its differences

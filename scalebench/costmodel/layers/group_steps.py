@@ -1,17 +1,13 @@
 """What the ranks of a group send that divides samples or a model: by the law of their strategy.
 
-What the ranks of a mesh send each other in a step: every operation, along its dimension.
-
-Each division sends what it sends by itself, of what the others leave to a rank. Along ``tensor``
-and ``context`` that is what their own laws say (`tensor_layers`, `context_layers`), of the layers
-of its stage and its tokens. Along ``shard`` FSDP2 gathers a block's parameters for forward and
-again for backward, the rest once, and reduce-scatters all gradients: 3(S−1)/S of what a rank of the
-tensor group keeps (Rajbhandari et al. 2020; Zhao et al. 2023); in a pipeline it gathers once a
-step, 2(S−1)/S. Replicas all-reduce what is left to a rank, 2(D−1)/D. A stage sends its output to
-the next and its input's gradient to the one before, for each microbatch (Narayanan et al. 2021,
-§3.2).
-
-The operations of a sharded step, where the ranks wait for each of them: FSDP on CPU.
+Each division of a mesh sends what it sends by itself, of what the others leave to a rank. Along
+``tensor`` and ``context`` that is what their own laws say (`tensor_layers`, `context_layers`), of
+the layers of its stage and its tokens. Along ``shard`` FSDP2 gathers a block's parameters for
+forward and again for backward, the rest once, and reduce-scatters all gradients: 3(S−1)/S of what a
+rank of the tensor group keeps (Rajbhandari et al. 2020; Zhao et al. 2023); in a pipeline it gathers
+once a step, 2(S−1)/S. Replicas all-reduce what is left to a rank, 2(D−1)/D. A stage sends its
+output to the next and its input's gradient to the one before, for each microbatch (Narayanan et al.
+2021, §3.2).
 
 At N=1 a sharded strategy sends nothing, so its traces show no moments to replay. On CPU none are
 needed: FSDP waits for every gather before it computes and for every reduction before it goes on,

@@ -1,9 +1,8 @@
 """Steps that a run has its ranks play without their models, once it is known what they compute.
 
-What messages cost between ranks that compute is more than what a calibrated link says: a rank
-wakes up for them, waits for the last rank, and its core and caches are shared with what carries
-them. So the ranks play the very step: computation that only takes its time, and real messages. It
-is no training, and nothing of the row that is predicted goes into it.
+What messages cost between ranks that compute is more than what a calibrated link says. So the
+ranks play the very step (`scalebench.worker.synthetic_steps`). It is no training, and nothing of
+the row that is predicted goes into it.
 
 On virtual hosts a rank is stopped when its share of a processor is used up, so there the
 computation uses as much processor time as that which it stands for, and waits for the rest. Steps

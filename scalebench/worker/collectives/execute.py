@@ -8,8 +8,6 @@ NCCL's grouping; it has not run on GPUs yet.)
 Messages of a pair of ranks meet in order, so no other point-to-point message of the same group
 without a tag may be in flight meanwhile.
 
-When a step may start: the pipelining of a schedule, worked out before anything is sent.
-
 A step waits for exactly those receives whose result it sends on. Everything else may still be in
 flight, so the sum of one segment is formed while the next is on the wire. How much may be on the
 way to a rank is limited all the same: what has arrived should still be in the cache when its turn

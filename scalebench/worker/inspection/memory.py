@@ -3,13 +3,8 @@
 Allocated, reserved, device and resident are different numbers. What is allocated is divided
 by owner: the allocator's events give every allocation's address, size and time, and after each
 step the storages of parameters, gradients and optimizer state give the addresses that they own.
-So each category is exact at the moment of the peak, and sums with the others to it.
-
-torch's own trackers were tried on a perceptron of known size first, and are not used
-(torch 2.13): ``MemTracker`` has the right totals, but counts the temporaries of a ``foreach``
-optimizer as its state (1.5 times Adam's), DDP's buckets as activations, and gradients that are
-views into them as such, too; the profiler's own categories know no owner where the optimizer is
-fused, and count temporaries of Adam as parameters.
+So each category is exact at the moment of the peak, and sums with the others to it. torch's own
+trackers (``MemTracker``, the profiler's categories; torch 2.13) take temporaries for parameters.
 """
 
 import time

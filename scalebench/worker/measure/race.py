@@ -4,8 +4,6 @@ A block is as many steps as lie between two evaluations. The clock of the race r
 only. The first step of a launch pays for what is done once (buffers, buckets, compilation): it
 counts as long as a usual step of its block.
 
-Norms of the gradients that the ranks have in a step anyway, before and after they are averaged.
-
 DDP adds a rank's gradients up in ``.grad`` and averages them there as soon as they are all in. A
 hook on a parameter runs between the two. So the noise of gradients is known from a step itself,
 without another backward pass (McCandlish et al. 2018, appendix A.1).

@@ -1,15 +1,9 @@
 """Every rank keeps the whole model: alone, with all of the optimizer (DDP), or a part of it (ZeRO).
 
-Distributed data parallel: each rank trains on its own part of the global batch. DDP collects
-gradients in buckets, and starts the all-reduce of a bucket as soon as backward has filled it, so
-communication overlaps with the rest of backward (Li et al. 2020). With gradient accumulation only
-the last microbatch communicates: the others run under ``no_sync``.
-
-ZeRO stage 1: DDP's replicas and gradients, the optimizer's state and work divided. Gradients are
-all-reduced as DDP does it, so every rank has all of them. ZeroRedundancyOptimizer gives each
-parameter to one rank, the largest first to the rank with the least; a rank keeps moments for its
-own parameters only, updates these, and broadcasts them to the others (Rajbhandari et al. 2020).
-Whole parameters are given away, so the shares are equal only as far as the sizes allow.
+What is divided, and the sources: `scalebench.spec.strategies.data_parallel`. With gradient
+accumulation only the last microbatch communicates: the others run under ``no_sync``.
+ZeroRedundancyOptimizer gives each parameter to one rank, the largest first to the rank with the
+least: whole parameters, so the shares are equal only as far as the sizes allow.
 """
 
 from contextlib import nullcontext

@@ -1,10 +1,8 @@
 """Expert parallel training: the experts of a mixture divided over the ranks, tokens sent to them.
 
-Each rank of a group keeps a part of the experts of every layer, and trains on a batch of its own.
-In a layer it sends each token to the ranks of the token's experts (dispatch), and gets the results
-back (combine). The splits are uneven: an expert has as many tokens as happen to choose it. These
-are two all-to-alls, and two more in the backward pass (Lepikhin et al. 2020). A small one before
-them tells how many tokens will come.
+In a layer a rank sends each token to the ranks of the token's experts (dispatch), and gets the
+results back (combine): two all-to-alls with uneven splits, and two more in the backward pass
+(Lepikhin et al. 2020). A small one before them tells how many tokens will come.
 
 All that is no expert is replicated, and DDP averages its gradients over all ranks. An expert's
 gradient is complete on the rank that has it, but for the copies of the expert in other groups. It

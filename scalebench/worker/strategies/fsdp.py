@@ -1,23 +1,15 @@
-"""Fully sharded data parallel (FSDP2): every rank keeps a part, and gathers what it computes with.
+"""Fully sharded data parallel: FSDP2, and the first FSDP for comparison.
 
 The parameters are divided into groups: one for each block of the model, and the root for what is
-left. Between steps a rank holds its shard of each parameter, as a DTensor over the device mesh, and
-the optimizer's state for that shard alone.
+left. A group's forward is preceded by an all-gather of its parameters and followed by giving them
+up (``reshard_after_forward``; the root keeps its own, since backward begins with it). In backward
+it is gathered once more, and as soon as its gradients are there they are reduce-scattered: three
+times (N−1)/N of the parameters on the wire in a step where DDP's all-reduce makes two (Rajbhandari
+et al. 2020; Zhao et al. 2023). With a mesh of replicas × shards the shards are divided over the
+second dimension only, and the reduced gradients are all-reduced over the first (HSDP).
 
-A group's forward is preceded by an all-gather of its parameters and followed by giving them up
-(``reshard_after_forward``; the root keeps its own, since backward begins with it). In backward the
-group is gathered once more, and as soon as its gradients are there they are reduce-scattered, so
-that each rank receives the mean gradient of its own shard. That makes three times (N−1)/N of the
-parameters on the wire in a step where DDP's all-reduce makes two, for 1/N of the memory
-(Rajbhandari et al. 2020; Zhao et al. 2023).
-
-With a mesh of replicas × shards the shards are divided over the second dimension only, and the
-reduced gradients are all-reduced over the first (HSDP).
-
-The first FSDP, for comparison: the same idea with one flat tensor for each group.
 ``FullyShardedDataParallel`` lays a group's parameters end to end in one padded tensor and divides
-that, where FSDP2 divides every parameter by its first dimension. A gather is then a single copy
-into place, but a shard is no longer a piece of one parameter (Zhao et al. 2023).
+that, where FSDP2 divides every parameter by its first dimension.
 """
 
 from collections.abc import Iterator, Sequence

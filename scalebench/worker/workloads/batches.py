@@ -1,10 +1,7 @@
 """Batches of any structure: tensors inside tuples, lists and dicts, samples along dimension 0.
 
-The stream of batches that a rank trains on: endless, and on its device.
-
-Which samples a rank trains on, and batches of them without a copy from the host.
-
-The order is that of ``torch.utils.data.DistributedSampler``. Rank r of N takes every N-th index
+The stream that a rank trains on is endless, on its device, and copies nothing from the host. Its
+order is that of ``torch.utils.data.DistributedSampler``. Rank r of N takes every N-th index
 of one shuffled epoch, so the samples of step t over all ranks are the epoch's positions
 t·B ... (t+1)·B - 1, B being the global batch: the same set at every N. That is what makes losses
 and gradients comparable between world sizes.

@@ -5,11 +5,9 @@ train from the same seed on the same batches, so that step k of one is step k of
 batch's loss is noise: each is the mean of the last few steps. Times are steps times the clean step:
 what starting up costs does not count.
 
-Break-even is the link on which compressing takes as long as not compressing: both steps replayed.
-
-The serial limit of `scalebench.costmodel.what_if` hides nothing behind the computation. Here
-both steps are predicted, from N=1 and over the calibrated link made faster or slower as a whole,
-with what each of them overlaps; where the two predictions meet, nothing is gained or lost.
+Break-even is the link on which compressing takes as long as not compressing: both steps are
+predicted, from N=1 and over the calibrated link made faster or slower as a whole, with what each
+of them overlaps (the serial limit of `scalebench.costmodel.what_if` has no overlap).
 """
 
 import math

@@ -5,16 +5,11 @@ process of its rank, so a rank that serves also trains. They use gloo's point-to
 a connection for each worker, which the end of another worker does not break: torch's RPC would do
 the same with one more process group, pickled messages and its own thread pool. What a server
 decides is in `server.py`, how it is reached in `serving.py` and `link.py`, what is sent first in
-`chunks.py`. When gradients are pushed is one of
+`chunks.py`; when gradients are pushed: ``pushes`` of `scalebench.spec.ParameterServer`.
 
-    together    after the backward pass, one chunk for each server
-    backward    as soon as the backward pass has them, whole tensors in its order
-    priority    the same in chunks, those first that the next forward pass needs first
-
-With the last two, training is synchronous, and a layer of the next forward pass waits for its own
-parameters only, so that the first layers compute while parameters of later ones are still on their
-way. The first forward pass tells in which order the layers need their parameters. Parameters that
-are used without calling the layer that owns them are waited for before the step.
+With pushes during backward the first forward pass tells in which order the layers need their
+parameters. Those that are used without calling the layer that owns them are waited for before the
+step.
 
 Without a bound ranks share the work: each of the N batches of a step goes to the rank that asks
 next, so a slow rank trains fewer of them and no rank waits for it but at an evaluation. So it is

@@ -1,13 +1,9 @@
 """Horovod: ``DistributedOptimizer`` reduces each gradient, fused with others into one buffer.
 
 Horovod brings processes together by itself, next to torch's process group: rank 0 serves the
-addresses, as ``horovodrun`` does it. Its operations are its own, so traces do not show them.
-Source: Sergeev and Del Balso 2018; Horovod's documentation, "Horovod with PyTorch" and "Tensor
-fusion".
-
-Where Horovod is told that its processes are: on which host, and how they find one another.
-
-``horovodrun`` sets the same variables. Source: Horovod's documentation, "Gloo rendezvous".
+addresses, and variables say where the processes are, as ``horovodrun`` does it. Its operations are
+its own, so traces do not show them. Source: Sergeev and Del Balso 2018; Horovod's documentation,
+"Horovod with PyTorch", "Tensor fusion" and "Gloo rendezvous".
 """
 
 import os

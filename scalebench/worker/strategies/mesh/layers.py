@@ -1,21 +1,12 @@
 """Tensor parallel: the matrices of every layer are divided, and all ranks compute on one batch.
 
 A pair of linear layers is divided first by columns, then by rows (Shoeybi et al. 2019, Megatron-LM,
-§3). The first needs no communication: each rank computes its part of the outputs, and what stands
-between the two (GELU, a part of the attention heads) works on that part alone. The second computes
-with its part of the inputs, and the ranks' results are summed: one all-reduce in forward, and in
-backward one more for the gradient of the first layer's input. A block of a transformer has two such
-pairs, attention and MLP: four all-reduces of the activations in a step.
-
-Between the pairs all ranks do the same: normalise, add to the residual stream. With ``sequence``
-each rank does it for its part of the tokens (Korthikanti et al. 2022): the sum is reduce-scattered
-along the sequence, and gathered again before the next layer. The bytes are the same, the
-activations in between are divided.
-
-An embedding is divided by the rows of its table: a rank looks up the tokens that it has, zeros for
-the others, and the sum is the whole. With ``loss`` the logits stay divided, too: the loss exchanges
-the largest logit, the sum of exponentials and the target's logit of each token (``loss_parallel``)
-where all logits would be gathered.
+§3): what stands between the two works on its part alone, and the ranks' results are summed. With
+``sequence`` the sum is reduce-scattered along the sequence, and gathered again before the next
+layer (Korthikanti et al. 2022). An embedding is divided by the rows of its table: zeros stand for
+the tokens of others, and the sum is the whole. With ``loss`` the logits stay divided: the loss
+exchanges the largest logit, the sum of exponentials and the target's logit of each token
+(``loss_parallel``). What is sent: `scalebench.costmodel.layers.tensor_layers`.
 
 `DTensor` does all of this. A style of ``torch.distributed.tensor.parallel`` says of a layer how its
 parameters are divided and in which layout tensors come in and go out; what has to be sent follows.

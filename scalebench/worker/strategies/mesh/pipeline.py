@@ -1,18 +1,15 @@
 """Pipeline parallel: every rank holds some of the layers, and microbatches pass through the ranks.
 
-The layers are cut into stages. ``torch.distributed.pipelining`` sends a microbatch's activations
-from a stage to the next, and their gradients back; a schedule says in which order each rank does
-its forward and backward passes. Gradients add up over the microbatches. Two kinds of parameters
-need more: one that stages on several ranks share (tied weights) has a gradient on each of them,
-to be summed; and with several pipelines side by side, every gradient is averaged over them. The
-loss is known where the last stage is. It goes to the other ranks when the steps are over.
+``torch.distributed.pipelining`` sends a microbatch's activations from a stage to the next, and
+their gradients back. Gradients add up over the microbatches. Two kinds of parameters need more: one
+that stages on several ranks share (tied weights) has a gradient on each of them, to be summed; and
+with several pipelines side by side, every gradient is averaged over them. The loss is known where
+the last stage is. It goes to the other ranks when the steps are over.
 
-On a mesh, ranks along ``pipeline`` hold different layers; along the other dimensions they divide
-the layers of their stage. With ``shard`` and ``tensor`` this is the 3D of Megatron-LM (Narayanan et
-al. 2021). A stage sends its activations to the rank of the next one that has the same place in all
+On a mesh a stage sends its activations to the rank of the next one that has the same place in all
 other dimensions. With shards, a stage gathers its parameters once a step and keeps them for all
 microbatches: given up after each they would be gathered for each (Liang et al. 2024, TorchTitan,
-§3.2). Gradients add up over the microbatches and are reduced once.
+§3.2). Gradients are reduced once.
 """
 
 from collections.abc import Iterator, Sequence

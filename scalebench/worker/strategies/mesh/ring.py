@@ -4,10 +4,7 @@ Each rank keeps its queries. In N−1 turns it hands the keys and values that it
 and gets those of the one before; while they are on the way it computes with the ones at hand (Liu
 et al. 2023). What comes out is merged by log-sum-exp. In backward keys and values go around once
 more, and with them the sum of their gradients, which after N−1 turns reaches the rank they belong
-to.
-
-Messages of a layer, b samples of s tokens, width h: N−1 in forward and 2(N−1) in backward, each of
-2·b·s·h/N elements.
+to. The messages: `scalebench.costmodel.layers.context_layers`.
 
 The zigzag order: which tokens a rank has, and which of its queries see whose keys.
 

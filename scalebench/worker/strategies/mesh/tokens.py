@@ -9,9 +9,7 @@ Activations are divided by the number of ranks, which is what makes long sequenc
 Ulysses: between the layers each rank has all heads of its tokens. Before attention an all-to-all
 gives it all tokens for its part of the heads, attention is then the ordinary one, and a second
 all-to-all gives the result back (Jacobs et al. 2023, DeepSpeed-Ulysses, §3.1). Queries, keys and
-values go in one operation. Bytes of a layer, b samples of s tokens, width h: all-to-alls of
-3·b·s·h/N and of b·s·h/N elements on each rank in forward, and the same in backward: the volume of
-four, and four again.
+values go in one operation. What is sent: `scalebench.costmodel.layers.context_layers`.
 """
 
 from collections.abc import Callable
