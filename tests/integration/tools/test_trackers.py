@@ -75,6 +75,14 @@ print(json.dumps({"curves": curves, "names": list(run.data.metrics), "files": fi
                   "params": run.data.params}))
 """
 
+SCALARS_OF_A_JOB = """
+import sys
+from torch.utils.tensorboard import SummaryWriter
+with SummaryWriter("logged") as writer:
+    for i in range(40):
+        writer.add_scalar(sys.argv[1], 0.5, i, walltime=1000 + 0.5 * i)
+"""
+
 NOTEBOOK = """
 import json, sys, nbclient, nbformat
 book = nbformat.read("notebook.ipynb", 4)
@@ -124,6 +132,19 @@ def test_tensorboards_reader_finds_every_row_at_its_number_of_ranks(tmp_path: Pa
             assert told == pytest.approx(value, rel=0.02)  # the run is analysed again
     assert read["efficiency/ddp/ddp/low"][1][1] < read["efficiency/ddp/ddp"][1][1]
     assert any(name.startswith("budget/wait/") for name in read)
+
+
+@pytest.mark.parametrize("tag", ["perf/step_time", "loss"])
+def test_what_torch_writes_for_tensorboard_is_read_as_a_log(tmp_path: Path, tag: str) -> None:
+    """A step of 0.5 s as printed, or by the time of each event."""
+    has("tensorboard")
+    done_there("-c", SCALARS_OF_A_JOB, tag, cwd=tmp_path)
+    (path,) = (tmp_path / "logged").iterdir()
+    time = ("--column", f"time={tag}") if tag != "loss" else ()
+    words = ("import", f"{path}:gpus=2", *time, "--no-report", "--out", "run")
+    done_there("-m", "scalebench", *words, cwd=tmp_path)
+    (row,) = json.loads((tmp_path / "run" / "summary.json").read_text())["rows"]
+    assert row["step_s"]["value"] == pytest.approx(0.5)
 
 
 def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_path: Path) -> None:

@@ -217,23 +217,6 @@ def test_steps_and_elapsed_times_with_their_units(row: str, tmp_path: Path) -> N
     assert mean_of(write(tmp_path, "log.jsonl", text)) == pytest.approx(7.0, rel=0.01)
 
 
-@pytest.mark.parametrize("tag", ["perf/step_time", "loss"])
-def test_event_files_as_their_own_library_writes_them(tag: str, tmp_path: Path) -> None:
-    """A step of 0.5 s as printed, or by the time of each event."""
-    pytest.importorskip("tensorboard", reason="pip install 'scalebench[tensorboard]'")
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    writer = EventFileWriter(str(tmp_path))
-    for i in range(40):
-        told = Summary(value=[Summary.Value(tag=tag, simple_value=0.5)])
-        writer.add_event(Event(step=i, wall_time=1000 + 0.5 * i, summary=told))
-    writer.close()
-    (path,) = tmp_path.iterdir()
-    assert mean_of(path, **({"time": tag} if tag != "loss" else {})) == pytest.approx(0.5)
-
-
 def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
     history = [
         *({"step": 10 * i, "loss": 2.0} for i in range(1, 10)),
