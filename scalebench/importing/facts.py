@@ -28,7 +28,7 @@ _GPU_LINE = re.compile(
 _SMI_ROW = re.compile(r"^\|\s+(\d+)\s+(?:NVIDIA|Tesla|Quadro|GeForce|AMD|H\d|A\d)", re.MULTILINE)
 _MESH = re.compile(r"Building \d-D device mesh with .*?[\])], \[([\d, ]+)\]")
 _PER_NODE = re.compile(r"--nproc[_-]per[_-]node[= ](\d+)")
-_NODES = re.compile(r"--nnodes[= ](\d+)(?!:)")
+_NODES = re.compile(r"--nnodes[= ](\d+)(?![\d:])")
 _VERSION = r"v?(\d+(?:\.\d+)+[-+.\w]*)"
 SOFTWARE = {
     "driver": [

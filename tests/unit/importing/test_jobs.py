@@ -282,6 +282,42 @@ def test_a_log_says_how_many_ranks_and_samples_there_are(
     assert facts_of(f"a line\n{said}\nand one more 7\n").number(name) == number
 
 
+SMI = "|   {}  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |      0 |\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "hint"),
+    [
+        ("torchrun --nnodes=2 --nproc_per_node=8 train.py", 16, ""),
+        ("torchrun --standalone --nproc-per-node 4 train.py", 4, ""),
+        ("torchrun --nproc_per_node 8 train.py", None, "torchrun starts 8 ranks a node"),
+        ("torchrun --nnodes=12:16 --nproc_per_node=8 train.py", None, "8 ranks a node"),
+        ("world_size: 6\ntorchrun --nnodes=2 --nproc_per_node=8 train.py", 6, ""),
+        ("SLURM_NTASKS=4", None, "it says SLURM_NTASKS=4, which may be one node's"),
+        (SMI.format(0) + SMI.format(1) + SMI.format(1), None, "nvidia-smi shows 2 GPUs"),
+    ],
+)
+def test_what_a_launcher_says_is_a_size_only_where_it_is_of_all_nodes(
+    said: str, ranks: int | None, hint: str
+) -> None:
+    found = facts_of(f"a line\n{said}\n")
+    assert found.number("world_size") == ranks
+    assert hint in "; ".join(found.suggests) and bool(hint) is bool(found.suggests)
+
+
+def test_what_a_log_says_more_than_once_counts_where_it_is_the_same() -> None:
+    found = facts_of("IMS_PER_BATCH: 8\nSOLVER:\n  IMS_PER_BATCH: 16\nn_layer: 12\nn_layer=12\n")
+    assert (found.number("global_batch"), found.number("layers")) == (16, 12)
+    found.merge(facts_of("n_layer: 24\narch: resnet50\nTPU_NAME=a\ntorch==2.1.0\n"))
+    assert (found.number("layers"), found.model, found.gpu) == (None, "resnet50", "TPU")
+    found.merge(facts_of("arch: resnet18\nGPU 0: Tesla V100-SXM2-32GB\ntorch==2.2.0\n"))
+    assert (found.model, found.gpu, found.software["torch"]) == ("resnet50", "TPU", "2.1.0")
+    assert facts_of("torch==2.1.0, and\ntorch==2.2.0.\ntorch==2.1.0").software["torch"] == (
+        "2.1.0, 2.2.0"
+    )
+    assert facts_of("local world_size: 8\nworld_size: 0\nparallel world_size: 4").numbers == {}
+
+
 def side(
     folder: Path, seed: int, slower: float = 0.0, head: str = "", num_runs: int = 5
 ) -> Results:

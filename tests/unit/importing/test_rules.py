@@ -416,10 +416,19 @@ def test_a_long_log_is_read_quickly_to_the_same_steps(
     assert quick.records.loss == pytest.approx(whole.records.loss, abs=0.1)
 
 
-def test_a_log_of_two_jobs_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("world_size", "world_size"),
+        ("n_layer", "layers"),
+        ("hidden_size", "hidden"),
+        ("num_params", "parameters"),
+    ],
+)
+def test_a_log_of_two_jobs_is_refused(key: str, name: str, tmp_path: Path) -> None:
     part = [f"iter {i}: loss 4.0, time 500ms" for i in range(30)]
-    with pytest.raises(UsageError, match="two jobs: world_size is 8 and then 16"):
-        log_of(tmp_path, ["world_size: 8", *part, "world_size: 16", *part])
+    with pytest.raises(UsageError, match=f"two jobs: {name} is 8 and then 16"):
+        log_of(tmp_path, [f"{key}: 8", *part, f"{key}: 16", *part])
 
 
 @pytest.mark.parametrize(
