@@ -209,7 +209,8 @@ def template(text: str) -> Template:
     return Template(text)
 
 
-def _small(key: str) -> str:
+def small(key: str) -> str:
+    """Return a key as `Value.keys` are written."""
     return " ".join(re.sub("[_-]", " ", key.lower()).replace("(", " (").split())
 
 
@@ -259,7 +260,7 @@ class Value(_Table):
         keyed = (
             template(f"!{key[1]} {key[2]} {{{unit}}}")
             for key in (_KEY.finditer(line) if self.keys else ())
-            if (unit := self.unit_of.get(_small(key[1])))
+            if (unit := self.unit_of.get(small(key[1])))
         )
         for one in itertools.chain(keyed, self.templates):
             if (number := one.find(line)) is not None:

@@ -10,12 +10,22 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 from scalebench.importing.facts import Facts, facts_of
-from scalebench.importing.formats import VALUES, Format, Kind, Value, elapsed, of_commas
+from scalebench.importing.formats import (
+    VALUES,
+    Format,
+    Kind,
+    Value,
+    built_in,
+    elapsed,
+    of_commas,
+    small,
+)
 from scalebench.importing.lines import SINCE_1970, chunks, clock_in_seconds, opened, prefix_of
 from scalebench.importing.reader import Log
 from scalebench.importing.records import Line, Records
@@ -35,20 +45,14 @@ KNOWN = {
         *("elapsed_s", "elapsed", "elapsed_time", "train_time_s"),
     ),
     "time": (
-        *("step_time_s", "step_time", "step_time_ms", "iter_time_s", "iter_time", "iter_time_ms"),
-        *("train_step_timing in s", "time_per_step", "dt", "dt_ms", "train/step_time"),
+        *("train_step_timing in s", "dt_ms"),
         *("time_metrics/end_to_end(s)", "elapsed_time_per_iteration_ms", "iteration-time"),
         *("time_per_iteration", "throughput/duration", "time"),
     ),
     "rate": (
-        *("samples_per_sec", "samples_per_second", "samples/s", "throughput/samples_per_sec"),
-        *("tokens_per_sec", "tokens_per_second", "tokens/s", "throughput/tokens_per_sec", "tok/s"),
-        *("train_samples_per_second", "train_tokens_per_second", "throughput/tokens_per_second"),
-        *("tokens_per_sec_per_gpu", "tokens_per_second_per_gpu", "throughput(tps)"),
+        *("train_samples_per_second", "train_tokens_per_second", "throughput(tps)"),
         *("throughput/device/tokens_per_sec", "throughput/device/samples_per_sec"),
-        "device/samples_per_sec",
     ),
-    "speed": ("throughput/batches_per_sec", "device/batches_per_sec", "steps_per_second"),
     "loss": (
         "loss",
         "train_loss",
@@ -67,6 +71,20 @@ OF_GPU = re.compile(r"(per[_ ]|/)(gpu|device|rank|chip)|device/|\(tps\)", re.I)
 """In the name of a rate that is not that of the job; torchtitan's tps is of a GPU."""
 _UNIT = re.compile(r"[_. /(](ns|us|ms|minutes|hours)\)?$")
 _SCALE = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "minutes": 60.0, "hours": 3600.0}
+
+
+@cache
+def _keys_of(name: str) -> Mapping[str, str]:
+    """Return what lines of text call a value: key in small letters → its unit."""
+    (general,) = (form for form in built_in() if form.name == "key-value")
+    return general.values[name].unit_of
+
+
+def _unit_of(name: str, column: str) -> str:
+    """Return the unit of a column by its name; empty: its name is none that text has."""
+    own = column.rpartition(" - ")[2]
+    keys = _keys_of(name)
+    return keys.get(small(own)) or keys.get(small(own.partition("/")[2])) or ""
 
 
 def _kind_of(path: Path) -> str:
@@ -122,9 +140,12 @@ def _of_json(path: Path, columns: Mapping[str, str]) -> Log | None:
         raise UsageError(f"{path} is not JSON: {error}.") from None
     if isinstance(content, dict) and "log_history" in content:
         return _trainer_state(path, content)
-    rows = content.get("rows", []) if isinstance(content, dict) else content
-    listed = rows if isinstance(rows, list) else []
-    return _of_rows(path, (row for row in listed if isinstance(row, dict)), columns)
+    if isinstance(content, dict):
+        content = [content] if "train_runtime" in content else content.get("rows")
+    rows = [row for row in content if isinstance(row, dict)] if isinstance(content, list) else []
+    if any("train_runtime" in row for row in rows):
+        return _trainer_state(path, {"log_history": rows})
+    return _of_rows(path, rows, columns)
 
 
 def _csv(path: Path) -> Iterator[dict[str, Any]]:
@@ -240,9 +261,9 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
             f"{named['step']} of W&B counts calls of wandb.log: a step takes what is between two "
             "of them, unless the job gives its own step"
         )
-    rate = named.get("rate", "").lower()
-    records.units["rate"] = "tokens" if "tok" in rate or "tps" in rate else "samples"
-    records.units["rate"] += "/gpu" if OF_GPU.search(rate) else ""
+    rate = named.get("rate", "")
+    unit = "tokens" if re.search("tok|tps", rate, re.I) else "samples"
+    records.units["rate"] = unit + ("/gpu" if OF_GPU.search(rate) else "")
     records.resolution = 1e-3
     kind: Kind = "cumulative" if "elapsed" in named and "time" not in named else "step"
     if "data_time" in first:  # OpenMMLab, detectron2
@@ -271,6 +292,9 @@ def _named(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict
     own = {n.rpartition(" - ")[0] for n in found.values()}
     if own - {""}:
         names = [n for n in names if n.rpartition(" - ")[0] in {"", *own}]
+    for name in ("time", "rate", "speed"):
+        if name not in found and (fits := [n for n in names if _unit_of(name, n)]):
+            found[name] = min(fits, key=lambda column: bool(OF_GPU.search(column)))
     for name, ways in KNOWN.items():
         for way in () if name in found else ways:
             if fits := [n for n in names if n.rpartition(" - ")[2] == way]:
@@ -299,8 +323,9 @@ def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, floa
             number, name = prefix_of(str(said)).clock or math.nan, "clock"
         if math.isnan(number) and name != "loss":
             continue
-        if name in ("time", "elapsed") and (unit := _UNIT.search(column)):
-            number *= _SCALE[unit[1]]
+        if name in ("time", "elapsed"):
+            unit = _UNIT.search(column)
+            number *= _SCALE.get(_unit_of("time", column) or (unit[1] if unit else ""), 1.0)
         if name == "clock" or (name == "time" and number > SINCE_1970):
             name, number = "clock", clock_in_seconds(number)
         values["time" if name == "elapsed" and "time" not in named else name] = number
@@ -328,9 +353,9 @@ def _trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
             "eval_runtime": evaluation,
             "num_evals": sum("eval_runtime" in r for r in history),
         }
-        per_second = float(last.get("train_samples_per_second") or 0)
-        if per_second:
-            totals["train_samples_per_second"] = per_second
+        for rate in ("train_samples_per_second", "train_steps_per_second"):
+            if last.get(rate):
+                totals[rate] = float(last[rate])
         if sum("predict_runtime" in row for row in history):
             notices.append("predictions between the steps are not taken off: only evaluations are")
         every = float(content.get("logging_steps") or 0)

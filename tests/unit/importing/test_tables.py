@@ -143,6 +143,27 @@ def test_where_the_time_is_since_the_beginning_the_speed_counts(tmp_path: Path) 
     assert mean_of(path) == 0.5
 
 
+@pytest.mark.parametrize(
+    ("head", "number", "step_s"),
+    [
+        ("perf/Step Time (ms)", 500, 0.5),
+        ("ms_per_step", 500, 0.5),
+        ("train/sec_per_step", 0.5, 0.5),
+        ("iters/sec", 2, 0.5),
+        ("tokens_per_sec_per_gpu", 2048, 0.25),
+        ("img/s/gpu", 16, 0.5),
+    ],
+)
+def test_columns_may_be_called_as_in_lines_of_text(
+    head: str, number: float, step_s: float, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "own.csv", f"step,{head}\n" + f"1,{number}\n2,{number}\n3,{number}\n")
+    log = read_table(path, {})
+    assert log is not None
+    job = job_of(log, Stated(gpus=8, batch_per_gpu=8, seq=64))
+    assert job.step_s == pytest.approx([step_s] * 3)
+
+
 def test_elapsed_times_have_decimals(tmp_path: Path) -> None:
     rows = "".join(f"{i},{1.25 * i}s\n" for i in range(1, 40))
     assert mean_of(write(tmp_path, "own.csv", "step,elapsed\n" + rows)) == pytest.approx(1.25)
@@ -230,6 +251,30 @@ def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
     found = steps_of(log, None)
     assert (found.mean_s, found.pauses, found.source) == (2.0, (2, 200.0), "total")
     assert "no interval" in found.notices[0]
+
+
+def test_the_results_of_transformers_tell_the_mean_of_all_steps(tmp_path: Path) -> None:
+    """What its trainer saves beside its state: train_results.json, or the history alone."""
+    total = {"train_runtime": 400.0, "train_samples_per_second": 2.0}
+    alone = {"epoch": 1.0, "train_loss": 2.0, **total, "train_steps_per_second": 0.25}
+    history = [{"step": 50, "loss": 2.0}, {"step": 100, **total}]
+    for content in (alone, history):
+        log = read_table(write(tmp_path, "train_results.json", json.dumps(content)), {})
+        assert log is not None
+        job = job_of(log, Stated(gpus=8))
+        assert (job.step_s, job.counts, job.samples_per_s) == ([4.0], [100.0], 2.0)
+
+
+def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path: Path) -> None:
+    history = [
+        {"step": 60, "loss": 2.0},
+        {"step": 70, "predict_runtime": 9.0},
+        {"train_runtime": 400.0},
+    ]
+    state = {"log_history": history, "logging_steps": 10, "global_step": 100}
+    log = read_table(write(tmp_path, "trainer_state.json", json.dumps(state)), {})
+    assert log is not None and steps_of(log, None).mean_s == 4.0
+    assert [notice.split()[0] for notice in log.notices] == ["predictions", "its"]
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
