@@ -44,7 +44,7 @@ _OVER = {"s/step": (1.0, "steps"), "s/kimg": (1e3, "samples")}
 _LONGER = r"\s?(?:(?:m|mins|minutes|h|hrs?|hours?)\b|min\s*\d)"
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
-BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ )\s*"
+BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ |:\d\d(?:[.,]\d+)? (?:UTC )?|- |/\d+ )\s*"
 """Of a line, or of what a program prints behind the name of its rank or host."""
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _SAID = r"(?:nan|NaN|inf|Inf|None|True|False)\s"

@@ -283,7 +283,7 @@ def _named(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict
         UsageError: A column that was given is not there, or there are several runs.
     """
     found = {}
-    names = [str(name) for name in row if not str(name).endswith(("__MIN", "__MAX"))]
+    names = [str(name) for name in row]
     for name, wanted in given.items():
         fits = [n for n in names if wanted in (n, n.rpartition(" - ")[2])]
         if not fits:

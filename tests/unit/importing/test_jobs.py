@@ -29,6 +29,10 @@ CARRIED: dict[str, Callable[[str], str]] = {
     "Kubernetes": "2025-03-01T00:00:00.123456789Z stdout F {}".format,
     "kubectl": "2025-03-01T00:00:00.123456789Z {}".format,
     "grep": "train.log:{}".format,
+    "TorchX": "trainer/0 {}".format,
+    "accelerate": "05/01/2024 10:00:00 - INFO - __main__ - {}".format,
+    "a cloud": "2025-03-01 00:00:00.000 UTC {}".format,
+    "stern": "trainer-0 pytorch 2025-03-01T00:00:00.123456789Z {}".format,
     "Docker": lambda line: json.dumps({"log": f"{line}\n", "stream": "stdout"}),
     "Docker with clocks": lambda line: json.dumps(
         {"log": f"{line}\n", "stream": "stderr", "time": "2025-03-01T00:00:00.123456789Z"}

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scalebench.errors import UsageError
@@ -217,7 +218,9 @@ def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path: Path) -> None:
     late = "".join(f"a1,eval_loss,1.5,{i},{1714557690000 + 2500 * i}\n" for i in range(0, 400, 100))
     text = f"{head}\n{late}" + table(head, "a1,loss,1.5,{i},{ms}").partition("\n")[2]
     path = write(tmp_path, "mlflow.csv", text)
-    assert mean_of(path) == pytest.approx(2.5)
+    log = read_table(path, {})
+    assert log is not None and len(log.records) == 40
+    assert steps_of(log, None).mean_s == pytest.approx(2.5)
     other = "".join(f"b2,loss,1.5,{i},{1714557600000 + 9 * i}\n" for i in range(9))
     with pytest.raises(UsageError, match="2 runs"):
         read_table(write(tmp_path, "runs.csv", text + other), {})
@@ -236,6 +239,42 @@ def test_steps_and_elapsed_times_with_their_units(row: str, tmp_path: Path) -> N
     rows = (row.format(i=10 * i, minutes=7 * i // 6, s=70 * i % 60) for i in range(1, 50))
     text = "".join(f'{{"loss": 1.2, {one}}}\n' for one in rows)
     assert mean_of(write(tmp_path, "log.jsonl", text)) == pytest.approx(7.0, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["float_val", "double_val", "<f4", "<f8", "<i4"])
+def test_event_files_may_hold_tensors_in_any_order_of_steps(kind: str, tmp_path: Path) -> None:
+    """As TensorFlow 2 writes scalars; what is no scalar of floats is none."""
+    pytest.importorskip("tensorboard", reason="pip install 'scalebench[tensorboard]'")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(tmp_path))
+    for i in (*range(20, 40), *range(20)):
+        number = np.array([0.5 if i else 7.0]).astype(kind if kind[0] == "<" else "f8")
+        types = {"float_val": 1, "double_val": 2, "<f4": 1, "<f8": 2, "<i4": 3}
+        held = {kind: number} if kind[0] != "<" else {"tensor_content": number.tobytes()}
+        pair = {"tensor_content": np.ones(2, "<f4").tobytes()}
+        value = [
+            Summary.Value(tag="step_time", tensor=TensorProto(dtype=types[kind], **held)),
+            Summary.Value(tag="loss", tensor=TensorProto(dtype=1, **pair)),
+        ]
+        writer.add_event(Event(step=i, wall_time=1000 + 9 * i, summary=Summary(value=value)))
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    if kind == "<i4":
+        with pytest.raises(UsageError, match="no column of times"):
+            read_table(path, {})
+        return
+    log = read_table(path, {})
+    assert log is not None and list(log.records.column("time")) == [7.0, *[0.5] * 39]
+    assert not log.records.loss
+
+
+def test_a_column_called_so_comes_before_that_of_a_run(tmp_path: Path) -> None:
+    path = write(tmp_path, "own.csv", "step,a - step_time,step_time\n1,1,2\n2,1,2\n3,1,2\n")
+    assert mean_of(path, time="step_time") == 2.0
 
 
 def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
