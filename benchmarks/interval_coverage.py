@@ -13,8 +13,12 @@ from functools import cache
 import numpy as np
 
 from benchmarks.verdict import against_limit
-from scalebench.analysis.projection.intervals import half_width, variance_at_one_rank
-from scalebench.analysis.projection.scores import compared_rows, interval_of_row
+from scalebench.analysis.projection.scores import (
+    compared_rows,
+    half_width,
+    interval_of_row,
+    variance_at_one_rank,
+)
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.strategies.against_uncompressed import ratio_at_one_rank
 from scalebench.records.summary import Row

@@ -229,7 +229,8 @@ def _interleaved_runs(arguments: Sequence[str], flags: Mapping[str, Any]) -> "In
 
     from scalebench.records.paths import default_runs_folder
     from scalebench.records.storage.folder import claim_folder
-    from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
+    from scalebench.session.interleaved.ab_runs import InterleavedRuns
+    from scalebench.session.interleaved.run_process import Version
 
     python, folder = flags["base_python"], flags["base_dir"]
     if flags["base"] is not None or not (python or folder):

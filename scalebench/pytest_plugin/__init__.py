@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from scalebench.pytest_plugin.collecting import SuiteFile
-    from scalebench.pytest_plugin.fixture import Scaling
+    from scalebench.pytest_plugin.fixture import Scaling, SuiteFile
     from scalebench.pytest_plugin.measuring import Measurements
 
 EXPORTS_A_SUITE = re.compile(rb"^SUITE\b", re.MULTILINE)
@@ -108,7 +107,7 @@ def _made_by_pytest(path: Path, parent: pytest.Collector) -> bool:
 
 
 def _suite_file(path: Path, parent: pytest.Collector) -> "SuiteFile":
-    from scalebench.pytest_plugin.collecting import SuiteFile
+    from scalebench.pytest_plugin.fixture import SuiteFile
 
     return SuiteFile.from_parent(parent, path=path)
 

@@ -16,7 +16,7 @@ from scalebench.gate.metrics import GateSettings, gate_settings
 from scalebench.gate.result import EXIT_CODES, GateResult
 from scalebench.gate.results import Results
 from scalebench.records.paths import baselines_folder, config_file, resolve_run
-from scalebench.session.interleaved.sides import read_results
+from scalebench.session.interleaved.ab_runs import read_results
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -39,8 +39,7 @@ from scalebench.session.recovery.directory import (
 from scalebench.session.selftest.results import newest
 from scalebench.session.storing.anonymise import with_script
 from scalebench.session.storing.code import check_code, code_of, folder_of
-from scalebench.session.storing.finish import Run, finish, results_not_saved
-from scalebench.session.storing.store import RunStore, cleaner_for
+from scalebench.session.storing.finish import Run, RunStore, cleaner_for, finish, results_not_saved
 from scalebench.spec import Cell, Suite
 from scalebench.spec.script import ScriptTarget
 

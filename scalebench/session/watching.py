@@ -17,8 +17,7 @@ from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.summary import Summary
 from scalebench.session.machine.gpu_locks import begin_in, run_id_of
 from scalebench.session.storing.anonymise import Cleaner
-from scalebench.session.storing.finish import Run, finish
-from scalebench.session.storing.store import RunStore
+from scalebench.session.storing.finish import Run, RunStore, finish
 from scalebench.session.suites.script import CASE
 from scalebench.spec import Case, Cell, Device, Script, StepPlan, Suite
 from scalebench.spec.script import SIZES, ScriptTarget, as_name, evaluate

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from scalebench import units
-from scalebench.analysis.projection.intervals import Compared, half_width, typical_error
 from scalebench.analysis.projection.rows import NothingToProject, ProjectedRow, Projection
+from scalebench.analysis.projection.scores import Compared, half_width, typical_error
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.times import LinkTimes, NoFit
 from scalebench.records.summary import Row, Summary

@@ -16,7 +16,7 @@ from scalebench.analysis.convergence.projected import (
     noise_scale_of_workload,
     time_to_loss,
 )
-from scalebench.analysis.projection import intervals
+from scalebench.analysis.projection import scores
 from scalebench.analysis.projection.from_logs import project_logs
 from scalebench.analysis.projection.rows import (
     MeasuredShard,
@@ -24,7 +24,6 @@ from scalebench.analysis.projection.rows import (
     ProjectedRow,
     Projection,
 )
-from scalebench.analysis.projection.scores import compared_rows
 from scalebench.analysis.projection.starts import cases_at_one, start_of
 from scalebench.analysis.rows.at_one_rank import AtOneRank, PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable
@@ -117,7 +116,7 @@ def project(
     summary = summary or summarise(run)
     if run.imported is not None:
         return _of_logs(run, summary, world_sizes, topology, what_if, profile)
-    scores = compared_rows(summary.rows)
+    compared = scores.compared_rows(summary.rows)
     links = _links(run, topology, profile, what_if)
     own_links = Context.link_of(run) if topology is None and profile is None else None
     measured = {(shard.suite, shard.case, shard.world_size): shard for shard in shards}
@@ -158,7 +157,7 @@ def project(
                 fields: Fields = {"reason": str(reason)}
             else:
                 fields = _of_step(there, step, plain)
-                fields |= _interval(step, bare, scores, topology, world_size)
+                fields |= _interval(step, bare, compared, topology, world_size)
                 fields |= _time_to_loss(there, fields, plain, scale)
             rows.append(ProjectedRow(**place, **batches, **fields, share=shard))
     if not rows:
@@ -171,8 +170,8 @@ def project(
             *what_if.described(),
             *contention_notes(contentions),
         ),
-        typical_error=intervals.typical_error(scores),
-        num_scored=len(scores),
+        typical_error=scores.typical_error(compared),
+        num_scored=len(compared),
         rows=tuple(rows),
     )
 
@@ -287,7 +286,7 @@ def _of_step(cell: Cell, step: PredictedStep, plain: tuple[float, int] | None) -
 def _interval(
     step: PredictedStep,
     bare: AtOneRank,
-    compared: Sequence[intervals.Compared],
+    compared: Sequence[scores.Compared],
     topology: Topology | None,
     world_size: int,
 ) -> Fields:
@@ -295,8 +294,8 @@ def _interval(
     if topology is not None:
         return {"interval_reason": "the links are nominal, not measured"}
     doublings = max(1.0, math.log2(world_size / max(step.world_sizes, default=1)))
-    known = intervals.known_of_step(step, bare.spread, bare.num_launches)
-    reach = intervals.half_width(known, compared, doublings)
+    known = scores.known_of_step(step, bare.spread, bare.num_launches)
+    reach = scores.half_width(known, compared, doublings)
     if reach is None:
         why = "no prediction of this run could be compared with a measurement"
         return {"interval_reason": why}

@@ -1,7 +1,7 @@
 """A projection as it is stored and shown: the shards it rests on, its rows, its assumptions."""
 
-from scalebench.analysis.projection.intervals import PREDICTION_CONFIDENCE
 from scalebench.analysis.projection.recovery import ProjectedRecovery
+from scalebench.analysis.projection.scores import PREDICTION_CONFIDENCE
 from scalebench.errors import ExitCode, ScalebenchError
 from scalebench.records.base import Record
 from scalebench.stats import Estimate

@@ -19,7 +19,7 @@ from scalebench.session.launches.sharing import can_share, cells_to_share, too_m
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.recovery.directory import saving_in
 from scalebench.session.recovery.faults import measure_faults
-from scalebench.session.storing.store import RunStore
+from scalebench.session.storing.finish import RunStore
 from scalebench.session.storing.written_files import WrittenFiles
 from scalebench.spec import Cell, Script, SharedLaunch
 

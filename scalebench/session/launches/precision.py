@@ -14,7 +14,7 @@ from scalebench.analysis.rows.efficiency import Ratios
 from scalebench.analysis.run import StoredRun
 from scalebench.records.precision import ImpreciseRow, PrecisionReached
 from scalebench.records.summary import RowKey
-from scalebench.session.storing.store import RunStore
+from scalebench.session.storing.finish import RunStore
 from scalebench.spec import Cell
 
 

@@ -17,7 +17,7 @@ from scalebench.session.launches.cell_runner import CellRunner
 from scalebench.session.launches.precision import cells_of_round
 from scalebench.session.machine.gpu_locks import Devices
 from scalebench.session.plan.cells import row_name
-from scalebench.session.storing.store import RunStore
+from scalebench.session.storing.finish import RunStore
 
 
 def make_requested_rounds(

@@ -11,7 +11,7 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Form, Line, cannot, checked
-from scalebench.session.selftest import full, links, losses, noise, pipelines, results
+from scalebench.session.selftest import full, links, losses, pipelines, results
 from scalebench.session.selftest.bench import Bench, Unusable
 
 Experiment = Callable[[Bench], Iterator[Line]]
@@ -31,14 +31,14 @@ class Experiments:
 
 
 PARTS = (
-    Experiments("timer resolution", noise.timer),
+    Experiments("timer resolution", full.timer),
     Experiments("results of collectives", results.results),
     Experiments("link rate", links.rates),
     Experiments("slower link to one host", links.slower_host),
-    Experiments("clock offset across hosts", noise.clocks),
+    Experiments("clock offset across hosts", full.clocks),
     Experiments("losses to known causes", losses.losses),
     Experiments("pipeline bubble", pipelines.bubbles),
-    Experiments("smallest change told from noise", noise.same_again),
+    Experiments("smallest change told from noise", full.same_again),
     Experiments("exposed communication", full.exposure, quick=False),
     Experiments("speedup repeated", full.speedup_again, quick=False),
 )

@@ -3,6 +3,11 @@
 A file of 200,000 events takes a second and tens of megabytes to read, and what is kept of it a
 few hundred kilobytes: so files are read by as many processes as there are cores, each one after
 the other.
+
+Tools merge the ranks' traces into one file (SGLang's ``merge_profiles`` puts ``[TP00] `` before
+each process, TraceLens' ``TraceFuse`` gives each event the argument ``rank``), and a process of
+``nn.DataParallel`` drives several devices. What one of them computes hides nothing of another's
+communication.
 """
 
 import multiprocessing
@@ -13,19 +18,178 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.machine import num_cores
 from scalebench.trace.analysis import Figures, analyse
-from scalebench.trace.events import CATEGORIES
+from scalebench.trace.events import CATEGORIES, Events
+from scalebench.trace.files.file_ranks import in_order
 from scalebench.trace.files.kineto import read_kineto
-from scalebench.trace.files.split import FilePart, parts_of, whole_steps
 from scalebench.trace.idle import Idleness, idleness_of
-from scalebench.trace.intervals import Intervals, intersect, none, subtract
+from scalebench.trace.intervals import Intervals, intersect, intervals, none, subtract, union
 from scalebench.trace.operations.classify import timeline_of
-from scalebench.trace.operations.gpu_work import Work, work_of
+from scalebench.trace.operations.gpu_work import Work, gpu_events, work_of
+from scalebench.trace.operations.kernel_launches import NEVER, runtime_calls
 from scalebench.trace.timeline import Calls, Timeline
+
+
+def whole_steps(
+    events: Events, communication: re.Pattern[str] | None = None
+) -> tuple[Timeline, Intervals, Events]:
+    """Return the timeline of whole profiler steps, the time that it fills, and its events.
+
+    A GPU runs behind the host: a kernel belongs to the step that launched it, however late it
+    ran, and the last step is left out where there are several, because its kernels may be cut off
+    at the end of the trace (so does HolisticTraceAnalysis). On CPU, steps are what lies between
+    their marks.
+
+    Raises:
+        UsageError: The trace has no profiler steps.
+    """
+    timeline = timeline_of(events, communication)
+    steps = timeline.steps
+    if len(steps) == 0:
+        raise UsageError(
+            "the trace has no profiler steps. Call prof.step() after each training step, or "
+            "look at the whole file with --window file."
+        )
+    if not timeline.on_gpu:
+        return timeline, union(steps), events
+    begin, end = int(steps[0, 0]), int(steps[-1, 0] if len(steps) > 1 else steps[0, 1])
+    on_device = gpu_events(events)
+    launched_ns, _ = runtime_calls(events, on_device)
+    foreign = on_device[(launched_ns < begin) | (launched_ns >= end)]
+    kept = np.ones(len(events), dtype=bool)
+    kept[foreign] = False
+    calls = timeline.calls  # of the whole file: those outside of the steps have kernels as well
+    events = events.only(kept)
+    timeline = timeline_of(events, communication)
+    last_ns = max([end, *(int(spans[-1, 1]) for spans in _busy(timeline) if len(spans))])
+    whole = steps[:-1] if len(steps) > 1 else steps
+    return replace(timeline, steps=whole, calls=calls), intervals([(begin, last_ns)]), events
+
+
+def _busy(timeline: Timeline) -> tuple[Intervals, Intervals, Intervals]:
+    return timeline.communication, timeline.compute, timeline.copies
+
+
+_LABEL = re.compile(r"\s*(\[[^\]]+\]|rank[\s_:=-]*\d+)", re.IGNORECASE)
+_ON_DEVICE = CATEGORIES.index("kernel")
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """The events of one rank of a file, or of one device.
+
+    Attributes:
+        name: ``[TP01]``, ``device 1``; empty: it is the whole file.
+        by: What the file was divided by; None: it is the whole file.
+    """
+
+    events: Events
+    name: str = ""
+    by: Literal["rank", "device"] | None = None
+
+
+def parts_of(events: Events) -> list[FilePart]:
+    """Return the ranks of a file, each by itself; else its devices with kernels; else the file."""
+    if events.owner is None:
+        return [FilePart(events)]
+    counting = np.unique(events.owner[events.category > 0])
+    owners = [events.owners[code] for code in counting]
+    ranks = [rank for _, _, rank in owners]
+    if None in ranks:  # an argument of some events is no tool's word for all of them
+        ranks = []
+    for told in ([_label(process) for process, _, _ in owners], ranks):
+        names = sorted({str(one) for one in told if one is not None}, key=in_order)
+        if len(names) > 1:
+            codes = [counting[[str(one) == name for one in told]] for name in names]
+            return _by_rank(events, names, codes)
+    return _by_device(events)
+
+
+def _by_rank(events: Events, names: Sequence[str], codes: Sequence[NDArray[Any]]) -> list[FilePart]:
+    assert events.owner is not None
+    numbers = [re.findall(r"\d+", name) for name in names]
+    alone = all(len(one) == 1 for one in numbers)
+    ranks = [int(one[0]) for one in numbers] if alone else []
+    parts = []
+    for place, (name, own) in enumerate(zip(names, codes, strict=True)):
+        part = events.only(np.isin(events.owner, own))
+        rank = ranks[place] if len(set(ranks)) == len(names) else None
+        label = f"rank {name}" if name.isdigit() else name
+        parts.append(FilePart(replace(part, rank=rank), label, "rank"))
+    return parts
+
+
+def _by_device(events: Events) -> list[FilePart]:
+    assert events.owner is not None
+    on_device = events.category >= _ON_DEVICE
+    device_of = np.array([_device(owner) for owner in events.owners], dtype=np.int64)[events.owner]
+    devices = np.unique(device_of[events.of("kernel")])
+    if len(devices) < 2:
+        return [FilePart(events)]
+    parts = []
+    for device in devices.tolist():
+        mine = on_device & (device_of == device)
+        host = ~on_device & np.isin(events.owner, _hosts_of(events, np.flatnonzero(mine)))
+        part = replace(events.only(mine | host), rank=max(device, 0))
+        parts.append(FilePart(part, f"device {device}", "device"))
+    return parts
+
+
+def _hosts_of(events: Events, kernels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the owners on the host whose process launched most of the kernels.
+
+    Where the file tells no launch, that is every owner.
+    """
+    assert events.owner is not None
+    processes = [str(process) for process, _, _ in events.owners]
+    calls = events.of("runtime")
+    everyone = np.arange(len(processes))
+    launched = {
+        process: _launched(events, calls[np.isin(events.owner[calls], codes)], kernels)
+        for process in sorted({processes[code] for code in np.unique(events.owner[calls])})
+        for codes in [np.flatnonzero([one == process for one in processes])]
+    }
+    if len(launched) < 2 or not any(num for num, _ in launched.values()):
+        return everyone
+    chosen = max(launched, key=launched.__getitem__)
+    strangers = set(launched) - {chosen}
+    return everyone[[process not in strangers for process in processes]]
+
+
+def _launched(
+    events: Events, calls: NDArray[np.int64], kernels: NDArray[np.int64]
+) -> tuple[int, int]:
+    """Return how many of the kernels the calls can have launched, and minus how much earlier.
+
+    Processes count their launches alike, so the same numbers may fit several; the nearest is right.
+    """
+    others = np.ones(len(events), dtype=bool)
+    others[events.of("runtime")] = False
+    others[calls] = True
+    asked_ns, _ = runtime_calls(events.only(others), (np.cumsum(others) - 1)[kernels])
+    found = (asked_ns != NEVER) & (asked_ns <= events.start_ns[kernels])
+    return int(found.sum()), -int((events.start_ns[kernels] - asked_ns)[found].sum())
+
+
+def _label(process: object) -> str | None:
+    found = _LABEL.match(process) if isinstance(process, str) else None
+    return found[1] if found else None
+
+
+def _device(owner: tuple[Any, Any, Any]) -> int:
+    """Return the device that an event's arguments name, or that its process is called; -1: none."""
+    for told in (owner[1], owner[0]):
+        if re.fullmatch(r"\d{1,9}", str(told), re.ASCII):
+            return int(told)
+    return -1
+
 
 Window = Literal["file", "steps"]
 """``file``: everything in the trace; ``steps``: whole profiler steps only."""

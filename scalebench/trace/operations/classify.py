@@ -24,7 +24,7 @@ from scalebench.errors import UsageError
 from scalebench.trace.events import Events
 from scalebench.trace.files.metadata import Facts, from_annotation, from_metadata, from_request
 from scalebench.trace.intervals import Indices, Intervals, Spans, named, subtract, union
-from scalebench.trace.operations import backend_calls, kernel_launches, names
+from scalebench.trace.operations import kernel_launches, names
 from scalebench.trace.operations.communication_kernels import (
     is_communication_kernel,
     is_known_to_compute,
@@ -88,7 +88,7 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
         chosen = named(events, [_matches(communication, name) for name in events.names])
         is_comm = named(events, [is_communication_kernel(name) for name in events.names]) | chosen
         is_comm[
-            backend_calls.launched_by_calls(
+            kernel_launches.launched_by_calls(
                 events, kernels[~is_comm[kernels]], kernels[is_comm[kernels]]
             )
         ] = True
@@ -102,7 +102,7 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
             [*alone, *carried_out], key=lambda group: int(events.start_ns[group].min())
         )
         launches = kernel_launches.find_launches(events, _firsts(events, carriers))
-        calls = backend_calls.count_calls(events, launches)
+        calls = kernel_launches.count_calls(events, launches)
         operations = _gpu_operations(events, carriers, launches)
         if not operations:
             operations = _host_operations(events)
@@ -225,9 +225,9 @@ def _extent(events: Events) -> tuple[int, int]:
 
 
 def _refuse_unseen_gpu(events: Events) -> None:
-    calls = backend_calls.calls_on_device(events)
+    calls = kernel_launches.calls_on_device(events)
     if len(calls):
-        backend = backend_calls.name_of_backend(events, calls)
+        backend = kernel_launches.name_of_backend(events, calls)
         activity = {"NCCL": "CUDA", "XCCL": "XPU", "HCCL": "HPU", "MTIA": "MTIA"}.get(backend)
         raise UsageError(
             f"the trace shows {backend} calls but no GPU kernel, so the communication time is not "

@@ -39,8 +39,7 @@ from scalebench.worker.optimizers import optimizer_of
 from scalebench.worker.process.agreement import dtype_of, gather_json
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify, describe
-from scalebench.worker.strategies.balanced import compared_shares
-from scalebench.worker.strategies.data_parallel import PlainTraining
+from scalebench.worker.strategies.data_parallel import PlainTraining, compared_shares
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import (
     concatenate,

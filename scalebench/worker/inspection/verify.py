@@ -43,8 +43,8 @@ from scalebench.worker.inspection.reference import (
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.balanced import Samples, compared_shares
 from scalebench.worker.strategies.base import Training, seen_before_update
+from scalebench.worker.strategies.data_parallel import Samples, compared_shares
 from scalebench.worker.workloads.batches import check_size, endless, first_samples, to_device
 from scalebench.worker.workloads.flops import CountedFlops, count_flops
 

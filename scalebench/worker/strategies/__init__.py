@@ -14,10 +14,9 @@ from scalebench.worker.strategies.asynchronous.gossip import (
 from scalebench.worker.strategies.asynchronous.local_sgd import DiLoCoTraining, LocalSgdTraining
 from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
 from scalebench.worker.strategies.asynchronous.pipedream import PipeDreamTraining
-from scalebench.worker.strategies.balanced import ddp_training
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
-from scalebench.worker.strategies.data_parallel import PlainTraining, Zero1Training
+from scalebench.worker.strategies.data_parallel import PlainTraining, Zero1Training, ddp_training
 from scalebench.worker.strategies.expert import ExpertTraining
 from scalebench.worker.strategies.frameworks.accelerate import AccelerateTraining
 from scalebench.worker.strategies.frameworks.deepspeed import DeepSpeedTraining

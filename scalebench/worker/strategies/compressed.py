@@ -22,6 +22,7 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported, classify
 from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.compression.emulation import EPSILON
 from scalebench.worker.strategies.compression.hook import (
     Compression,
     Observer,
@@ -29,7 +30,6 @@ from scalebench.worker.strategies.compression.hook import (
     leave_alone,
 )
 from scalebench.worker.strategies.compression.methods import CODECS, new_memory
-from scalebench.worker.strategies.compression.powersgd import EPSILON
 from scalebench.worker.strategies.data_parallel import replicated
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 

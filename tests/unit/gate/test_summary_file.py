@@ -13,7 +13,7 @@ from scalebench.gate.baselines import accept
 from scalebench.gate.metrics import gate_settings
 from scalebench.gate.results import Results
 from scalebench.records.storage.files import write_model
-from scalebench.session.interleaved.sides import read_results
+from scalebench.session.interleaved.ab_runs import read_results
 from tests.builders.gated import gated_run
 from tests.builders.runs import make_stored_run
 

@@ -10,8 +10,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.launch.external import launcher as module
 from scalebench.launch.external.environment import find_member
-from scalebench.launch.external.launcher import ExternalLauncher
-from scalebench.launch.external.nodes import Registration
+from scalebench.launch.external.launcher import ExternalLauncher, Registration
 from scalebench.records.measured.rank import Block
 from scalebench.records.measured.telemetry import DeviceStates, DeviceTrack, NodeTrack
 from scalebench.records.storage.secret import VARIABLE, new_secret

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.pytest_plugin import collecting, fixture
+from scalebench.pytest_plugin import fixture
 from scalebench.records.outcome import skipped_result
 from tests.builders.runs import make_cell, make_failed, make_result, make_stored_run
 
 pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).parents[3]
-assert collecting and fixture  # imported here, so that no session in this process imports it again
+assert fixture  # imported here, so that no session in this process imports it again
 GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"
 INSTALLED = bool(entry_points(group="pytest11", name="scalebench"))
 DOOR = () if INSTALLED else ("-p", "scalebench.pytest_plugin")

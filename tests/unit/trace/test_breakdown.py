@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import analyse, together
 from scalebench.trace.breakdown import break_down, is_between_two
-from scalebench.trace.files.split import whole_steps
+from scalebench.trace.files.reading import whole_steps
 from scalebench.trace.intervals import intervals, union
 from scalebench.trace.job import analyse_job
 from scalebench.trace.operations.classify import timeline_of

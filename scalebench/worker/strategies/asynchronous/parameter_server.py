@@ -43,17 +43,17 @@ from scalebench.worker.strategies.asynchronous.chunks import (
     need_of_parameters,
     one_each,
 )
-from scalebench.worker.strategies.asynchronous.link import (
+from scalebench.worker.strategies.asynchronous.replica import Replica
+from scalebench.worker.strategies.asynchronous.server import Server
+from scalebench.worker.strategies.asynchronous.serving import (
     GOODBYE,
     LOOK,
     NO_TICKET,
     ChunkLink,
     Outbox,
     Parcel,
+    Serving,
 )
-from scalebench.worker.strategies.asynchronous.replica import Replica
-from scalebench.worker.strategies.asynchronous.server import Server
-from scalebench.worker.strategies.asynchronous.serving import Serving
 from scalebench.worker.strategies.base import named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, optimizer_kind, precision
 

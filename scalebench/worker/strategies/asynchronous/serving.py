@@ -2,25 +2,197 @@
 
 A worker whose process ends breaks its connection, and no others. The server goes on without it, if
 its method can; see `server.py`.
+
+Chunks go over gloo's point-to-point messages. Before each goes a notice with its number, because
+the receiver cannot know which one the sender found most urgent. When it is there an acknowledgement
+goes back: without it a sender would fill the kernel's buffers, megabytes that no urgent chunk can
+overtake any more. So many may be under way at once that the link stays busy meanwhile (the credit
+of Peng et al. 2019). The notice of an answer also has a ticket; see `server.py`.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from scalebench.worker.optimizers import set_rate
-from scalebench.worker.strategies.asynchronous.link import (
-    GOODBYE,
-    LOOK,
-    NO_TICKET,
-    ChunkLink,
-    Outbox,
-    Parcel,
-)
+from scalebench.worker.strategies.asynchronous.chunks import Waiting
 from scalebench.worker.strategies.asynchronous.server import Server
+
+NOTICE, ACKNOWLEDGEMENT, FIRST_CHUNK = 1, 2, 3
+"""Kinds of messages; chunk c has ``FIRST_CHUNK + c``."""
+GOODBYE, LOOK = -1, -2
+"""Notices that no chunk follows: of the end, and of the wish to see the server's parameters."""
+NO_TICKET = -1
+IN_FLIGHT = 4
+"""Chunks that a rank has sent and that were not acknowledged yet, at most."""
+
+
+@dataclass
+class ChunkLink:
+    """A worker's connection to a server, as either of them sees it.
+
+    Two ranks that both serve share a connection for two links: their messages have other tags.
+
+    Attributes:
+        other_serves: Whether the other rank is this link's server, or this one.
+        acknowledges: Whether chunks are acknowledged: where there is one, none can overtake it.
+    """
+
+    other: int
+    group: "dist.ProcessGroup"
+    other_serves: bool
+    acknowledges: bool
+    _expected: dict[int, Any] = field(default_factory=dict)
+
+    def expect(self, chunk: int, values: torch.Tensor) -> None:
+        """Have the next chunk of a number be written into a tensor, shape [elements]."""
+        tag = self._tag(FIRST_CHUNK + chunk)
+        self._expected[chunk] = dist.irecv(values, self.other, self.group, tag)
+
+    def send(self, chunk: int, ticket: int, values: torch.Tensor) -> Callable[[], None]:
+        """Start to send a chunk, shape [elements]; return what waits until it is there."""
+        answer, notice = torch.empty(2, dtype=torch.int64), torch.tensor([chunk, ticket])
+        works = [
+            dist.isend(notice, self.other, self.group, self._tag(NOTICE)),
+            dist.isend(values, self.other, self.group, self._tag(FIRST_CHUNK + chunk)),
+        ]
+        if self.acknowledges:
+            tag = self._tag(ACKNOWLEDGEMENT)
+            works.append(dist.irecv(answer, self.other, self.group, tag))
+
+        def arrived() -> None:
+            for work in works:
+                assert work is not None, "this rank is in the group"
+                work.wait()
+            if self.acknowledges:
+                assert answer.equal(notice), "acknowledged in the order of sending"
+
+        return arrived
+
+    def tell(self, what: int) -> None:
+        """Tell the other rank ``GOODBYE`` or ``LOOK``."""
+        notice = torch.tensor([what, NO_TICKET])
+        dist.send(notice, self.other, self.group, self._tag(NOTICE))
+
+    def receive(self) -> tuple[int, int]:
+        """Wait for the next chunk, and acknowledge it.
+
+        Returns:
+            Its number, or what else the other rank tells; and a ticket.
+        """
+        notice = torch.empty(2, dtype=torch.int64)
+        dist.recv(notice, self.other, self.group, self._tag(NOTICE))
+        chunk, ticket = notice.tolist()
+        if chunk >= 0:
+            self._expected.pop(chunk).wait()
+            if self.acknowledges:
+                dist.send(notice, self.other, self.group, self._tag(ACKNOWLEDGEMENT))
+        return chunk, ticket
+
+    def _tag(self, kind: int) -> int:
+        server_is_lower = (self.other < dist.get_rank()) == self.other_serves
+        return 2 * kind + server_is_lower
+
+
+class Parcel(NamedTuple):
+    """A chunk, its values, shape [elements], and the links that it goes over, each with a ticket.
+
+    The values must stay as they are until they are there.
+    """
+
+    chunk: int
+    values: torch.Tensor
+    to: Sequence[tuple[ChunkLink, int]]
+
+
+class Outbox:
+    """Two threads that send chunks, the next one as `Waiting` says, and hear that they are there.
+
+    Attributes:
+        sent_bytes: To all links together, what still waits included.
+
+    Args:
+        by_need: See `Waiting`.
+        on_failure: Is called with an error of a thread, and with the link that it is about.
+    """
+
+    def __init__(
+        self, by_need: bool, on_failure: Callable[[ChunkLink, RuntimeError], None]
+    ) -> None:
+        self.waiting = Waiting(by_need)
+        self.sent_bytes = 0
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._under_way: deque[list[tuple[ChunkLink, Callable[[], None]]]] = deque()
+        self._credit = IN_FLIGHT
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._send_all, self._hear_all)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, parcel: Parcel, need: int, counted: bool = True) -> None:
+        """Have a chunk be sent; ``counted``: its bytes are those of training."""
+        with self._changed:
+            self.waiting.put(parcel, need)
+            self.sent_bytes += counted * len(parcel.to) * parcel.values.nbytes
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until everything is there, and end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _send_all(self) -> None:
+        while (parcel := self._next()) is not None:
+            arrivals = []
+            for link, ticket in parcel.to:
+                try:
+                    arrivals.append((link, link.send(parcel.chunk, ticket, parcel.values)))
+                except RuntimeError as error:
+                    self._on_failure(link, error)
+            with self._changed:
+                self._under_way.append(arrivals)
+                self._changed.notify_all()
+
+    def _next(self) -> Parcel | None:
+        """Wait for a chunk and for credit; return the chunk to send. None: it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._credit and (len(self.waiting) or self._closed))
+            if not len(self.waiting):
+                return None
+            self._credit -= 1
+            parcel: Parcel = self.waiting.pop()
+            return parcel
+
+    def _hear_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._under_way or self._is_done())
+                if not self._under_way:
+                    return
+                arrivals = self._under_way.popleft()
+            for link, arrived in arrivals:
+                try:
+                    arrived()
+                except RuntimeError as error:
+                    self._on_failure(link, error)
+            with self._changed:
+                self._credit += 1
+                self._changed.notify_all()
+
+    def _is_done(self) -> bool:
+        return self._closed and not len(self.waiting) and self._credit == IN_FLIGHT
 
 
 class Serving:

@@ -11,7 +11,7 @@ from scalebench.records.run import Failure
 from scalebench.session.launches import cell_runner
 from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
 from scalebench.session.launches.sharing import only_whole_launches
-from scalebench.session.storing.store import RunStore
+from scalebench.session.storing.finish import RunStore
 from scalebench.spec import Cell, Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_info, make_record, make_result

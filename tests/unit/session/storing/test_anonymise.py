@@ -22,8 +22,7 @@ from scalebench.session.storing.anonymise import (
     names_of_this_machine,
     with_script,
 )
-from scalebench.session.storing.finish import finish
-from scalebench.session.storing.store import RunStore
+from scalebench.session.storing.finish import RunStore, finish
 from scalebench.spec.script import script_from
 from tests.builders.runs import make_cell, make_info, make_record, make_result, make_small_run
 from tests.builders.tracing.traced import (

@@ -13,7 +13,7 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.errors import ScalebenchError
-from scalebench.session.interleaved.sides import read_results
+from scalebench.session.interleaved.ab_runs import read_results
 from tests.builders.sessions import resume, start
 
 pytestmark = pytest.mark.slow

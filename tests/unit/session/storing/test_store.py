@@ -8,8 +8,8 @@ from scalebench.analysis.run import load_run
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.storage.files import write_checked
 from scalebench.session.storing.anonymise import Cleaner
+from scalebench.session.storing.finish import RunStore
 from scalebench.session.storing.overview_picture import draw_overview
-from scalebench.session.storing.store import RunStore
 from scalebench.session.storing.written_files import WrittenFiles, warning
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget

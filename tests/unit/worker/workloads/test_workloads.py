@@ -16,9 +16,8 @@ from scalebench.spec.presets import PRESETS, CnnShape, CustomTarget, GptShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import ResidentBatches
-from scalebench.worker.workloads.cnn import Cnn
+from scalebench.worker.workloads.classifiers import Cnn, Mlp
 from scalebench.worker.workloads.gpt import Gpt
-from scalebench.worker.workloads.mlp import Mlp
 from scalebench.worker.workloads.moe import MoeGpt
 from scalebench.worker.workloads.paced import Paced
 from tests.examples import examples
