@@ -51,7 +51,7 @@ _SAID = r"(?:nan|NaN|inf|Inf|None|True|False)\s"
 """A word that is a value, and not the first one of a key."""
 _KEY = re.compile(
     rf"(?<![\w./=-])(?!{_SAID})"
-    r"([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([a-z/]+\))?)\s*([:=])\s*[\d.]"
+    r"([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([A-Za-z/]+\))?)\s*([:=])\s*[\d.]"
 )
 _WORD = re.compile(rf"(?<![\w.=])(?!{_SAID})[A-Za-z]+\s$")
 _HOLE = re.compile(r"\{([^{}]*)\}")

@@ -421,6 +421,9 @@ def test_a_share_and_a_size_count_as_they_are_meant(tmp_path: Path) -> None:
         ("mfu: 0.41 | memory: 4137", 0.41, None),
         ("mfu: 0.9% | memory: 8.5GB", 0.009, 8_500_000_000),
         ("MFU: 41.0 | memory: 8500000000", 0.41, 8_500_000_000),
+        ("mfu: 0.41 | max_mem_gb=8.5", 0.41, 8_500_000_000),
+        ("mfu: 0.41 | Peak memory (GiB): 8", 0.41, 2**33),
+        ("mfu: 0.41 | mem 8.0 GiB | TFLOPs/GPU: 300", 0.41, 2**33),
     ):
         path = a_log(tmp_path, "step: {i} | loss: 3.2 | step_time: 2.0 | " + said)
         job = job_of(read_log(path, formats()), Stated(gpus=8))

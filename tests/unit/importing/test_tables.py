@@ -272,6 +272,26 @@ def test_event_files_may_hold_tensors_in_any_order_of_steps(kind: str, tmp_path:
     assert not log.records.loss
 
 
+def test_rows_may_stand_within_and_hold_their_values_within(tmp_path: Path) -> None:
+    rows = [{"step": i, "metrics": {"step_time": 0.5}} for i in range(9)]
+    lines = write(tmp_path, "own.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    flat = [{"step": row["step"], "step_time": 0.5} for row in rows]
+    within = write(tmp_path, "own.json", json.dumps({"rows": flat, "other": 1}))
+    assert mean_of(lines) == mean_of(within) == 0.5
+
+
+def test_a_table_that_begins_again_counts_from_there_on(tmp_path: Path) -> None:
+    rows = [f"{i},1.0\n" for i in range(40)] + [f"{i},2.0\n" for i in range(10, 40)]
+    log = read_table(write(tmp_path, "own.csv", "step,step_time\n" + "".join(rows)), {})
+    assert log is not None and list(log.records.column("time")) == [2.0] * 30
+    assert log.notices == ["the step number goes back to 10: only the part after it counts"]
+
+
+def test_other_columns_of_several_runs_do_not_matter(tmp_path: Path) -> None:
+    path = write(tmp_path, "own.csv", "step,dt,a - x,b - y\n1,0.5,3,3\n2,0.5,3,3\n3,0.5,3,3\n")
+    assert mean_of(path) == 0.5
+
+
 def test_a_column_called_so_comes_before_that_of_a_run(tmp_path: Path) -> None:
     path = write(tmp_path, "own.csv", "step,a - step_time,step_time\n1,1,2\n2,1,2\n3,1,2\n")
     assert mean_of(path, time="step_time") == 2.0
