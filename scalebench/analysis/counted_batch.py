@@ -21,6 +21,11 @@ ALIKE = 0.05
 
 SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
 
+CHANGES = (
+    "keep the batch, its accumulation and the length of texts constant, without a warm-up: the "
+    "work of a step changes while it is measured"
+)
+
 Grows = Literal["strong", "weak", "unknown"]
 
 
@@ -66,7 +71,9 @@ def work_of_step(result: CellResult) -> float:
 
 def knows_samples(cell: Cell, result: CellResult | None) -> bool:
     """Tell whether a cell has a number of samples and not a stand-in."""
-    if not isinstance(cell.strategy, Script) or getattr(cell.workload, "takes_batch", False):
+    if not isinstance(cell.strategy, Script):
+        return True
+    if getattr(cell.workload, "takes_batch", False) and not (result and _changes(result)):
         return True
     return result is not None and bool(_batch(result))
 
@@ -83,6 +90,8 @@ def growth_of(results: Sequence[CellResult]) -> Growth:
     """
     cells = {result.cell.world_size: result.cell for result in results}
     planned, target = results[0].cell.scaling, results[0].cell.workload
+    if any(map(_changes, results)):
+        return Growth("unknown", why_unknown=CHANGES)
     samples = {r.cell.world_size: _samples(r) for r in results}
     missing = [n for n, known in samples.items() if not known]
     if not missing:
@@ -159,6 +168,11 @@ def _sum_over_ranks(
     found = [of_rank(rank) for rank in result.ranks]
     known = [one for one in found if one is not None]
     return sum(known) if known and len(known) == len(found) else None
+
+
+def _changes(result: CellResult) -> bool:
+    """Tell whether ranks saw more work in the last steps than in the first, or less."""
+    return any(rank.facts.get("backwards_per_step", 0) is None for rank in result.ranks)
 
 
 def _elements(rank: RankRecord) -> float | None:

@@ -30,6 +30,10 @@ LARGE_GAP_S = 1e-3
 ALIKE = 0.05
 """Numbers of batches and of backward passes that differ by less are the same."""
 
+MOST_MEANS = 100
+LEAST_TREND = 3.5
+"""Standard errors."""
+
 Schedule = dict[str, Any]
 
 
@@ -230,6 +234,10 @@ def rank_fields(
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
         values = {**sizes, "rank_batch": cell.rank_batch}
         samples = evaluate(asked, values) / cell.world_size
+    counted = zip(*((f.samples, f.tokens) for f in fed), strict=True)
+    changes = asked is None and any(map(_has_trend, (passes, *counted)))
+    if changes:  # no mean says what a step does
+        backwards = samples = tokens = None
     last = max((block.first + block.count for block in blocks), default=0)
     is_whole = first.schedule is not None and num_steps >= first.schedule["clean_end"]
     fields: dict[str, Any] = {
@@ -249,7 +257,7 @@ def rank_fields(
             **raw["looked_at"],
             "microbatches": microbatches,
             "backwards_per_step": backwards,
-            "input_elements": raw["input_elements"],
+            "input_elements": None if changes else raw["input_elements"],
             "trains_on_part": takes_part or part is not None,
             "exchange_every": raw.get("exchange_every"),
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
@@ -296,6 +304,24 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean over steps, which is what a job pays for; None: some step is not known."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _has_trend(work: Sequence[float | None]) -> bool:
+    """Tell whether a step's work grows or shrinks over a window, as where accumulation warms up.
+
+    Source: Mann 1945, "Nonparametric tests against trend"; with ties, Kendall 1975, section 4.2.
+    """
+    if None in work or len({*work}) < 2:
+        return False
+    parts = np.array_split(np.array(work, dtype=float), min(len(work), MOST_MEANS))
+    means = [float(part.mean()) for part in parts]
+    n, third = len(means), len(means) // 3
+    if abs(np.mean(means[-third:]) - np.mean(means[:third])) <= ALIKE * np.mean(means):
+        return False
+    rises = sum(np.sign(b - a) for i, a in enumerate(means) for b in means[i + 1 :])
+    ties = np.unique(means, return_counts=True)[1]
+    variance = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
+    return bool(abs(rises) > LEAST_TREND * np.sqrt(variance))
 
 
 def _cut(everybody: Sequence[RankSeen], part: float | None) -> float | None:

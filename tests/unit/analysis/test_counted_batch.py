@@ -95,6 +95,7 @@ PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
         (seen(backwards=2.0), seen(backwards=2.0), "unknown"),  # of which batch, nothing tells
         (seen(1024), seen(1024), "weak"),
         (seen(1024), seen(512), "strong"),
+        (seen(1024), seen(1024, None), "unknown"),  # it changes while it is measured
         (seen(1024), seen(1024, **PIPELINE), "unknown"),
         (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)", data_ranks=2)), "weak"),
         (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)")), "unknown"),  # FSDP by hand

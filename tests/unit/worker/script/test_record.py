@@ -77,6 +77,11 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
         ([[8, 1], [0, 0], [0, 0]] * 13 + [[8, 1]], 1, {}, None),
         ([[8, 1]] * 40, 1, {"trains_on_part": True}, None),
         ([[8, 1]] * 40, 1, {"samples_doubted": True}, None),
+        # the accumulation, or the batch, warms up
+        ([[8, 1]] * 34 + [[16, 2]] * 6, 1, {"backwards": [1] * 34 + [2] * 7}, None),
+        ([[8 + i // 4, 1] for i in range(40)], 1, {}, None),
+        # batches as large as texts are short
+        ([[4 + 7 * i % 9, 1] for i in range(40)], 1, {}, 7.975),
     ],
 )
 def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
