@@ -29,7 +29,7 @@ from scalebench.records.measured.trace import ClockAlignment, Trace
 from scalebench.records.run import CellResult
 from scalebench.spec import Pipeline
 from scalebench.trace.breakdown import Breakdown, Partition, break_down, partition, within
-from scalebench.trace.causality import ends_apart
+from scalebench.trace.idle import ends_apart
 from scalebench.trace.intervals import Intervals, intervals, length_s, none, union
 from scalebench.trace.operations.matching import SYNCHRONISING, Matched, Root, match
 

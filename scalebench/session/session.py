@@ -18,8 +18,7 @@ from scalebench.records.storage.folder import point_latest_at, require_plain, wo
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.interleaved.connection import RoundRequests
 from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
-from scalebench.session.launches.precision import add_rounds
-from scalebench.session.launches.requested_rounds import make_requested_rounds
+from scalebench.session.launches.precision import add_rounds, make_requested_rounds
 from scalebench.session.launches.sharing import only_whole_launches
 from scalebench.session.machine.gpu_locks import (
     Devices,

@@ -10,7 +10,7 @@ from scalebench.launch.launchers import LAUNCHERS
 from scalebench.records.paths import default_runs_folder
 from scalebench.records.storage.folder import find_runs
 from scalebench.report.words.wording import settings_label
-from scalebench.session.plan.unavailable import why_missing
+from scalebench.session.plan.prepare import why_missing
 from scalebench.session.suites.files import (
     hides_bundled,
     load_suite,

@@ -31,9 +31,9 @@ from scalebench.trace.operations.communication_kernels import (
     kind_of_kernel,
     may_be_communication,
 )
+from scalebench.trace.operations.kernel_launches import phases_of
 from scalebench.trace.operations.matching import match_requests
 from scalebench.trace.operations.names import DECODE, ENCODE
-from scalebench.trace.operations.phases import phases_of
 from scalebench.trace.operations.silent_operations import silent_operations
 from scalebench.trace.timeline import Calls, Operation, Timeline
 

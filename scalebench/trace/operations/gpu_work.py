@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
 from scalebench.trace.intervals import Indices, Spans, intervals, named, union
-from scalebench.trace.operations.kernel_launches import runtime_calls
+from scalebench.trace.operations.kernel_launches import OPTIMIZER_STEP, runtime_calls
 from scalebench.trace.operations.names import COMMS_RECORD
-from scalebench.trace.operations.phases import OPTIMIZER_STEP
 from scalebench.trace.timeline import Timeline
 
 WorkKind = Literal[

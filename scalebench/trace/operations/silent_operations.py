@@ -14,9 +14,8 @@ import numpy as np
 from scalebench.trace.events import Events
 from scalebench.trace.files.metadata import Facts, from_metadata
 from scalebench.trace.intervals import Indices, named
-from scalebench.trace.operations.kernel_launches import NEVER, KernelLaunches, runtime_calls
+from scalebench.trace.operations.kernel_launches import NEVER, KernelLaunches, Phases, runtime_calls
 from scalebench.trace.operations.names import COMMS_RECORD
-from scalebench.trace.operations.phases import Phases
 from scalebench.trace.timeline import Operation, Phase
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scalebench.records.measured.trace import SETS, Trace, TracedAction, TracedOperation
-from scalebench.trace.causality import SILENT, Launches, launches_between, shows_no_gpu
 from scalebench.trace.events import Events
+from scalebench.trace.idle import SILENT, Launches, launches_between, shows_no_gpu
 from scalebench.trace.intervals import Intervals, clip, none, subtract, union
 from scalebench.trace.operations.classify import timeline_of
 from scalebench.trace.operations.kernel_launches import NEVER, runtime_calls

@@ -7,13 +7,14 @@ from scalebench.spec import Mesh
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.asynchronous.fedavg import FedAvgTraining
-from scalebench.worker.strategies.asynchronous.gossip import (
-    ElasticAveragingTraining,
-    GossipTraining,
-)
-from scalebench.worker.strategies.asynchronous.local_sgd import DiLoCoTraining, LocalSgdTraining
 from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
 from scalebench.worker.strategies.asynchronous.pipedream import PipeDreamTraining
+from scalebench.worker.strategies.asynchronous.replica import (
+    DiLoCoTraining,
+    ElasticAveragingTraining,
+    GossipTraining,
+    LocalSgdTraining,
+)
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.data_parallel import PlainTraining, Zero1Training, ddp_training

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.records.measured.trace import Trace, TracedOperation
-from scalebench.trace.causality import ends_apart, launches_between
+from scalebench.trace.idle import ends_apart, launches_between
 from scalebench.trace.intervals import length_s
 from scalebench.trace.operations.matching import match
 from tests.builders.tracing.traced import make_operation, make_trace

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.session.launches.requested_rounds import why_separate
+from scalebench.session.launches.precision import why_separate
 from scalebench.spec import Cell
 from scalebench.spec.race import Race
 from scalebench.spec.virtual_hosts import VirtualHosts

@@ -10,7 +10,7 @@ from scalebench.errors import UsageError
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.cells import skip_indivisible, unfit_for_race
 from scalebench.session.plan.forecast import forecast
-from scalebench.session.plan.unavailable import why_missing
+from scalebench.session.plan.prepare import why_missing
 from scalebench.spec import (
     Accelerate,
     Case,

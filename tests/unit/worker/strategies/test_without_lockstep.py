@@ -11,7 +11,7 @@ from scalebench.worker.optimizers import Lamb
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.asynchronous.chunks import ELEMENTWISE, cut, one_each
 from scalebench.worker.strategies.asynchronous.fedavg import divide_by_class, divide_evenly
-from scalebench.worker.strategies.asynchronous.gossip import contraction, neighbours
+from scalebench.worker.strategies.asynchronous.replica import contraction, neighbours
 from scalebench.worker.strategies.asynchronous.server import Server, TooFewWorkers
 
 RATE = 0.5
