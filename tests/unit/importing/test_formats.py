@@ -341,6 +341,24 @@ LINES = {
         "========= Step {i}/1000 =========\n  • Loss: 0.0123\n  • Avg Reward: 0.5\n"
         "  • Total step time: 2.00s\n  • policy_training: 0.40s (20.0%)"
     ),
+    "ssd-pytorch of DSFD": "Timer: 2.0000\nepoch:35 || iter:{i} || Loss:4.9334\n->>lr:0.0005",
+    "basicsr": (
+        DAY + ",123 INFO: [train..][epoch:  1, iter:{i:8,d}, lr:(2.000e-04,)] [eta: 1 day, "
+        "3:10:11, time (data): 1.200 (0.003)] l_pix: 1.2e-02"
+    ),
+    "darknet": (
+        " {i}: 1.2345, 2.3456 avg loss, 0.001000 rate, 2.000000 seconds, 64 images, 9.5 hours left"
+    ),
+    "darknet of its first years": "{i}: 1.2, 2.3 avg, 0.001000 rate, 2.000000 seconds, 64 images",
+    "faster-rcnn": (
+        "[session 1][epoch  1][iter {i:4d}/10021] loss: 1.2, lr: 1.00e-03\n"
+        "\t\t\tfg/bg=(64/192), time cost: 2.000000\n\t\t\trpn_cls: 0.3, rpn_box: 0.1"
+    ),
+    "tf-faster-rcnn": (
+        "iter: {i} / 70000, total loss: 1.2\n >>> loss_box: 0.4\nspeed: 2.000s / iter"
+    ),
+    "tacotron": "Train loss {i} 0.512345 Grad Norm 1.234567 2.00s/it",
+    "hifi-gan": "Steps : {i}, Gen Loss Total : 30.123, Mel-Spec. Error : 0.512, s/b : 2.000",
     "ssd-pytorch": "timer: 2.0000 sec.\niter {i} || Loss: 15.7912 || Timer: 2.0000 sec.",
     "chainer": (
         "this epoch [####......] 40.00%\n       {i} iter, 0 epoch / 20 epochs\n"
@@ -444,10 +462,18 @@ def test_lines_that_count_samples_are_no_steps_without_the_batch(line: str, tmp_
     assert "give --batch-per-gpu" in job_of(log, Stated(gpus=8)).no_steps
 
 
-def test_epochs_of_unknown_length_are_refused_with_what_is_missing(tmp_path: Path) -> None:
-    path = a_log(tmp_path, DAY + ".4: train_loss -0.7\n" + DAY + ".5: Pseudo dice [0.9]")
-    with pytest.raises(UsageError, match="how many iterations an epoch has"):
-        read_log(path, formats())
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        (DAY + ".5: Pseudo dice [0.9]", "how many iterations an epoch has"),
+        ("(epoch: 1, iters: {i}, time: 0.32, data: 0.1) G_GAN: 0.5", "of one image, without"),
+    ],
+)
+def test_lines_that_tell_no_step_are_refused_with_what_is_missing(
+    line: str, missing: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=missing):
+        read_log(a_log(tmp_path, line), formats())
 
 
 def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:
