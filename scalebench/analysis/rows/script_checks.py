@@ -171,6 +171,7 @@ def _divides_data(first: RankRecord, num_ranks: int, least: int = 1) -> bool:
         one.get("data_ranks") == num_ranks or "HYBRID" in str(one.get("sharding"))
         for one in wrappers
     )
+    kinds += ["DistributedDataParallel"] * bool((first.facts.get("checks") or {}).get("averages"))
     return len(kinds) >= least and (hybrid or not layers) and set(kinds) <= set(OF_DATA_PARALLEL)
 
 

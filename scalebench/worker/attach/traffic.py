@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -45,10 +46,13 @@ class TrafficWatch:
     Attributes:
         sends_parts: Whether each rank sends every other another part, as experts and the parts of
             an embedding do, of which each rank has its own.
+        reduced: Address of each tensor that Python code had all-reduced since the last backward
+            pass began → its group; None: no longer noted.
     """
 
     def __init__(self) -> None:
         self.sends_parts = False
+        self.reduced: dict[int, Any] | None = {}
         self._called = self._messages = self._bytes = 0
 
     def install(self, put: Callable[[Any, str, Any], None]) -> None:
@@ -66,6 +70,7 @@ class TrafficWatch:
 
     def _counting(self, operation: Any, name: str) -> Any:
         is_message, sends_parts = name in MESSAGES, name in OF_PARTS
+        reduces = name.startswith("allreduce")
 
         @functools.wraps(operation)
         def counted(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -73,6 +78,8 @@ class TrafficWatch:
             self._messages += is_message
             self.sends_parts |= sends_parts
             self._bytes += _bytes_of(args[0] if args else None)
+            if reduces and self.reduced is not None and args:
+                self.reduced |= dict.fromkeys(_addresses(args[0]), group)
             return operation(group, *args, **kwargs)
 
         return counted
@@ -111,6 +118,13 @@ def _backends_of(group: Any) -> list[Any]:
     """Return the backends of a group, one for several devices once."""
     found = [group._get_backend(device) for device in group._device_types]
     return [one for i, one in enumerate(found) if all(one is not other for other in found[:i])]
+
+
+def _addresses(value: Any) -> list[int]:
+    of_tensors = value if isinstance(value, (list, tuple)) else [value]
+    with suppress(RuntimeError):  # a tensor that has no memory
+        return [one.data_ptr() for one in of_tensors if isinstance(one, torch.Tensor)]
+    return []
 
 
 def _bytes_of(value: Any) -> int:

@@ -132,6 +132,8 @@ class Watch:
         if self.num_backwards == MOST_BACKWARDS and not self.num_calls:
             raise ScriptProblem(NO_OPTIMIZER.format(passes=self.num_backwards))
         self.calls.backward()
+        if self.traffic.reduced:
+            self.traffic.reduced.clear()
         if self._bare_until is None:
             self.batches.backward()
         self.checks.backward(self.num_calls, self.backwards[-1] == 1, roots)
@@ -183,7 +185,8 @@ class Watch:
         if self.num_calls == 0 and self.rank == 0:
             self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
         if self.num_calls == 0 and optimizer is not None:
-            self.checks.stepped(optimizer)
+            self.checks.stepped(optimizer, self.traffic.reduced)
+            self.traffic.reduced = None
             self.trained_as = self.batches.trained_as(self.inputs.rows, self.world_size)
         self.num_calls += 1
         self.backwards.append(0)

@@ -75,7 +75,7 @@ if "fsdp1" in ways:
 elif is_sharded:
     names = ("replicate", "shard")
     fully_shard(wrapped, mesh=init_device_mesh("cpu", (num_ranks, 1), mesh_dim_names=names))
-else:
+elif "own" not in ways:  # else gradients are averaged below
     wrapped = DistributedDataParallel(wrapped, broadcast_buffers="kept" not in ways)
 model = nn.Sequential(wrapped, head) if "outside" in ways else wrapped
 if "experts" in ways:
@@ -100,15 +100,16 @@ for epoch in range(100_000):
         if "slices" in ways:  # all ranks read the same, and each takes its part
             inputs, labels = inputs[rank::num_ranks], labels[rank::num_ranks]
         is_last = number % every == 0
-        wait = "each" not in ways and not is_last
+        wait = not {"each", "own"} & set(ways) and not is_last
         with wrapped.no_sync() if wait and not is_sharded else contextlib.nullcontext():
             loss = nn.functional.cross_entropy(model(inputs), labels)
             loss = loss / every if "averaged" in ways else loss
             (loss / num_ranks if "twice" in ways else loss).backward()
         if not is_last:
             continue
-        for parameter in model.parameters() if "never" in ways else ():
+        for parameter in model.parameters() if {"never", "own"} & set(ways) else ():
             dist.all_reduce(parameter.grad)
+            parameter.grad /= num_ranks if "own" in ways else 1
         if "sharp" in ways:  # the gradient at a place nearby is what counts
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs), labels).backward()

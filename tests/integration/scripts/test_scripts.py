@@ -499,6 +499,16 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
                 "checks: in sync",
             ],
         ),
+        (
+            "own",
+            FAST,
+            [
+                "CHECK: the ranks' models differ from the start, in 0.0.weight, 0.0.bias,"
+                " 0.3.weight and 3 more; give all ranks the same start",
+                "checks: different data",
+            ],
+        ),
+        ("own+dropout", FAST, [IN_SYNC]),
         ("sharp+dry", (), [IN_SYNC]),
         ("outside+start+experts", FAST, [IN_SYNC]),
         ("slices", FAST, ["checks: in sync"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -91,9 +91,14 @@ class Checks:
             self._learning.gradients([one() for one in self._known])
 
     @_harmless
-    def stepped(self, optimizer: Any) -> None:
-        """Note that the first call of an optimizer is over."""
+    def stepped(self, optimizer: Any, reduced: Mapping[int, Any] | None) -> None:
+        """Note that the first call of an optimizer is over.
+
+        ``reduced``: address of what the script itself had all-reduced for it → the group.
+        """
         self.wants_gradients = False
+        if self._replicas is not None:
+            self._replicas.confirm([one() for one in self._known], reduced or {})
         self._learning.applied([one() for one in self._known])
         self._learning.rate(0, optimizer)
 

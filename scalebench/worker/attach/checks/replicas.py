@@ -1,15 +1,16 @@
 """What ranks hold alike: parameters, buffers, and the random numbers that dropout draws.
 
 DDP, DeepSpeed's ZeRO up to stage 2 and FSDP1's NO_SHARD keep whole copies. Hybrid sharding (FSDP1,
-FSDP2, any DTensor with a replicated dimension) keeps equal shards: those are compared. What one
-rank alone holds cannot differ from anything.
+FSDP2, any DTensor with a replicated dimension) keeps equal shards: those are compared. Without any
+of these, a script that all-reduces every gradient by itself keeps copies, too. What one rank alone
+holds cannot differ from anything.
 """
 
 from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -57,7 +58,7 @@ class Replicas:
         self._unavailable: str | None = NO_WRAPPER
         self._moments: list[dict[str, Any]] = []
         self._states: list[list[int]] = []
-        self._late = False
+        self._late = self._is_guess = self._averages = False
         self._modules: list[Any] = []
         self._broadcast = False
 
@@ -83,6 +84,18 @@ class Replicas:
             self.look(step, optimizers)
             self._states.pop()  # of a moment between two steps nothing is drawn
 
+    def confirm(self, optimizers: Sequence[Any], reduced: Mapping[int, Any]) -> None:
+        """Note whether the gradients of the first step are what all ranks had all-reduced.
+
+        ``reduced``: address of a tensor that the script's own code had all-reduced → the group.
+        """
+        gradients = [p.grad for p in _trained(optimizers) if p.grad is not None]
+        is_known = all(one.layout == torch.strided for one in gradients)
+        groups = {reduced.get(one.data_ptr()) for one in gradients} if is_known else {None}
+        self._averages = bool(groups) and all(one and _members(one) is None for one in groups)
+        if self._is_guess and not self._averages:
+            self._held = []
+
     def _find(self, optimizers: Sequence[Any], found: _Wrappers) -> None:
         self._modules = [one for module in found.all for one in module.modules()]
         self._late = any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers)
@@ -92,6 +105,7 @@ class Replicas:
         except _NotAlike as why:
             held, self._unavailable = [], str(why)
         self._held = list(_chunks(held))
+        self._is_guess = not found.all and not any(map(_is_divided, _trained(optimizers)))
 
     def noted(self) -> dict[str, Any]:
         """Return what is compared between ranks.
@@ -100,13 +114,17 @@ class Replicas:
             ``held``: name, ranks (null: all), and whether it is a buffer, of each sum. ``moments``:
             ``step`` and ``sums`` (bits, sum and norm of the values). ``replicas_unavailable``: why
             there are none. ``broadcasts``: whether DDP gives all ranks the buffers of rank 0.
+            ``averages``: whether there is no wrapper, and the script itself all-reduces gradients.
             ``states``: step and checksum of the random state. ``dropouts``, ``batch_norms``:
             modules that draw random numbers, and that normalise by the batch of one rank.
         """
+        is_known = self._averages or not self._is_guess
+        held = self._held if is_known else []
         return {
-            "held": [[_name_of(chunk), chunk[0].ranks, chunk[0].is_buffer] for chunk in self._held],
-            "moments": self._moments if self._held else [],
-            "replicas_unavailable": self._unavailable,
+            "held": [[_name_of(chunk), chunk[0].ranks, chunk[0].is_buffer] for chunk in held],
+            "moments": self._moments if held else [],
+            "replicas_unavailable": self._unavailable if is_known else NO_WRAPPER,
+            "averages": self._averages and self._is_guess,
             "broadcasts": self._broadcast,
             "states": self._states,
             "dropouts": sum(_drops(one) for one in self._modules),
@@ -142,8 +160,8 @@ def _wrappers(modules: Sequence[Any]) -> _Wrappers:
 
 def _held(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:
     divided = list(_of_shards(found, optimizers))
-    trained = [p for one in optimizers for group in one.param_groups for p in group["params"]]
-    if found.fsdp1 or any(hasattr(p, "device_mesh") for p in trained):
+    trained = _trained(optimizers)
+    if found.fsdp1 or any(map(_is_divided, trained)):
         if not divided:
             raise _NotAlike(DIVIDED)
         yield from divided
@@ -152,7 +170,16 @@ def _held(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:
     elif found.ddp:
         yield from _of_ddp(found.ddp, trained)
     else:
-        raise _NotAlike(NO_WRAPPER)
+        names = _names_in_largest()
+        yield from (Held(names.get(id(p), "a parameter"), None, weakref.ref(p)) for p in trained)
+
+
+def _trained(optimizers: Sequence[Any]) -> list[Any]:
+    return [p for one in optimizers for group in one.param_groups for p in group["params"]]
+
+
+def _is_divided(parameter: Any) -> bool:
+    return hasattr(parameter, "device_mesh")
 
 
 def _of_ddp(wrapped: Sequence[Any], trained: Sequence[Any]) -> Iterator[Held]:
@@ -213,6 +240,13 @@ def _owned(wanted: Any) -> Iterator[tuple[int, str]]:
                 yield id(parameter), f"{name} of {type(one).__name__}"
 
 
+def _names_in_largest() -> dict[int, str]:
+    """Name parameters by the module that has most of them."""
+    found = living(lambda kind: issubclass(kind, torch.nn.Module))
+    made = [list(one.named_parameters()) for one in found if "_parameters" in vars(one)]
+    return {id(parameter): name for name, parameter in max(made, key=len, default=[])}
+
+
 def _of_deepspeed(engines: Sequence[Any]) -> Iterator[Held]:
     for engine in engines:
         named = list(engine.module.named_parameters())
@@ -233,8 +267,7 @@ def _of_shards(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:
             ranks = _members(getattr(module, group, None))
             yield Held(", ".join(getattr(flat, "_fqns", ())[:2]), ranks, weakref.ref(flat))
     names = dict(_named_by_fsdp2(found.fsdp2))
-    trained = [p for one in optimizers for group in one.param_groups for p in group["params"]]
-    for number, parameter in enumerate(trained):
+    for number, parameter in enumerate(_trained(optimizers)):
         ranks = _copies_of(parameter)
         if ranks is not None and len(ranks) > 1:
             name = names.get(id(parameter), f"parameter {number} of the optimizer")
