@@ -5,6 +5,7 @@ defect: its traceback goes to a file.
 """
 
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -44,6 +45,12 @@ class EnvironmentUnfit(ScalebenchError):
     """This machine or this Python environment cannot do what was asked."""
 
     exit_code = ExitCode.ENVIRONMENT
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name: ``"SIGKILL"``, ``"signal 35"`` where it has none."""
+    known = number in set(signal.Signals)
+    return signal.Signals(number).name if known else f"signal {number}"
 
 
 def unknown_name(kind: str, given: str, valid: Iterable[str]) -> UsageError:

@@ -37,18 +37,25 @@ class Estimate(BaseModel):
     n: int = Field(ge=1)
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends of the interval; None: there is none."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Both ends of the interval; a missing one is the value."""
+        low, high = self.value if self.low is None else self.low, self.high
+        return low, self.value if high is None else high
+
+    @property
     def half_width(self) -> float | None:
         """Half the width of the interval, or None when there is none."""
-        if self.low is None or self.high is None:
-            return None
-        return (self.high - self.low) / 2
+        return (self.ends[1] - self.ends[0]) / 2 if self.ends else None
 
     @property
     def excludes_zero(self) -> bool:
         """Whether there is an interval and zero lies outside it."""
-        if self.low is None or self.high is None:
-            return False
-        return self.low > 0 or self.high < 0
+        return self.ends is not None and (self.ends[0] > 0 or self.ends[1] < 0)
 
     def scaled(self, factor: float) -> "Estimate":
         """Return this estimate in another unit, or of a quantity ``factor`` times as large."""

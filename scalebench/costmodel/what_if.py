@@ -62,8 +62,7 @@ def break_even_byte_per_s(saved: float, codec_s: Estimate) -> Estimate:
     Raises:
         ValueError: Encoding and decoding take no time: every link would do.
     """
-    lowest = codec_s.value if codec_s.low is None else codec_s.low
-    if not min(codec_s.value, lowest) > 0:
+    if not min(codec_s.value, codec_s.reach[0]) > 0:
         raise ValueError("encoding and decoding must take some time")
     if saved <= 0:
         ends = [None if end is None else saved / end for end in (codec_s.low, codec_s.high)]
@@ -75,11 +74,8 @@ def pays(break_even: Estimate, link_byte_per_s: float) -> bool | None:
     """Tell whether compression pays on a link; None: the interval holds the link's bandwidth."""
     if not math.isfinite(link_byte_per_s) or break_even.value <= 0:
         return False
-    if break_even.low is None or break_even.high is None:
-        return None
-    if break_even.low > link_byte_per_s:
-        return True
-    return False if break_even.high < link_byte_per_s else None
+    low, high = break_even.ends or (0.0, math.inf)
+    return True if low > link_byte_per_s else False if high < link_byte_per_s else None
 
 
 @dataclass(frozen=True)

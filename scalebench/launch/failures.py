@@ -1,10 +1,10 @@
 """What became of a launch that is over: the first failure, which the others follow from."""
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scalebench.errors import signal_name
 from scalebench.launch.ranks import RankExit, Ranks
 from scalebench.records.measured.probes import ProbeRecord
 from scalebench.records.measured.rank import RankError, RankRecord
@@ -201,10 +201,8 @@ def first_failure(
 
 def _error_of_exit(end: RankExit) -> RankError:
     if end.code < 0:
-        number = -end.code
-        named = number in set(signal.Signals)
-        name = signal.Signals(number).name if named else f"signal {number}"
-        return RankError(kind="signal", message=f"killed by {name}", time_ns=end.time_ns)
+        message = f"killed by {signal_name(-end.code)}"
+        return RankError(kind="signal", message=message, time_ns=end.time_ns)
     message = f"ended with exit code {end.code} and left no record"
     return RankError(kind="exit", message=message, time_ns=end.time_ns)
 

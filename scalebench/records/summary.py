@@ -210,6 +210,11 @@ class Row(BaseModel):
     unavailable: dict[str, str]
     samples: list[StepSamples]
 
+    @property
+    def deviates(self) -> bool:
+        """Whether its results are known to be wrong."""
+        return self.correctness is not None and self.correctness.status == "deviates"
+
     def __repr__(self) -> str:
         told = {name: f"{name}={one.value:.4g}" for name, one in self._estimates()}
         shown = [told[name] for name in ("step_s", "speedup", "efficiency") if name in told]
@@ -233,7 +238,7 @@ HEADLINE = ("suite", "case", "workload", "world_size", "global_batch", "status",
 
 
 def _ends(one: Estimate) -> str:
-    return "" if one.low is None or one.high is None else f"{one.low:.4g} to {one.high:.4g}"
+    return "{:.4g} to {:.4g}".format(*one.ends) if one.ends else ""
 
 
 class TimedCollectives(BaseModel):

@@ -4,7 +4,7 @@ Rows of runs are predicted as the search predicts, and compared with what was me
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from scalebench.search.model import AXES_OF_WHOLE, SearchModel, WholeModel
 from scalebench.search.prediction.memory import activation_bytes, memory_bytes, stage_table
 from scalebench.search.prediction.speed import plain_rows
 from scalebench.search.prediction.step import step_parts
-from scalebench.search.space import AXES
+from scalebench.search.space import AXES, Candidates
 from scalebench.search.strategies import choice_of
 from scalebench.spec import Execution, Strategy
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
@@ -141,34 +141,42 @@ def is_scored(row: Row) -> bool:
     return row.status == "ok" and (row.world_size > 1 or row.strategy == "plain")
 
 
+def _known(job: Job, rows: Sequence[Row]) -> Iterator[tuple[Row, Choice, Job, Candidates]]:
+    """Yield the rows of a job's model that are in its space: as choice, job and one candidate."""
+    for row in rows:
+        if row.workload == job.model.name and is_scored(row):
+            choice = choice_of_row(row)
+            if isinstance(choice, str) or not _in_space(choice, job):
+                continue
+            if choice.pipeline <= job.model.layers:
+                here = replace(job, world_size=row.world_size, batch=row.global_batch)
+                yield row, choice, here, columns_of([choice])
+
+
+def _predicted_s(job: Job, of: Candidates) -> float | None:
+    try:
+        return float(step_parts(job, of).step_s[0])
+    except NoFit:
+        return None
+
+
 def scored_rows(job: Job, rows: Sequence[Row]) -> list[ScoredRow]:
     """Return the rows of a job's model that the search can predict, with its prediction."""
     found = []
-    for row in rows:
-        if row.workload != job.model.name or not is_scored(row) or row.step_s is None:
-            continue
-        choice = choice_of_row(row)
-        if isinstance(choice, str) or row.strategy == "plain":
+    for row, choice, here, of in _known(job, rows):
+        if row.step_s is None or row.strategy == "plain":
             continue
         if choice.schedule == "zero-bubble":  # the model is fitted to it: `split_backward_s`
             continue
-        if not _in_space(choice, job):
+        if choice.precision not in job.speed.precisions:
             continue
-        here = replace(job, world_size=row.world_size, batch=row.global_batch)
-        of = columns_of([choice])
-        if choice.precision not in job.speed.precisions or choice.pipeline > job.model.layers:
-            continue
-        try:
-            predicted_s = float(step_parts(here, of).step_s[0])
-        except NoFit:
-            predicted_s = None
         found.append(
             ScoredRow(
                 case=row.case,
                 workload=row.workload,
                 world_size=row.world_size,
                 measured_s=row.step_s.value,
-                predicted_s=predicted_s,
+                predicted_s=_predicted_s(here, of),
                 measured_bytes=row.peak_memory_bytes,
                 predicted_bytes=float(memory_bytes(here, of)[0]),
             )
@@ -198,15 +206,11 @@ def peaks_of(
             here = replace(job, model=model)
             here = replace(here, held_bytes=data_bytes(plain_rows(summary.rows, workload)))
             here = replace(here, activation_ratio=activation_ratio(here, summary.rows))
-            for row in summary.rows:
-                if row.workload == workload and is_scored(row) and row.peak_memory_bytes:
-                    choice = choice_of_row(row)
-                    if isinstance(choice, str) or not _in_space(choice, here):
-                        continue
-                    if choice.pipeline <= model.layers:
-                        at = replace(here, world_size=row.world_size, batch=row.global_batch)
-                        predicted = float(memory_bytes(at, columns_of([choice]))[0])
-                        found.append(row.peak_memory_bytes / predicted)
+            found += [
+                row.peak_memory_bytes / float(memory_bytes(at, of)[0])
+                for row, _, at, of in _known(here, summary.rows)
+                if row.peak_memory_bytes
+            ]
     return found
 
 
@@ -258,19 +262,13 @@ def split_backward_s(job: Job, rows: Sequence[Row]) -> float:
         rows: Of a run.
     """
     found = []
-    for row in rows:
-        if row.workload != job.model.name or row.status != "ok" or row.step_s is None:
-            continue
-        choice = choice_of_row(row)
-        if isinstance(choice, str) or choice.schedule != "zero-bubble":
+    for row, choice, here, of in _known(job, rows):
+        if row.step_s is None or choice.schedule != "zero-bubble":
             continue
         if choice.checkpointing != "none" or choice.precision not in job.speed.precisions:
             continue
-        here = replace(job, world_size=row.world_size, batch=row.global_batch)
-        of = columns_of([choice])
-        try:
-            predicted_s = float(step_parts(here, of).step_s[0])
-        except NoFit:
+        predicted_s = _predicted_s(here, of)
+        if predicted_s is None:
             continue
         share = float(stage_table(here, of)[0][0]) / job.model.layers
         found.append(max(row.step_s.value - predicted_s, 0.0) / choice.microbatches / share)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import hypot
 
 import numpy as np
@@ -215,21 +216,11 @@ def _three_estimates(launches: Sequence[LaunchAttribution], rank: int) -> Expose
 
 def disagreements(estimates: Mapping[str, Estimate]) -> list[list[str]] | None:
     """Return the pairs whose intervals do not overlap; None: intervals are missing."""
-    if len(estimates) < 2 or any(e.low is None for e in estimates.values()):
+    known = [(name, one.ends) for name, one in estimates.items() if one.ends]
+    if len(known) < max(2, len(estimates)):
         return None
-    names = list(estimates)
-    return [
-        [a, b]
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        if _apart(estimates[a], estimates[b])
-    ]
-
-
-def _apart(a: Estimate, b: Estimate) -> bool:
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return False
-    return a.high < b.low or b.high < a.low
+    pairs = combinations(known, 2)
+    return [[a, b] for (a, one), (b, other) in pairs if one[1] < other[0] or other[1] < one[0]]
 
 
 def _communication(launches: Sequence[LaunchAttribution], rank: int) -> list[OperationFigures]:

@@ -121,9 +121,9 @@ def written(part: Part, row: Row, budget: Budget) -> str:
     text = f"{causes.points(budget.share(part))} %"
     if part is RESIDUAL or found is None:
         return text
-    if found.low is None or found.high is None:
+    span = " to ".join(map(causes.points, found.ends or ()))
+    if not span:
         return f"{text} (no interval)"
-    span = f"{causes.points(found.low)} to {causes.points(found.high)}"
     doubt = "" if causes.certain(row, budget, part) else ", uncertain"
     return f"{text} ({span}{doubt})"
 
@@ -208,11 +208,9 @@ def waterfall_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     charts.add_in_views(
         figure, accounted, lambda of: wording.place(of[0]), lambda of: [_hanging(*of, parts)]
     )
-    style(figure, "waterfall")
-    reach = max(_hanging_reach(budget, parts) for _, budget in accounted[:1])
-    figure.update_layout(
-        height=len(names) * BAR_PX + 84, hovermode="closest", margin={"t": 30}, bargap=0
-    )
+    height = len(names) * BAR_PX + 84
+    style(figure, "waterfall", height=height, hovermode="closest", margin={"t": 30}, bargap=0)
+    reach = _hanging_reach(accounted[0][1], parts)
     figure.update_yaxes(
         tickvals=list(range(len(names))),
         ticktext=names,

@@ -59,8 +59,7 @@ def _maps(
     """Draw a heat map over steps for each item, as a view; title and ``axis``: of the other."""
     figure = go.Figure()
     add_in_views(figure, items, place, traces)
-    style(figure, name)
-    figure.update_layout(height=height, hovermode="closest", margin={"t": 30})
+    style(figure, name, height=height, hovermode="closest", margin={"t": 30})
     figure.update_xaxes(title="step", automargin=True, showgrid=False)
     figure.update_yaxes(title=title, autorange="reversed", automargin=True, showgrid=False, **axis)
     return figure

@@ -77,8 +77,7 @@ def places(axes: Sequence[AxisFigures], world_size: int) -> dict[int, Place]:
 def _draw(rows: Sequence[Row]) -> go.Figure:
     figure = go.Figure()
     add_in_views(figure, rows, place, _traces)
-    style(figure, "mesh")
-    figure.update_layout(height=_height(rows[0]), hovermode="closest", margin={"t": 30})
+    style(figure, "mesh", height=_height(rows[0]), hovermode="closest", margin={"t": 30})
     hidden = {"visible": False, "showgrid": False, "zeroline": False}
     figure.update_xaxes(**hidden, range=_range(rows[0], 0))
     figure.update_yaxes(**hidden, range=_range(rows[0], 1)[::-1])

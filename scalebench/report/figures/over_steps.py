@@ -44,8 +44,7 @@ def _over_steps(
                     line={"color": look.color, "shape": "hv", "dash": list(DASHES)[number % 4]},
                     hovertemplate=f"{label}, step %{{x}}: %{{y:g}}<extra></extra>",
                 )
-        style(figure, name)
-        figure.update_layout(height=HEIGHT_PX, hovermode="closest")
+        style(figure, name, height=HEIGHT_PX, hovermode="closest")
         figure.update_xaxes(title="step, warm-up included", automargin=True)
         figure.update_yaxes(title=axis, rangemode="tozero", automargin=True)
         return figure if figure.data else None

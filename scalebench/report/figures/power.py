@@ -61,8 +61,8 @@ def power_figure(devices: Sequence[DeviceSeries]) -> go.Figure:
             for trace in _bands(one, len(shown)):
                 trace.visible = place(one) == first
                 figure.add_trace(trace)
-    style(figure, "power")
-    figure.update_layout(height=150 * len(shown) + 70, hovermode="closest", margin={"t": 30})
+    tall = 150 * len(shown) + 70
+    style(figure, "power", height=tall, hovermode="closest", margin={"t": 30})
     height = (1 - GAP * (len(shown) - 1)) / len(shown)
     for panel, series in enumerate(shown):
         top = 1 - panel * (height + GAP)

@@ -152,8 +152,7 @@ def operations_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
                 **hover(_operation_text(*of) for of in mine),
             )
         )
-    style(figure, "predicted-operations")
-    figure.update_layout(hovermode="closest")
+    style(figure, "predicted-operations", hovermode="closest")
     figure.update_xaxes(title="predicted, ms", automargin=True, **wide_axis(ends))
     figure.update_yaxes(title="measured, ms", automargin=True, **wide_axis(ends))
     return figure

@@ -76,9 +76,8 @@ def _race_figure(curves: Sequence[RaceCurve], rows: Sequence[Row], looks: Looks)
             if known:
                 figure.add_traces(_curves(known, looks, view_mark(name), visible=number == 0))
     _draw_target(figure, rows)
-    style(figure, "race")
+    style(figure, "race", height=420, hovermode="closest")
     losses = [loss for curve in curves for loss in curve.loss if loss is not None]
-    figure.update_layout(height=420, hovermode="closest")
     figure.update_xaxes(title=next(iter(AXES.values()))[0], rangemode="tozero", automargin=True)
     if losses:
         figure.update_yaxes(range=[0.95 * min(losses), 1.05 * max(c.loss[0] or 0 for c in curves)])
@@ -165,8 +164,7 @@ def _staleness_figure(rows: Sequence[Row], looks: Looks) -> go.Figure:
                 "<extra></extra>",
             )
         )
-    style(figure, "staleness")
-    figure.update_layout(height=HEIGHT_PX, hovermode="closest")
+    style(figure, "staleness", height=HEIGHT_PX, hovermode="closest")
     figure.update_xaxes(title="steps old", rangemode="tozero", automargin=True)
     figure.update_yaxes(title="% of gradients", rangemode="tozero", automargin=True)
     return figure
@@ -223,8 +221,7 @@ def framework_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         if of_verdict:
             figure.add_trace(_steps(of_verdict, verdict, color), row=1, col=1)
             figure.add_trace(_memory(of_verdict, verdict, color), row=2, col=1)
-    style(figure, "frameworks")
-    figure.update_layout(height=height, bargap=0.35, barmode="overlay")
+    style(figure, "frameworks", height=height, bargap=0.35, barmode="overlay")
     figure.update_yaxes(
         autorange="reversed", automargin=True, categoryorder="array", categoryarray=names
     )
@@ -238,7 +235,7 @@ def _end_ms(rows: Sequence[Row]) -> float:
     """Return where the axis of step times ends: a very wide interval does not hide the bars."""
     steps = [row.step_s for row in rows if row.step_s is not None]
     longest = max(step.value for step in steps)
-    reach = max(step.value if step.high is None else step.high for step in steps)
+    reach = max(step.reach[1] for step in steps)
     return 1e3 * min(1.05 * reach, WIDEST * longest)
 
 

@@ -159,8 +159,7 @@ def _draw_elastic(rows: Sequence[Row], _: Looks) -> go.Figure | None:
                 hovertemplate=f"{name}<br>step %{{x}}: loss %{{y:.4f}}<extra></extra>",
             )
         )
-    style(figure, "elastic")
-    figure.update_layout(showlegend=True)
+    style(figure, "elastic", showlegend=True)
     figure.update_xaxes(title="step", automargin=True)
     figure.update_yaxes(title="loss", automargin=True)
     return figure

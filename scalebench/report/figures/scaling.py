@@ -5,7 +5,6 @@ the template as data.
 """
 
 import json
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import exp
 from statistics import median
@@ -98,10 +97,9 @@ def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     figure.update_xaxes(
         title="N", tickvals=list(range(len(sizes))), ticktext=[str(n) for n in sizes], range=edges
     )
-    ends = [100 * _end(row.efficiency) for row in drawn if row.efficiency]
-    starts = [100 * _start(row.efficiency) for row in drawn if row.efficiency]
-    floor = 0.0 if min(starts) < 50 else 50.0
-    ceiling = max(105.0, 1.05 * max(ends))
+    starts, ends = zip(*(row.efficiency.reach for row in drawn if row.efficiency), strict=True)
+    floor = 0.0 if min(starts) < 0.5 else 50.0
+    ceiling = max(105.0, 1.05 * (100 * max(ends)))
     figure.update_yaxes(range=[floor, ceiling], ticksuffix=" %", automargin=True)
     return figure
 
@@ -127,8 +125,8 @@ def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
             places = [y for y, owner, _ in placed if owner is row]
             ticks.append((sum(places) / len(places), f"N={row.world_size}"))
         top = max(y for y, _, _ in placed) + 0.9
-    style(figure, "steps")
-    figure.update_layout(height=int(top * LANE_PX + 90), boxmode="overlay", hovermode="closest")
+    tall = int(top * LANE_PX + 90)
+    style(figure, "steps", height=tall, boxmode="overlay", hovermode="closest")
     figure.update_yaxes(
         tickvals=[y for y, _ in ticks],
         ticktext=[text for _, text in ticks],
@@ -156,14 +154,6 @@ def sampled(values: Sequence[float], most: int) -> list[float]:
         return ordered
     places = np.linspace(0, len(ordered) - 1, most).round().astype(int)
     return [ordered[place] for place in places]
-
-
-def _end(estimate: Estimate) -> float:
-    return max(estimate.value, estimate.high if estimate.high is not None else -math.inf)
-
-
-def _start(estimate: Estimate) -> float:
-    return min(estimate.value, estimate.low if estimate.low is not None else math.inf)
 
 
 def case_line(

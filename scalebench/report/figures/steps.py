@@ -72,10 +72,8 @@ def timeline_figure(timelines: Sequence[StepTimeline]) -> go.Figure:
     """Draw the steps; only the first one is visible."""
     figure = go.Figure()
     add_in_views(figure, timelines, place, _traces)
-    style(figure, "timeline")
-    figure.update_layout(
-        barmode="overlay", hovermode="closest", margin={"t": 30}, height=_height(timelines[0])
-    )
+    height, margin = _height(timelines[0]), {"t": 30}
+    style(figure, "timeline", barmode="overlay", hovermode="closest", margin=margin, height=height)
     figure.update_yaxes(showgrid=False, automargin=True, **_axis(timelines[0]))
     figure.update_xaxes(title="ms after the step began", automargin=True)
     return figure

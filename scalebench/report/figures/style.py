@@ -104,9 +104,12 @@ LAYOUT: dict[str, Any] = {
 plotly check it again for every figure would take most of a page's time."""
 
 
-def style(figure: go.Figure, name: str) -> None:
-    """Give a figure its usual height; ``name`` tells the page's scripts which it is."""
-    figure.update_layout(meta={"figure": name}, height=400)
+def style(figure: go.Figure, name: str, **layout: Any) -> None:
+    """Give a figure its layout, the usual height where it has none.
+
+    ``name`` tells the page's scripts which it is; ``layout``: plotly's, by its names.
+    """
+    figure.update_layout(**{"meta": {"figure": name}, "height": 400} | layout)
 
 
 def wide_axis(values: Sequence[float]) -> dict[str, Any]:

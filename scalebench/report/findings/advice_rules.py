@@ -271,7 +271,7 @@ def _faster_neighbour(case: AdviceInput) -> Advice | None:
         and other.oversubscribed == own.oversubscribed
         and other.compression is None
         and other.status == "ok"
-        and (other.correctness is None or other.correctness.status != "deviates")
+        and not other.deviates
         and wording.surely_above(other.efficiency, own.efficiency)
     ]
     if not rivals:

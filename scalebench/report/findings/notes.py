@@ -43,7 +43,7 @@ def _seen_of_script(row: Row, rows: Sequence[Row]) -> list[str]:
 
 def _correctness(rows: Sequence[Row]) -> list[str]:
     said = []
-    wrong = [r for r in rows if r.correctness and r.correctness.status == "deviates"]
+    wrong = [row for row in rows if row.deviates]
     if wrong:
         worst = wording.joined([f"{check(row)} on {row.world_size}" for row in wrong])
         said.append(f"Gradient check {worst}: the speed of a wrong result counts for nothing.")
@@ -73,8 +73,8 @@ def _wrapper_cost(rows: Sequence[Row], headline: Row | None) -> list[str]:
 
 
 def _cost(alone: Estimate) -> str:
-    if alone.low is not None and alone.high is not None and alone.low <= 1.0 <= alone.high:
-        ends = [wording.signed((1 - end) * 100) for end in (alone.high, alone.low)]
+    if alone.ends and alone.ends[0] <= 1.0 <= alone.ends[1]:
+        ends = [wording.signed((1 - end) * 100) for end in reversed(alone.ends)]
         return f"has a cost that the noise hides (between {ends[0]} and {ends[1]} %)"
     cost = units.significant((1 - alone.value) * 100, (alone.half_width or 0) * 100 or None)
     if alone.value > 1.0:

@@ -53,7 +53,7 @@ def rank(headlines: Sequence[Row]) -> Ranking | None:
         if row.efficiency
         and row.world_size > 1
         and not wording.is_baseline(row)
-        and not _wrong(row)
+        and not row.deviates
         and not compression.is_bound(row)
     ]
     if not rated:
@@ -183,12 +183,5 @@ def _names(rows: Sequence[Row]) -> str:
     return wording.joined([wording.plain(row.case, 64) for row in rows])
 
 
-def _wrong(row: Row) -> bool:
-    return row.correctness is not None and row.correctness.status == "deviates"
-
-
 def _ends(row: Row) -> tuple[float, float] | None:
-    estimate = row.efficiency
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return None
-    return estimate.low, estimate.high
+    return row.efficiency.ends if row.efficiency else None

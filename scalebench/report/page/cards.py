@@ -52,10 +52,8 @@ class Track:
     @classmethod
     def of_estimates(cls, known: Sequence[Estimate]) -> "Track":
         """Return the track that holds these ratios with their intervals; 1 is on it."""
-        lows = [one.low if one.low is not None else one.value for one in known]
-        highs = [one.high if one.high is not None else one.value for one in known]
-        start = 0.5 if known and min(lows) >= 0.5 else 0.0
-        return cls(start, max(1.0, *(min(high, 2.0) for high in highs)) if known else 1.0)
+        start = 0.5 if known and min(one.reach[0] for one in known) >= 0.5 else 0.0
+        return cls(start, max(1.0, *(min(one.reach[1], 2.0) for one in known)) if known else 1.0)
 
     def place(self, efficiency: float) -> float:
         """Return where an efficiency lies, percent of the track."""

@@ -18,7 +18,16 @@ from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, Summary
 from scalebench.report.figures.charts import Chart, ChartKind, make_chart
 from scalebench.report.figures.lanes import lay
-from scalebench.report.figures.style import NEUTRAL, Look, Looks, row_name, step_text, style
+from scalebench.report.figures.style import (
+    NEUTRAL,
+    Look,
+    Looks,
+    hover,
+    row_name,
+    step_text,
+    style,
+    whiskers,
+)
 from scalebench.report.page.addresses import fragment, row_address
 from scalebench.report.page.cards import IntervalBar
 from scalebench.report.page.efficiency_chart import efficiency_chart
@@ -196,27 +205,20 @@ def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:
     )  # fmt: skip
     for y, pair in zip(placed.places, pairs, strict=True):
         look, change = looks[wording.case_key(pair.new)], pair.change
-        low = change if pair.step.low is None else pair.step.low
-        high = change if pair.step.high is None else pair.step.high
         figure.add_trace(
             go.Scatter(
                 x=[100 * change],
                 y=[y],
-                error_x={
-                    "type": "data", "symmetric": False, "array": [100 * (high - change)],
-                    "arrayminus": [100 * (change - low)], "thickness": 1.6, "width": 5,
-                    "color": look.color,
-                },
+                error_x=whiskers([_ends(pair)], look.color, 1.6, 5, 100),
                 mode="markers",
                 marker={
                     "symbol": look.hollow if pair.new.oversubscribed else look.symbol,
                     "size": 10, "color": look.color,
                 },
-                customdata=[[
+                **hover([
                     f"{row_name(pair.new)}<br>"
                     f"{change_text(pair)} ({interval_text(pair)}), {pair.word}"
-                ]],
-                hovertemplate="%{customdata[0]}<extra></extra>",
+                ]),
             )
         )  # fmt: skip
     style(figure, "comparison")

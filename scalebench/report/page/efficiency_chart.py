@@ -56,7 +56,7 @@ def efficiency_chart(
     if not drawn:
         return None
     known = [row.efficiency for row in (*drawn, *earlier) if row.efficiency]
-    most = max(one.value if one.high is None else one.high for one in known)
+    most = max(one.reach[1] for one in known)
     sizes = tuple(sorted({row.world_size for row in (*drawn, *earlier)}))
     axes = _Axes(sizes, min(max(1.05, 1.03 * most), 2.0))
     groups = wording.by_case(drawn)
@@ -131,8 +131,8 @@ def _case(
 def _mark(look: Look, axes: _Axes, x: float, row: Row, one: Estimate, link: str) -> str:
     color = look.color
     whisker = ""
-    if one.low is not None and one.high is not None:
-        top, bottom = axes.y(one.high), axes.y(one.low)
+    if one.ends:
+        bottom, top = map(axes.y, one.ends)
         whisker = (
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"'
             f' stroke="{color}" stroke-width="1.6"/>'

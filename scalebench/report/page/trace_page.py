@@ -105,9 +105,8 @@ def _chart(job: JobFigures) -> Chart:
                 hovertemplate="<b>%{y}</b><br>%{customdata[0]}<extra></extra>",
             )
         )
-    style(figure, "trace")
     height = 110 + BAR_PX * len(labels)
-    figure.update_layout(barmode="stack", bargap=0.3, showlegend=False, height=height)
+    style(figure, "trace", barmode="stack", bargap=0.3, showlegend=False, height=height)
     figure.update_xaxes(title="ms", rangemode="tozero")
     step = -(-len(labels) // MOST_LABELS)
     figure.update_yaxes(

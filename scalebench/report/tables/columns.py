@@ -103,7 +103,7 @@ def _check_detail(row: Row) -> str:
 
 
 def _check_style(row: Row) -> str:
-    return "bold red" if row.correctness and row.correctness.status == "deviates" else ""
+    return "bold red" if row.deviates else ""
 
 
 def _batch(row: Row) -> str:

@@ -155,12 +155,12 @@ def _about_ranks(rows: Sequence[Row]) -> str:
 def _with_interval(estimate: Estimate) -> str:
     """Write a duration with its interval in the same unit: ``"2.2 ms (−3.1 to 7.5)"``."""
     text = units.seconds(estimate.value, estimate.half_width or None)
-    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+    if not estimate.half_width:
         return text.replace("-", wording.MINUS)
     number, _, unit = text.rpartition(" ")
     scale = units.PER_SECOND[unit]
     places = wording.decimals(number)
-    ends = [wording.signed(end * scale, places) for end in (estimate.low, estimate.high)]
+    ends = [wording.signed(end * scale, places) for end in estimate.ends or ()]
     return f"{number.replace('-', wording.MINUS)} {unit} ({' to '.join(ends)})"
 
 

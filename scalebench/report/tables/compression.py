@@ -122,10 +122,8 @@ def _pays(row: Row, rows: Sequence[Row]) -> list[str]:
 
 def _rate(break_even: Estimate) -> str:
     text = units.bit_rate(BITS * break_even.value)
-    if break_even.low is None or break_even.high is None:
-        return f"{text} (one launch)"
-    low, high = (units.bit_rate(BITS * end) for end in (break_even.low, break_even.high))
-    return f"{text} ({low} to {high})"
+    ends = [units.bit_rate(BITS * end) for end in break_even.ends or ()]
+    return f"{text} ({' to '.join(ends) or 'one launch'})"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class SideBySide:
         if row.against_fastest is not None:
             low = row.against_fastest.step_ratio.low
             return None if low is None else low > 1
-        own, best = _ends(row), _ends(self.fastest)
+        own, best = (r.step_s.ends if r.step_s else None for r in (row, self.fastest))
         return None if own is None or best is None else own[0] > best[1]
 
     @property
@@ -69,9 +69,7 @@ def side_by_side(rows: Sequence[Row]) -> SideBySide | None:
     measured = [
         row
         for row in rows
-        if row.step_s is not None
-        and not wording.is_baseline(row)
-        and not (row.correctness is not None and row.correctness.status == "deviates")
+        if row.step_s is not None and not wording.is_baseline(row) and not row.deviates
     ]
     sizes = [row.world_size for row in measured if row.framework is not None]
     if not sizes:
@@ -216,13 +214,6 @@ def _shown(value: object) -> str:
 
 def _step(row: Row) -> float:
     return row.step_s.value if row.step_s is not None else 0.0
-
-
-def _ends(row: Row) -> tuple[float, float] | None:
-    estimate = row.step_s
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return None
-    return estimate.low, estimate.high
 
 
 COLUMNS: tuple[Column[Row], ...] = (

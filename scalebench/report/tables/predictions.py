@@ -33,11 +33,8 @@ def sentence(row: Row) -> str | None:
     low, high = (told.low_s, told.high_s) if told else (None, None)
     if low is None or high is None:
         return f"The cost model predicts {says}: {off}."
-    apart = (
-        row.step_s.high is not None
-        and row.step_s.low is not None
-        and (row.step_s.high < low or row.step_s.low > high)
-    )
+    ends = row.step_s.ends
+    apart = ends is not None and (ends[1] < low or ends[0] > high)
     agrees = ", and the measurement contradicts its interval" if apart else ""
     return f"The cost model predicts {says}: {off}{agrees}."
 

@@ -1,5 +1,6 @@
 """Races: who reaches the target first and why; what lockstep and stale gradients cost."""
 
+import math
 from collections.abc import Sequence
 
 from scalebench.records.rows.race import LockstepFigures, RaceFigures, StageFigures
@@ -179,9 +180,8 @@ def _noise(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_useful(estimate: Estimate) -> bool:
-    if estimate.low is None or estimate.high is None:
-        return False
-    return estimate.low >= estimate.value / 2 and estimate.high <= 2 * estimate.value
+    low, high = estimate.ends or (0.0, math.inf)
+    return low >= estimate.value / 2 and high <= 2 * estimate.value
 
 
 def _missed(rows: Sequence[Row]) -> list[str]:

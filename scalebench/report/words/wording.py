@@ -386,10 +386,10 @@ FAR = 10
 
 def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
     """Write the interval to the same place as the point; None without one, or where it is exact."""
-    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+    if not estimate.half_width:
         return None
     places = decimals(point(estimate, scale))
-    low, high = estimate.low * scale, estimate.high * scale
+    low, high = (end * scale for end in estimate.reach)
     dash = " to " if low < 0 else DASH
     most = FAR * estimate.value * scale
     upper = f"over {units.significant(most)}" if high > most > 0 else f"{high:.{places}f}"
@@ -402,9 +402,7 @@ WIDE = 0.25
 
 def too_wide(estimate: Estimate) -> bool:
     """Whether an efficiency's interval allows both perfect scaling and less than half of it."""
-    if estimate.low is None or estimate.high is None:
-        return False
-    return estimate.low < 0.5 and estimate.high >= 1.0
+    return estimate.ends is not None and estimate.ends[0] < 0.5 and estimate.ends[1] >= 1.0
 
 
 def plus_minus(estimate: Estimate, scale: float = 1.0) -> str:

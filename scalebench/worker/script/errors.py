@@ -1,12 +1,12 @@
 """Why a rank of the user's script left no measurement, in the words of a rank's record."""
 
 import re
-import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from scalebench.errors import signal_name
 from scalebench.records.measured.rank import ErrorKind, RankError
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.attach.problems import NO_STEP
@@ -93,11 +93,8 @@ def _exit(code: Any, script: ScriptTarget, log: Path) -> tuple[ErrorKind, str]:
 
 def _without_a_word(code: int, script: ScriptTarget, log: Path) -> RankError:
     if code < 0:
-        number = -code
-        known = number in set(signal.Signals)
-        name = signal.Signals(number).name if known else f"signal {number}"
         kind: ErrorKind = "signal"
-        message = f"{script.shown} was killed by {name}"
+        message = f"{script.shown} was killed by {signal_name(-code)}"
     else:
         kind = "exit"
         message = f"{script.shown} ended with exit code {code}: {_last_line(log)}"

@@ -57,8 +57,7 @@ def against_fastest(row: Row, rows: Sequence[Row], run: Context) -> Fields:
 
 
 def _counts(row: Row) -> bool:
-    wrong = row.correctness is not None and row.correctness.status == "deviates"
-    return row.step_s is not None and row.strategy != "plain" and not wrong
+    return row.step_s is not None and row.strategy != "plain" and not row.deviates
 
 
 def _kind(row: Row) -> tuple[str, int, str, int]:
