@@ -21,7 +21,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from typing import Any, Literal
 
@@ -214,6 +214,11 @@ def small(key: str) -> str:
     return " ".join(re.sub("[_-]", " ", key.lower()).replace("(", " (").split())
 
 
+@lru_cache(maxsize=1)
+def _keys_in(line: str) -> list[tuple[str, str, str]]:
+    return [(small(key[1]), key[1], key[2]) for key in _KEY.finditer(line)]
+
+
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -258,9 +263,9 @@ class Value(_Table):
     def found_in(self, line: str) -> Iterator[tuple[Template, float]]:
         """Yield the templates that find a value in a line, and the value."""
         keyed = (
-            template(f"!{key[1]} {key[2]} {{{unit}}}")
-            for key in (_KEY.finditer(line) if self.keys else ())
-            if (unit := self.unit_of.get(small(key[1])))
+            template(f"!{key} {sign} {{{unit}}}")
+            for known, key, sign in (_keys_in(line) if self.keys else ())
+            if (unit := self.unit_of.get(known)) is not None
         )
         for one in itertools.chain(keyed, self.templates):
             if (number := one.find(line)) is not None:

@@ -446,6 +446,7 @@ def test_a_share_and_a_size_count_as_they_are_meant(tmp_path: Path) -> None:
         path = a_log(tmp_path, "step: {i} | loss: 3.2 | step_time: 2.0 | " + said)
         job = job_of(read_log(path, formats()), Stated(gpus=8))
         assert (job.mfu, job.memory_bytes) == (pytest.approx(share), size)
+    assert job.tflops_per_gpu == 300
 
 
 @pytest.mark.parametrize(

@@ -250,11 +250,17 @@ def test_bars_that_count_micro_batches_of_one_step_add_up(accumulate: int, tmp_p
     assert read(tmp_path, lines).mean_s == pytest.approx(1.25 * accumulate, rel=0.02)
 
 
-def test_micro_batches_that_are_numbered_within_each_step_add_up(tmp_path: Path) -> None:
-    lines = [f"step {i} micro {k} batch time: 0.{5 + k}00" for i in range(20) for k in range(3)]
+@pytest.mark.parametrize("name", ["micro ", "micro_step=", "Micro-batch: ", "accumulation_step="])
+def test_micro_batches_that_are_numbered_within_each_step_add_up(name: str, tmp_path: Path) -> None:
+    lines = [f"step {i} {name}{k} batch time: 0.{5 + k}00" for i in range(20) for k in range(3)]
     assert read(tmp_path, lines).mean_s == pytest.approx(1.8)
-    some = read(tmp_path, [line for line in lines if "micro 1" not in line])
+    some = read(tmp_path, [line for line in lines if f"{name}1" not in line])
     assert "some micro-batches of each step are not printed" in some.why_none
+
+
+def test_a_micro_batch_that_is_a_size_leaves_a_line_a_step(tmp_path: Path) -> None:
+    lines = [f"step={i} micro_batch=4 step_time=0.5" for i in range(20)]
+    assert read(tmp_path, lines).mean_s == 0.5
 
 
 @pytest.mark.parametrize("accumulate", [20, 60])
