@@ -13,6 +13,7 @@ from scalebench.gate.metrics import GateSettings, gate_settings
 from scalebench.gate.result import Mismatch
 from scalebench.gate.results import environment_mismatches, row_mismatches
 from scalebench.records.summary import Row
+from scalebench.stats import estimate_over_launches
 from tests.builders.gated import (
     budget_points,
     collectives,
@@ -272,6 +273,27 @@ def test_a_side_without_a_budget_or_an_efficiency():
     none = row.model_copy(update={"efficiency": None, "step_s": None})
     for pair in ((row, none), (none, row)):
         assert explain_efficiency(*pair) == [] and explain_step(*pair) == []
+
+
+def test_a_faster_plain_model_is_named_where_efficiency_falls_by_it():
+    result = gated(gated_run(seed=1), gated_run({("plain", 1): 0.9}, seed=2))
+    told = verdict_of(result, "efficiency", "ddp", 4)
+    assert told.verdict == "regressed" and told.change == pytest.approx(-0.1, abs=0.003)
+    assert told.explanation[-1].startswith("the plain model in one process is 10.0 % faster")
+    steady = gated(gated_run(seed=1), gated_run({("ddp", 4): 1.05}, seed=2))
+    said = " ".join(verdict_of(steady, "efficiency", "ddp", 4).explanation)
+    assert "the plain model" not in said
+
+
+def test_what_may_be_zero_changes_by_its_part_of_the_base():
+    runs = [
+        with_row(gated_run(seed=n), "ddp", 2, exposed_comm_s=estimate_over_launches(values))
+        for n, values in ((1, [0.0100, 0.0101, 0.0099]), (2, [0.0130, 0.0131, 0.0129]))
+    ]
+    told = verdict_of(gated(*runs), "exposed_comm_s", "ddp", 2)
+    assert told.verdict == "regressed" and told.change == pytest.approx(0.3, rel=1e-3)
+    assert 0.05 < told.low < told.change < told.high < 0.6
+    assert told.floor == pytest.approx(0.05) and told.floor < told.min_detectable < 0.1
 
 
 def test_what_differs_in_the_environment_and_whether_it_is_allowed():
