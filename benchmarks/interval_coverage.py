@@ -13,12 +13,7 @@ from functools import cache
 import numpy as np
 
 from benchmarks.verdict import against_limit
-from scalebench.analysis.projection.scores import (
-    compared_rows,
-    half_width,
-    interval_of_row,
-    variance_at_one_rank,
-)
+from scalebench.analysis.projection import scores
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.strategies.against_uncompressed import ratio_at_one_rank
 from scalebench.records.summary import Row
@@ -70,7 +65,7 @@ class Predictions:
     def row_holds(self, random: np.random.Generator, num_launches: int) -> bool:
         """Whether the interval of a row's prediction holds what was measured."""
         row, *others = self.rows(random, num_launches)
-        told = interval_of_row(row, [row, *others], None)["prediction"]
+        told = scores.interval_of_row(row, [row, *others], None)["prediction"]
         assert row.step_s is not None
         low, high = told.low_s, told.high_s
         assert low is not None and high is not None, "there are other rows"
@@ -81,8 +76,8 @@ class Predictions:
         projected, *scored = self.rows(random, num_launches)
         told = projected.prediction
         assert told is not None and projected.prediction_error is not None
-        known = variance_at_one_rank(told.launch_spread, told.launch_dof)
-        reach = half_width(known, compared_rows(scored))
+        known = scores.variance_at_one_rank(told.launch_spread, told.launch_dof)
+        reach = scores.half_width(known, scores.compared_rows(scored))
         assert reach is not None, "there are scored rows"
         return abs(math.log1p(projected.prediction_error)) <= reach
 
