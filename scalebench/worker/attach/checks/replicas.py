@@ -252,9 +252,11 @@ def _of_deepspeed(engines: Sequence[Any]) -> Iterator[Held]:
         named = list(engine.module.named_parameters())
         if any(hasattr(parameter, "ds_id") for _, parameter in named):  # ZeRO-3
             raise _NotAlike(DIVIDED)
-        ranks = _members(getattr(engine, "data_parallel_group", None))
         for name, parameter in named:
-            yield Held(name, ranks, weakref.ref(parameter))
+            group = getattr(engine, "data_parallel_group", None)
+            if not getattr(parameter, "allreduce", True):  # an expert
+                group = engine.expert_data_parallel_group[parameter.group_name]
+            yield Held(name, _members(group), weakref.ref(parameter))
 
 
 def _of_shards(found: _Wrappers, optimizers: Sequence[Any]) -> Iterator[Held]:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from scalebench.worker.attach.checks.replicas import Replicas
 from scalebench.worker.attach.facts import bases_of
 from scalebench.worker.attach.problems import ScriptProblem, check_torch
 
@@ -16,3 +17,20 @@ def test_versions_that_are_too_old(version):
 def test_a_class_of_the_users_is_not_torchs_of_the_same_name():
     mine = type("DistributedDataParallel", (torch.nn.Module,), {"__module__": "mine"})
     assert bases_of(mine) == {"Module"}
+
+
+def test_experts_of_deepspeed_are_compared_with_their_copies_alone(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_process_group_ranks", lambda group: group)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    kind = type("DeepSpeedEngine", (torch.nn.Module,), {"__module__": "deepspeed.runtime.engine"})
+    engine = kind()
+    engine.module = torch.nn.ModuleDict({"gate": torch.nn.Linear(2, 2, bias=False)})
+    engine.module["expert"] = torch.nn.Linear(2, 2, bias=False)
+    expert = engine.module["expert"].weight
+    expert.allreduce, expert.group_name = False, "ep_size_2"
+    engine.data_parallel_group = [0, 1, 2, 3]
+    engine.expert_data_parallel_group = {"ep_size_2": [0, 2]}
+    replicas = Replicas("cpu")
+    replicas.look(0, [], [engine])
+    held = [["gate.weight", None, False], ["expert.weight", (0, 2), False]]
+    assert replicas.noted()["held"] == held
