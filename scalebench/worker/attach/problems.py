@@ -59,6 +59,11 @@ NO_OPTIMIZER = (
     "an optimizer of another kind, call scalebench.step() after each update"
 )
 
+ONLY_OTHERS = (
+    "a rank made no training step, and another made all that are measured: let every rank call its "
+    "optimizer, or their models drift apart"
+)
+
 OWN_PROCESSES = (
     "It has started processes, which are not watched. If they train: each rank is already a "
     "process here, so call their function directly, with int(os.environ['RANK']) as the rank"

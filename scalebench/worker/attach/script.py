@@ -25,6 +25,7 @@ from scalebench.worker.attach.nested import refuse_launchers
 from scalebench.worker.attach.problems import (
     IF_IT_TRAINED,
     NO_OPTIMIZER,
+    ONLY_OTHERS,
     OWN_PROCESSES,
     NoStep,
     ScriptProblem,
@@ -152,6 +153,8 @@ def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], Non
         if not ended and error is not None:
             print(_own_traceback(error), file=sys.stderr)
         return 0
+    if not ended and watch is not None and not watch.num_calls and watch.agreement.others_end():
+        error = ScriptProblem(ONLY_OTHERS)
     if not ended and error is not None:
         text = _own_traceback(error)
         print(text, file=sys.stderr)

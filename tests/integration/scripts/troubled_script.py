@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train(steps, fails_at=None, distributed=True, wrapped=True):
+def train(steps, fails_at=None, distributed=True, wrapped=True, steppers=()):
     """Train, and fail on the last rank if asked."""
     rank = int(os.environ["RANK"])
     if distributed:
@@ -27,7 +27,8 @@ def train(steps, fails_at=None, distributed=True, wrapped=True):
         optimizer.zero_grad()
         loss = model(torch.randn(4, 16)).square().mean()
         loss.backward()
-        optimizer.step()
+        if not steppers or rank in steppers:
+            optimizer.step()
         if not wrapped:
             dist.all_reduce(loss.detach())  # to print it
         if step == fails_at and rank == int(os.environ["WORLD_SIZE"]) - 1 > 0:
@@ -60,6 +61,8 @@ elif trouble == "apart":  # as where mpi4py tells each that it is alone
     os.environ["RANK"], os.environ["WORLD_SIZE"] = "0", "1"
     os.environ["MASTER_PORT"] = "0"
     train(5000)
+elif trouble == "one-steps":
+    train(50_000, steppers=(0,))
 elif trouble == "unwrapped":
     train(50_000, wrapped=False)
 elif trouble == "nests":
