@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from scalebench.errors import UsageError
 from scalebench.records.imported import ImportedRun
-from scalebench.records.outcome import contradiction
 from scalebench.records.paths import RunPaths
-from scalebench.records.run import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
+from scalebench.records.run import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo, contradiction
 
 if TYPE_CHECKING:
     from scalebench.costmodel.links.profile import LinkProfile

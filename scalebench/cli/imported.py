@@ -153,7 +153,7 @@ def _import(
 
 def _follow(path: Path, stated: "Stated", known: "list[Format]", every: float) -> int:
     """Print how a job goes on, a line now and then, until Ctrl-C."""
-    from scalebench.importing.follow import Follower
+    from scalebench.importing.job import Follower
 
     follower = Follower(path, stated, known)
     while True:

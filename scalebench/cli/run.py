@@ -328,7 +328,7 @@ def _suites(flags: dict[str, Any]) -> "list[Suite]":
             return load_suites(flags["suites"])
         if flags["suites"]:
             raise UsageError(f"Give a suite ({flags['suites'][0]}) or --strategies, not both.")
-        from scalebench.session.suites.strategies import strategies_suite
+        from scalebench.session.suites.files import strategies_suite
 
         return [strategies_suite(flags["strategies"], flags["workload"])]
     from scalebench.session.suites.script import script_suite

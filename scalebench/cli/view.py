@@ -261,7 +261,7 @@ def doctor(as_json: bool, links: bool, logs: tuple[Path, ...]) -> None:
         raise UsageError("--links looks at this machine, --nccl-log at a log: give one of them.")
     if links or logs:
         from scalebench.report.tables.communication import render_wires
-        from scalebench.session.machine.wires import wires_here, wires_of_logs
+        from scalebench.session.machine.diagnosis import wires_here, wires_of_logs
 
         wires = wires_here() if links else wires_of_logs(logs)
         if as_json:

@@ -12,7 +12,7 @@ from scalebench.records.measured.probes import ProbeRecord
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.measured.telemetry import NodeTrack
 from scalebench.records.run import Failure
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 from scalebench.spec import Cell, Device, Job, SharedLaunch
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.probes import ClockCheck, InjectedFault, Rehearsal, Sweep

@@ -20,7 +20,7 @@ from scalebench.errors import unknown_name
 from scalebench.pytest_plugin import MEASURED, SIZES
 from scalebench.records.summary import Row
 from scalebench.report.export.measures import caveats
-from scalebench.report.export.pytest_benchmark import row_info, step_times_s
+from scalebench.report.export.series import row_info, step_times_s
 from scalebench.report.words import wording
 from scalebench.session.launches.cell_runner import ProgressListener
 from scalebench.session.plan import Request

@@ -1,5 +1,6 @@
-"""A run and its launches, as they are stored."""
+"""A run and its launches, as they are stored; and what becomes of what a launcher brings back."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat
@@ -14,6 +15,7 @@ from scalebench.records.precision import PrecisionReached
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import World
+from scalebench.units import bytes_
 
 RUN_FORMAT = "scalebench.run/1"
 
@@ -163,3 +165,198 @@ class RunInfo(Record):
     code: list[CodeFile] = []
     folder: str | None = None
     status: Literal["running", "complete", "interrupted", "over budget"] = "running"
+
+
+LOST = "GPU is lost"
+"""What NVML answers for a device that fell off the bus or has to be reset."""
+
+
+def skipped_result(cell: Cell, reason: str, started: str) -> CellResult:
+    """Return the result of a cell that was not launched."""
+    return CellResult(cell=cell, status="skipped", reason=reason, started=started)
+
+
+def launched_result(
+    cell: Cell,
+    records: Sequence[RankRecord],
+    failure: Failure | None,
+    started: str,
+    times: tuple[float | None, float],
+    node: NodeTrack | None = None,
+    lost: Sequence[Failure] = (),
+) -> CellResult:
+    """Return the result of a launch: fast counts only if it is whole, finite and correct.
+
+    Args:
+        cell: What was launched.
+        records: What its ranks left.
+        failure: The first thing that went wrong, or None.
+        started: UTC, ISO 8601.
+        times: ``launch_s`` and ``wall_s``.
+        node: What the machine did meanwhile.
+        lost: Ranks without which the others came to their end.
+    """
+    records = with_common_steps(records)
+    status, reason = _status(cell, records, failure, lost)
+    if status == "failed" and node is not None:
+        reason = f"{reason}{_lost_devices(node)}"
+    return CellResult(
+        cell=cell,
+        status=status,
+        reason=reason,
+        failure=failure,
+        started=started,
+        launch_s=times[0],
+        wall_s=times[1],
+        ranks=list(records),
+        node=node,
+        lost=list(lost),
+    )
+
+
+def with_common_steps(records: Sequence[RankRecord]) -> list[RankRecord]:
+    """Return the records cut to the steps that all ranks have.
+
+    A rank that is lost after the clean window leaves what it had until then; the others may have
+    come further.
+    """
+    if len({tuple(_blocks(record)) for record in records}) < 2:
+        return list(records)
+    return [_without_rounds(record) for record in records]
+
+
+def _without_rounds(record: RankRecord) -> RankRecord:
+    last = record.num_trained
+    return record.model_copy(
+        update={
+            "step_s": record.step_s[:last],
+            "loss": record.loss[:last],
+            "blocks": [block for block in record.blocks if block.first < last],
+            "trace": None,
+            "trace_unavailable": record.trace_unavailable
+            or "another rank was lost while steps were traced",
+            "another_rank_left": record.another_rank_left or record.trace_unavailable is None,
+        }
+    )
+
+
+def contradiction(result: CellResult, planned: Cell) -> str | None:
+    """Say why a stored result cannot be what a launch of the planned cell left, or None.
+
+    A reader of the result may then rely on it: an ``ok`` launch has every rank once, and a
+    measuring one steps of some time, the same blocks on every rank, and a clean step.
+    """
+    cell = result.cell
+    if _without_place(cell.model_copy(update={"steps": planned.steps})) != _without_place(planned):
+        return "it belongs to a different cell than the planned one"
+    if result.status != "ok" or _only_others(result):
+        return None
+    there = [*(rank.rank for rank in result.ranks), *(one.rank for one in result.lost)]
+    if sorted(rank for rank in there if rank is not None) != list(range(cell.num_processes)):
+        return f"it does not contain each of {cell.num_processes} ranks once"
+    if cell.purpose == "inspect":
+        told = all(rank.verification is not None for rank in result.ranks)
+        return None if told else "a rank did not record the comparison with the reference"
+    if cell.purpose in ("save", "restore", "fail"):
+        told = all(rank.recovery is not None for rank in result.ranks)
+        return None if told else "a rank did not record its checkpoints"
+    has_losses = cell.strategy.has_reference and cell.purpose != "shard"
+    first = result.ranks[0]
+    found = (_unusable(rank, first, has_losses) for rank in result.ranks)
+    return next(filter(None, found), None)
+
+
+def _without_place(cell: Cell) -> Cell:
+    """Return a cell without the place of its checkpoints, which moves with the run's folder."""
+    if cell.recovery is None:
+        return cell
+    plan = cell.recovery.model_copy(update={"directory": None})
+    return cell.model_copy(update={"recovery": plan})
+
+
+def _only_others(result: CellResult) -> bool:
+    """Whether scalebench started none of the ranks that failed: others' leave no record."""
+    return bool(result.faults) and all(one.restarted_by != "scalebench" for one in result.faults)
+
+
+def _unusable(rank: RankRecord, first: RankRecord, has_losses: bool) -> str | None:
+    """Say what is wrong with a rank's steps, or None; a script's losses are not known."""
+    num_steps = len(rank.step_s)
+    if num_steps != len(first.step_s) or _blocks(rank) != _blocks(first):
+        return "its ranks took different steps"
+    if any(step <= 0 for step in rank.step_s):
+        return "it has a step that took no time"
+    if has_losses and (len(rank.loss) != num_steps or None in rank.loss[: rank.num_trained]):
+        return "a step has no finite loss"
+    if any(block.first + block.count > num_steps for block in rank.blocks):
+        return "a block lies beyond the steps"
+    if not any(block.phase == "clean" and block.count > 1 for block in rank.blocks):
+        return "it has no clean step"
+    return None
+
+
+def _blocks(rank: RankRecord) -> list[tuple[str, int, int]]:
+    """Return what has to be the same on every rank; when a block was run differs."""
+    return [(block.phase, block.first, block.count) for block in rank.blocks]
+
+
+def _status(
+    cell: Cell, records: Sequence[RankRecord], failure: Failure | None, lost: Sequence[Failure]
+) -> tuple[Status, str | None]:
+    if failure is not None:
+        return _status_of_failure(failure, records)
+    known = {record.rank for record in records} | {failure.rank for failure in lost}
+    missing = sorted(set(range(cell.num_processes)) - known)
+    if missing:
+        return "failed", f"no record of rank {', '.join(map(str, missing))}"
+    bad_loss = _first_bad_loss(records)
+    if bad_loss:
+        return "failed", bad_loss
+    deviating = [r.verification for r in records if r.verification is not None]
+    for verification in deviating:
+        if verification.status == "deviates":
+            return "failed", verification.reason
+    return "ok", None
+
+
+def _status_of_failure(failure: Failure, records: Sequence[RankRecord]) -> tuple[Status, str]:
+    if failure.kind == "unsupported":
+        return "skipped", failure.message
+    who = f"rank {failure.rank}: " if failure.rank is not None else ""
+    if failure.kind == "oom":
+        return "oom", who + failure.message + _peak_of(failure.rank, records)
+    return "failed", who + failure.message
+
+
+def _peak_of(number: int | None, records: Sequence[RankRecord]) -> str:
+    """Say how much a rank that ran out of memory had until then."""
+    memory = next((record.memory for record in records if record.rank == number), None)
+    if memory is None:
+        return ""
+    if memory.allocated_bytes is not None:
+        return f" (its peak until then: {bytes_(memory.allocated_bytes)})"
+    if memory.rss_bytes is not None:
+        return f" (the process's peak until then: {bytes_(memory.rss_bytes)})"
+    return ""
+
+
+def _lost_devices(node: NodeTrack) -> str:
+    """Say which GPUs the driver lost meanwhile: a rank's own error seldom does."""
+    lost = [
+        f"GPU {device.index if device.index is not None else device.uuid}"
+        for device in node.devices
+        if any(LOST in reason for reason in device.unavailable.values())
+    ]
+    return f" (NVML lost {', '.join(lost)} during this launch)" if lost else ""
+
+
+def _first_bad_loss(records: Sequence[RankRecord]) -> str | None:
+    bad = [
+        (record.loss.index(None), record.rank)
+        for record in records
+        if None in record.loss[: record.num_trained or None]
+    ]
+    if not bad:
+        return None
+    step, rank = min(bad)
+    return f"the loss is not finite at step {step} on rank {rank}"

@@ -18,12 +18,11 @@ from scalebench.records.storage.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.choice import choice_at, choices
-from scalebench.search.configurations import model_of_configuration
 from scalebench.search.devices.fit import UNFITTED, Fit, activation_ratio, describe_fit, fit_rows
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.devices.sources import LogColumns, measured_rows
 from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, ComputeSpeed, Framework, Job
-from scalebench.search.model import SearchModel, WholeModel
+from scalebench.search.model import SearchModel, WholeModel, model_of_configuration
 from scalebench.search.prediction.links import (
     LATER,
     CalibratedLinks,

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from scalebench.errors import UsageError
 from scalebench.records.storage.files import write_atomic
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import describe

@@ -165,7 +165,7 @@ def folders_in_tmp(user: Attacked) -> None:
 def scratch_race(user: Attacked) -> None:
     """launchers that start at the same time leave each other's folders alone"""
     code = (
-        "from scalebench.records.storage.scratch import Scratch\n"
+        "from scalebench.records.storage.folder import Scratch\n"
         "for _ in range(150):\n s = Scratch()\n assert s.folder.is_dir(), 'folder is gone'\n"
         " s.close()\n"
     )

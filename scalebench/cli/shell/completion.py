@@ -55,8 +55,7 @@ def _cases(context: click.Context) -> Iterable[str]:
 
 
 def _strategies(_: click.Context) -> Iterable[str]:
-    from scalebench.session.suites.files import own_suites, suite_files
-    from scalebench.session.suites.strategies import known_strategies
+    from scalebench.session.suites.files import known_strategies, own_suites, suite_files
 
     return known_strategies(sorted(suite_files().keys() - own_suites().keys()))
 

@@ -14,8 +14,12 @@ from scalebench.report.export.chrome_trace import export_chrome_trace
 from scalebench.report.export.frames import export_csv, export_parquet
 from scalebench.report.export.junit import export_junit
 from scalebench.report.export.openmetrics import export_openmetrics
-from scalebench.report.export.pytest_benchmark import export_pytest_benchmark
-from scalebench.report.export.series import export_bencher, export_bigger, export_smaller
+from scalebench.report.export.series import (
+    export_bencher,
+    export_bigger,
+    export_pytest_benchmark,
+    export_smaller,
+)
 
 Export = Callable[[StoredRun, Summary], str | bytes]
 

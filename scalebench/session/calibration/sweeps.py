@@ -13,7 +13,7 @@ from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile, poi
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 from scalebench.spec import Collectives, Device
 from scalebench.spec.collectives import (
     BACKEND,

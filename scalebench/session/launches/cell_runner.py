@@ -11,8 +11,7 @@ from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, SharingFailed
-from scalebench.records.outcome import launched_result, skipped_result
-from scalebench.records.run import CellResult, RunInfo
+from scalebench.records.run import CellResult, RunInfo, launched_result, skipped_result
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
 from scalebench.session.calibration.rehearsals import rehearse_steps
 from scalebench.session.launches.sharing import can_share, cells_to_share, too_much_memory

@@ -15,8 +15,8 @@ from scalebench.analysis.run import StoredRun
 from scalebench.analysis.timing.steps import launch_step_s
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
-from scalebench.records.outcome import launched_result
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.run import launched_result
+from scalebench.records.storage.folder import Scratch
 from scalebench.spec import Cell, Mesh
 
 OnProgress = Callable[[str, object], None]

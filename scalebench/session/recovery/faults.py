@@ -17,8 +17,7 @@ from scalebench.launch.processes import interpreter
 from scalebench.records.measured.fault_events import AGENT, FaultFolder, fault_folder
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.measured.recovery import ElasticRun, FaultTimeline
-from scalebench.records.outcome import launched_result
-from scalebench.records.run import CellResult
+from scalebench.records.run import CellResult, launched_result
 from scalebench.records.storage.files import write_model
 from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
 from scalebench.session.recovery.striking import Striking

@@ -13,9 +13,8 @@ from scalebench.analysis.attribution import LaunchAttribution, attribute, why_no
 from scalebench.launch.base import Launcher
 from scalebench.records.certificate import Form
 from scalebench.records.measured.probes import ProbeRecord
-from scalebench.records.outcome import launched_result
-from scalebench.records.run import CellResult
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.run import CellResult, launched_result
+from scalebench.records.storage.folder import Scratch
 from scalebench.spec import Cell, Ddp, Plain, StepPlan, Strategy
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
 from scalebench.spec.probes import ClockCheck, FaultKind, InjectedFault, Sweep

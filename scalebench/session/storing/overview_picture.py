@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTH = 1400

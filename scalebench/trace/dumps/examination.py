@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 from scalebench.costmodel.links.laws import OPERATIONS, busbw_factor
 from scalebench.errors import UsageError
-from scalebench.trace.dumps.calls import Call, Dumps, Source
-from scalebench.trace.dumps.flight_recorder import read_flight_recorder
-from scalebench.trace.dumps.inspector import read_inspector
+from scalebench.trace.dumps.calls import Call, Dumps, Source, read_flight_recorder, read_inspector
 from scalebench.trace.operations.names import kind_of
 
 FORMAT = "scalebench.dumps/1"

@@ -26,7 +26,7 @@ from scalebench.processors import allowed_processors, read_processors
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.storage.channel import Channel
 from scalebench.records.storage.files import write_atomic
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 from scalebench.records.storage.secret import (
     VARIABLE,
     Forged,

@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.worker.process.agreement import dtype_of
-from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.context import RankContext, dtype_of
 from scalebench.worker.strategies.base import Training, whole
 
 Tensors = dict[str, torch.Tensor]

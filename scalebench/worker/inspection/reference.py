@@ -36,8 +36,7 @@ from scalebench.worker.inspection.deviation import (
     total_norm,
 )
 from scalebench.worker.optimizers import optimizer_of
-from scalebench.worker.process.agreement import dtype_of, gather_json
-from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.context import RankContext, dtype_of, gather_json
 from scalebench.worker.process.failure import classify, describe
 from scalebench.worker.strategies.data_parallel import PlainTraining, compared_shares
 from scalebench.worker.workloads import build_workload

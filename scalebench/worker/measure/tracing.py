@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch._C._autograd import _KinetoEvent
 from torch.profiler import record_function
 
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 from scalebench.trace.events import CATEGORIES, Events
 from scalebench.trace.files.kineto import read_kineto
 from scalebench.trace.operations.communication_kernels import carries_details

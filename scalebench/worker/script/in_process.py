@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from scalebench.errors import UsageError
 from scalebench.records.measured.rank import RankRecord
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 from scalebench.spec import Cell, Device
 from scalebench.worker.attach import hooks, interface
 from scalebench.worker.attach.problems import IF_IT_TRAINED, NO_STEP

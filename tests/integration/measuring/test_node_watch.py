@@ -12,8 +12,7 @@ import pytest
 from scalebench.launch.local import LocalLauncher
 from scalebench.launch.monitor.node import HostWatch
 from scalebench.records.measured.telemetry import HostLoad
-from scalebench.records.outcome import launched_result
-from scalebench.records.run import CellResult
+from scalebench.records.run import CellResult, launched_result
 from tests.builders.runs import make_cell
 
 

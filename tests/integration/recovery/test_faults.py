@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage.folder import working_on
-from scalebench.records.storage.scratch import PREFIX
+from scalebench.records.storage.folder import PREFIX, working_on
 from tests.conftest import PATIENCE_S, Scalebench, ended, ran
 from tests.integration.conftest import SHORT, row_of, summary_of
 from tests.processes import left_after, wait_for

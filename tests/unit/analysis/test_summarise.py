@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.summarise import summarise
 from scalebench.records.measured.rank import Memory
-from scalebench.records.outcome import skipped_result
+from scalebench.records.run import skipped_result
 from scalebench.records.summary import Row, Summary
 from scalebench.spec import Plain
 from scalebench.units import bytes_

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.importing.follow import Follower
 from scalebench.importing.formats import formats
-from scalebench.importing.job import Stated, job_of
+from scalebench.importing.job import Follower, Stated, job_of
 from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import Log, read_log
 from scalebench.importing.steps import Steps, steps_of

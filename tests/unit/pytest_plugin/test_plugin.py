@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.pytest_plugin import fixture
-from scalebench.records.outcome import skipped_result
+from scalebench.records.run import skipped_result
 from tests.builders.runs import make_cell, make_failed, make_result, make_stored_run
 
 pytest_plugins = ("pytester",)

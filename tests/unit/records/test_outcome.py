@@ -4,8 +4,7 @@ import pynvml
 import pytest
 
 from scalebench.records.measured.rank import Verification
-from scalebench.records.outcome import contradiction, launched_result
-from scalebench.records.run import Failure
+from scalebench.records.run import Failure, contradiction, launched_result
 from tests.builders.runs import STARTED, make_cell, make_record
 from tests.builders.watched import B, make_twin, sample
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.records.storage.scratch import MARK, PREFIX, Scratch, remove_abandoned
+from scalebench.records.storage.folder import MARK, PREFIX, Scratch, remove_abandoned
 
 KILLED = """
 import os, signal
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 scratch = Scratch()
 (scratch.folder / "deep").mkdir()
 (scratch.folder / "deep" / "file").touch()
@@ -23,7 +23,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 START_AND_CLEAN = """
 import os, sys
-from scalebench.records.storage.scratch import Scratch
+from scalebench.records.storage.folder import Scratch
 processes, rounds = 24, 15
 gate, opened = os.pipe()
 for _ in range(processes):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.search.configurations import model_of_configuration
+from scalebench.search.model import model_of_configuration
 from scalebench.spec.presets import NAMED, resolve_workload
 
 LLAMA = {

@@ -32,8 +32,7 @@ import torch
 
 from scalebench.spec import ParameterServer
 from scalebench.spec.workload import Workload
-from scalebench.worker.process.agreement import connect
-from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.context import RankContext, connect
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.asynchronous.chunks import (
     ELEMENTWISE,

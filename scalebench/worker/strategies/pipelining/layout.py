@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.spec import Pipeline
-from scalebench.worker.process.agreement import dtype_of
-from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.context import RankContext, dtype_of
 
 V_SHAPED = ("zbv", "dualpipev")
 """Schedules in which the second chunks lie in the opposite order: the first rank has the first

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.session.suites.strategies import strategies_suite
+from scalebench.session.suites.files import strategies_suite
 
 
 @pytest.mark.parametrize(
