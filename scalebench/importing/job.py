@@ -26,8 +26,8 @@ from scalebench.records.imported import ImportedLog
 MOST_KEPT = 2000
 """So many steps, or stretches of steps, are kept of a log."""
 TERA = 1e12
-LEAST_MEMORY = 2**20
-"""Less has lost its unit."""
+LEAST_MEMORY, MOST_MEMORY = 2**20, 2**50
+"""Less has lost its unit; more no machine has."""
 MODEL = ("layers", "hidden", "parameters", "heads", "kv_heads", "inner", "vocabulary", "experts")
 DIVISION = ("top_k", "tensor", "pipeline", "context", "expert", "microbatch", "zero")
 """What a log may say of its model, and of how it was divided."""
@@ -86,6 +86,7 @@ def job_of(log: Log, stated: Stated, any_size: bool = False) -> ImportedLog:
     tflops = _mean(log, "tflops", steps)
     mfu = _mean(log, "mfu", steps)
     mfu = mfu / 100 if mfu and mfu > 1.5 else mfu  # of a column in percent
+    memory = log.records.memory
     peak = peak_flops(gpu, "bfloat16") if gpu else None
     return ImportedLog(
         name=log.path.name,
@@ -108,7 +109,7 @@ def job_of(log: Log, stated: Stated, any_size: bool = False) -> ImportedLog:
         tokens_per_s=rates["tokens"],
         tflops_per_gpu=tflops,
         mfu=tflops * TERA / peak if mfu is None and tflops and peak else mfu,
-        memory_bytes=int(log.records.memory) if log.records.memory >= LEAST_MEMORY else None,
+        memory_bytes=int(memory) if LEAST_MEMORY <= memory < MOST_MEMORY else None,
         loss_first=log.records.loss[0] if log.records.loss else None,
         loss_last=log.records.loss[-1] if log.records.loss else None,
         bad_loss_at=log.records.bad_at,

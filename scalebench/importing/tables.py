@@ -138,13 +138,18 @@ def _of_json(path: Path, columns: Mapping[str, str]) -> Log | None:
             if not file.read(200).lstrip().startswith((b"{", b"[")):
                 return None
         raise UsageError(f"{path} is not JSON: {error}.") from None
-    if isinstance(content, dict) and "log_history" in content:
-        return _trainer_state(path, content)
-    if isinstance(content, dict):
-        content = [content] if "train_runtime" in content else content.get("rows")
-    rows = [row for row in content if isinstance(row, dict)] if isinstance(content, list) else []
+    listed = content.get("rows") if isinstance(content, dict) else content
+    if isinstance(content, dict) and "train_runtime" in content:
+        listed = [content]
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    state = content if isinstance(content, dict) and "log_history" in content else None
     if any("train_runtime" in row for row in rows):
-        return _trainer_state(path, {"log_history": rows})
+        state = {"log_history": rows}
+    if state is not None:
+        try:
+            return _trainer_state(path, state)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path} is no history of transformers: {error}.") from None
     return _of_rows(path, rows, columns)
 
 

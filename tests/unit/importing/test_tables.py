@@ -337,6 +337,11 @@ def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path: 
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
-    for name, text in (("a.csv", "name,size\nx,1\n"), ("b.json", "{"), ("c.json", '{"a": 1}')):
+    for name, text in (
+        ("a.csv", "name,size\nx,1\n"),
+        ("d.json", '[{"train_runtime": {}}]'),
+        ("b.json", "{"),
+        ("c.json", '{"a": 1}'),
+    ):
         with pytest.raises(UsageError, match=name):
             read_table(write(tmp_path, name, text), {})
