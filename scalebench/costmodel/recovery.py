@@ -149,6 +149,3 @@ JOBS = (
         source=KOKOLIS,
     ),
 )
-
-DCP_7B_BLOCKED_S = {"sharded": 148.8, "async": 6.3}
-"""Seconds for which DCP blocked training of a 7B model, by method (PyTorch blog, June 2024)."""

@@ -223,80 +223,44 @@ class CustomTarget(Spec):
 BuiltIn = GptShape | MoeShape | CnnShape | MlpShape | PacedShape
 WorkloadSpec = Annotated[BuiltIn | CustomTarget | ScriptTarget, Field(discriminator="kind")]
 
-PRESETS: dict[str, BuiltIn] = {
-    shape.name: shape
-    for shape in (
-        GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=16),
-        GptShape(name="gpt-mini", layers=4, heads=4, width=256, context=128, batch_size=32),
-        GptShape(name="gpt-deep-tiny", layers=8, heads=4, width=64, context=32, batch_size=16),
-        GptShape(name="gpt-long-tiny", layers=2, heads=4, width=64, context=4096, batch_size=1),
-        GptShape(
-            name="gpt-124m",
-            layers=12,
-            heads=12,
-            width=768,
-            context=1024,
-            vocabulary=50304,
-            batch_size=32,
-        ),
-        GptShape(
-            name="gpt-350m",
-            layers=24,
-            heads=16,
-            width=1024,
-            context=1024,
-            vocabulary=50304,
-            batch_size=32,
-        ),
-        GptShape(
-            name="gpt-1.3b",
-            layers=24,
-            heads=16,
-            width=2048,
-            context=2048,
-            vocabulary=50304,
-            batch_size=16,
-        ),
-        GptShape(
-            name="gpt-7b",
-            layers=32,
-            heads=32,
-            width=4096,
-            context=2048,
-            vocabulary=50304,
-            batch_size=16,
-        ),
-        GptShape(
-            name="gpt-long-124m",
-            layers=12,
-            heads=12,
-            width=768,
-            context=32768,
-            vocabulary=50304,
-            batch_size=1,
-        ),
-        MoeShape(
-            name="gpt-moe-tiny", layers=2, heads=4, width=128, context=64, experts=8, batch_size=16
-        ),
-        MoeShape(
-            name="gpt-moe-8x124m",
-            layers=12,
-            heads=12,
-            width=768,
-            context=1024,
-            vocabulary=50304,
-            experts=8,
-            batch_size=32,
-        ),
-        CnnShape(name="cnn-8", depth=8, width=8, batch_size=64),
-        CnnShape(name="cnn-20", depth=20, width=16, batch_size=128),
-        CnnShape(name="cnn-56", depth=56, width=16, batch_size=256),
-        CnnShape(name="cnn-110", depth=110, width=64, batch_size=512),
-        MlpShape(name="mlp-tiny", layers=2, width=256, features=192, batch_size=256),
-        MlpShape(name="mlp-large", layers=4, width=2048, features=3072, batch_size=1024),
-        PacedShape(name="paced", stages=8, stage_parameters=49152, sample_s=0.01, batch_size=32),
-    )
-}
+_SIZES = ("layers", "heads", "width", "context", "batch_size")
+_SHAPES: tuple[BuiltIn, ...] = (
+    GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=16),
+    GptShape(name="gpt-mini", layers=4, heads=4, width=256, context=128, batch_size=32),
+    GptShape(name="gpt-deep-tiny", layers=8, heads=4, width=64, context=32, batch_size=16),
+    GptShape(name="gpt-long-tiny", layers=2, heads=4, width=64, context=4096, batch_size=1),
+    *(
+        GptShape(name=name, vocabulary=50304, **dict(zip(_SIZES, sizes, strict=True)))
+        for name, *sizes in (
+            ("gpt-124m", 12, 12, 768, 1024, 32),
+            ("gpt-350m", 24, 16, 1024, 1024, 32),
+            ("gpt-1.3b", 24, 16, 2048, 2048, 16),
+            ("gpt-7b", 32, 32, 4096, 2048, 16),
+            ("gpt-long-124m", 12, 12, 768, 32768, 1),
+        )
+    ),
+    MoeShape(
+        name="gpt-moe-tiny", layers=2, heads=4, width=128, context=64, experts=8, batch_size=16
+    ),
+    MoeShape(
+        name="gpt-moe-8x124m",
+        layers=12,
+        heads=12,
+        width=768,
+        context=1024,
+        vocabulary=50304,
+        experts=8,
+        batch_size=32,
+    ),
+    CnnShape(name="cnn-8", depth=8, width=8, batch_size=64),
+    CnnShape(name="cnn-20", depth=20, width=16, batch_size=128),
+    CnnShape(name="cnn-56", depth=56, width=16, batch_size=256),
+    CnnShape(name="cnn-110", depth=110, width=64, batch_size=512),
+    MlpShape(name="mlp-tiny", layers=2, width=256, features=192, batch_size=256),
+    MlpShape(name="mlp-large", layers=4, width=2048, features=3072, batch_size=1024),
+    PacedShape(name="paced", stages=8, stage_parameters=49152, sample_s=0.01, batch_size=32),
+)
+PRESETS = {shape.name: shape for shape in _SHAPES}
 
 _DEFAULT_OF_FAMILY = {
     "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-124m"},

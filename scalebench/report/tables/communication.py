@@ -30,8 +30,6 @@ from scalebench.report.words import notes, wording
 from scalebench.report.words.causes import disagreements
 from scalebench.report.words.late_ranks import arrivals
 
-NOTHING = wording.DASH
-
 
 def sentence(rows: Sequence[Row]) -> str | None:
     """Say how much of the communication is hidden behind computation, in the largest size."""

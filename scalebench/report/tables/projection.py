@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from scalebench import units
-from scalebench.analysis.projection.recovery import ProjectedRecovery, TimeShares
+from scalebench.analysis.projection.recovery import ProjectedRecovery
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.costmodel.recovery import JOBS
 from scalebench.report.tables.layout import (
@@ -170,10 +170,6 @@ def _part(name: str) -> Callable[[ProjectedRecovery], str]:
         return _share_percent(getattr(row.at_optimum, name)) if row.at_optimum else wording.DASH
 
     return text
-
-
-def _training(shares: TimeShares | None) -> str:
-    return _share_percent(shares.training) if shares else wording.DASH
 
 
 def _at_interval(row: ProjectedRecovery) -> str:

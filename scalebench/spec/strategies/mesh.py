@@ -247,10 +247,9 @@ class Mesh(Tensor):
         """Say which dimensions cannot be combined; None: all can."""
         if self.expert > 1:
             return self._why_not_with_experts()
-        if self.microbatches > 1 and self.pipeline == 1:
-            return f"microbatches={self.microbatches} needs a pipeline; give pipeline=2 or more"
-        if self.chunks > 1 and self.pipeline == 1:
-            return f"chunks={self.chunks} needs a pipeline; give pipeline=2 or more"
+        for name, number in (("microbatches", self.microbatches), ("chunks", self.chunks)):
+            if number > 1 and self.pipeline == 1:
+                return f"{name}={number} needs a pipeline; give pipeline=2 or more"
         if self.pipeline > 1 and self.checkpointing:
             return (
                 "checkpointing inside the stages of a mesh was not tried; give checkpointing=False"
