@@ -18,6 +18,9 @@ from tests.builders.gated import gated_run
 from tests.builders.runs import make_stored_run
 
 
+SAMPLES = {"repeat": 0, "step_s": [0.02], "mean_s": 0.02, "peak_memory_bytes": 10**9}
+
+
 @pytest.fixture
 def stored(tmp_path):
     """Write the JSON of a run after ``change`` has been at it; return the file."""
@@ -48,7 +51,7 @@ def refused(path) -> str:
 
 
 def test_a_summary_and_the_folder_of_its_run_are_read(tmp_path, stored):
-    assert len(read_results(stored()).rows) == 5
+    assert len(read_results(stored(row_change("samples", [SAMPLES]))).rows) == 5
     paths = make_stored_run(tmp_path / "run")
     from_cells = read_results(paths.root)
     write_model(paths.summary_json, summarise(load_run(paths.root)))
@@ -74,6 +77,8 @@ def test_a_summary_and_the_folder_of_its_run_are_read(tmp_path, stored):
         ("samples", [{"repeat": 0, "step_s": [0.02, 0.0]}], "rows.3.samples.0.step_s"),
         ("samples", [{"repeat": 0, "step_s": [1], "pace_s": [0]}], "rows.3.samples.0.pace_s"),
         ("samples", [{"repeat": 0, "step_s": [1, 1], "pace_s": [1]}], "rows.3.samples.0.pace_s"),
+        ("samples", [{**SAMPLES, "peak_memory_bytes": -1}], "rows.3.samples.0.peak_memory_bytes"),
+        ("samples", [{**SAMPLES, "mean_s": 0.0}], "rows.3.samples.0.mean_s"),
         ("samples", {"repeat": 0}, "rows.3.samples"),
         ("status", "splendid", "rows.3.status"),
         ("case", "ddp", "occurs twice"),
