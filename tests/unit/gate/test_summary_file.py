@@ -17,7 +17,6 @@ from scalebench.session.interleaved.ab_runs import read_results
 from tests.builders.gated import gated_run
 from tests.builders.runs import make_stored_run
 
-
 SAMPLES = {"repeat": 0, "step_s": [0.02], "mean_s": 0.02, "peak_memory_bytes": 10**9}
 
 
