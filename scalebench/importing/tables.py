@@ -324,7 +324,7 @@ def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, floa
             said = said.partition("/")[0] if name == "step" and isinstance(said, str) else said
             clocked = name == "elapsed" and (":" in str(said) or str(said).endswith("s"))
             number = elapsed(said) if clocked else of_commas(str(said), name in ("time", "elapsed"))
-        except ValueError:
+        except (TypeError, ValueError):
             number, name = prefix_of(str(said)).clock or math.nan, "clock"
         if math.isnan(number) and name != "loss":
             continue

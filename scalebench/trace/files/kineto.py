@@ -225,11 +225,13 @@ def _possible(
     if not counting.any():
         return possible
     on_device = category >= _ON_DEVICE
-    middle = np.int64(np.median(start[counting]))
+    middle = np.sort(start[counting])[counting.sum() // 2]  # of two halves, that of the later
     near = (np.abs(start - middle) < _LONGEST_TRACE_NS) & (end - start < _LONGEST_TRACE_NS)
     known = near & counting & ~on_device
     on_host = known.any()
     known = known if on_host else near & counting
+    if not known.any():
+        return near & ~counting
     first = int(start[known].min())
     last = int(end[known].max() if on_host else start[known].max())
     slack = max(last - first, _SLACK_NS if on_host else _SLACK_ALONE_NS)

@@ -61,7 +61,7 @@ def from_metadata(details: Details) -> Facts:
         num_bytes=0 if kind == "barrier" else num_bytes,
         dtype=dtype[0] if dtype else None,
         group=str(group) if group not in (None, "") else None,
-        group_size=_whole(details.get("Group size")) or None,
+        group_size=max(_whole(details.get("Group size")) or 0, 0) or None,
         sequence=_whole(details.get("Seq")),
     )
 

@@ -275,7 +275,7 @@ def test_event_files_may_hold_tensors_in_any_order_of_steps(kind: str, tmp_path:
 def test_rows_may_stand_within_and_hold_their_values_within(tmp_path: Path) -> None:
     rows = [{"step": i, "metrics": {"step_time": 0.5}} for i in range(9)]
     lines = write(tmp_path, "own.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
-    flat = [{"step": row["step"], "step_time": 0.5} for row in rows]
+    flat = [{"step": row["step"], "step_time": 0.5, "elapsed": {}} for row in rows]
     within = write(tmp_path, "own.json", json.dumps({"rows": flat, "other": 1}))
     assert mean_of(lines) == mean_of(within) == 0.5
 

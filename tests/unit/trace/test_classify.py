@@ -104,6 +104,12 @@ def test_a_codec_on_a_gpu_takes_as_long_as_its_kernels_and_not_as_their_asking()
     assert (timeline.annotations["decode"] / US).tolist() == [[200, 230]]
 
 
+def test_a_group_of_less_than_one_rank_is_not_known():
+    told = {"Collective name": "allreduce", "In msg nelems": 4, "dtype": "Float", "Group size": -1}
+    operation = only(timeline_of(events(kernel(GENERIC, 0, 10, **told), kernel(GEMM, 0, 10))))
+    assert (operation.kind, operation.num_bytes, operation.group_size) == ("all_reduce", 16, None)
+
+
 def test_a_trace_whose_device_has_no_categories_is_refused():
     """As Ascend's profiler writes it: what its device did is neither shown nor zero."""
     hcom = Event("other", "hcom_allReduce__617_0", 5, 25)

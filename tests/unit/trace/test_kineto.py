@@ -50,6 +50,15 @@ def test_formatting_and_order_do_not_matter(tmp_path, monkeypatch, content):
         assert events.clock_offset_ns == 1682725898236567123
 
 
+def test_as_many_kernels_without_a_time_as_with_one_are_left_out(tmp_path):
+    rows = [{**KERNEL, "ts": 0}, KERNEL, {**KERNEL, "ts": 0, "tid": 8}, {**KERNEL, "tid": 8}]
+    events = read_kineto(written(tmp_path / "trace.json", rows))
+    assert (len(events), events.num_left_out) == (2, 2)
+    endless = {**KERNEL, "dur": 86_400_000_000}
+    with pytest.raises(UsageError, match="no event with a valid time"):
+        read_kineto(written(tmp_path / "trace.json", [endless]))
+
+
 def test_what_the_device_did_once_counts_once(tmp_path):
     """Merged files say it again; another stream, or another launch, is something else."""
     others = [{**KERNEL, "tid": 21}, {**KERNEL, "args": {"correlation": 10}}]
