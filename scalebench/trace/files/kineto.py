@@ -231,7 +231,8 @@ def _possible(
     on_host = known.any()
     known = known if on_host else near & counting
     if not known.any():
-        return near & ~counting
+        possible[counting] = False
+        return possible
     first = int(start[known].min())
     last = int(end[known].max() if on_host else start[known].max())
     slack = max(last - first, _SLACK_NS if on_host else _SLACK_ALONE_NS)
