@@ -315,7 +315,7 @@ def _has_trend(work: Sequence[float | None]) -> bool:
         return False
     parts = np.array_split(np.array(work, dtype=float), min(len(work), MOST_MEANS))
     means = [float(part.mean()) for part in parts]
-    n, third = len(means), len(means) // 3
+    n, third = len(means), -(-len(means) // 3)
     if abs(np.mean(means[-third:]) - np.mean(means[:third])) <= ALIKE * np.mean(means):
         return False
     rises = sum(np.sign(b - a) for i, a in enumerate(means) for b in means[i + 1 :])
