@@ -178,8 +178,7 @@ def _layers(row: Row, found: ScriptChecks) -> Iterator[Said]:
     samples = _normalised(row)
     if found.batch_norms and samples and samples < LEAST_TO_NORMALISE:
         sentence = (
-            f"BatchNorm sees {samples:.3g} samples, those of one rank; SyncBatchNorm takes those of"
-            " all"
+            f"BatchNorm sees {samples} samples, those of one rank; SyncBatchNorm takes those of all"
         )
         yield Said("BatchNorm", "wrong", "", sentence)
     if found.same_dropout:
@@ -249,7 +248,13 @@ def _rate(found: LearningRate | None) -> Iterator[Said]:
     yield Said("learning rate", "note", "the learning rate is that of N=1", sentence)
 
 
-def _normalised(row: Row) -> float | None:
-    """Return the samples of a forward pass on one rank; None: they were not counted."""
-    passes = row.script.backwards_per_step if row.script else None
-    return row.rank_batch / passes if passes and "samples not counted" not in marks(row) else None
+def _normalised(row: Row) -> int | None:
+    """Return the samples of a forward pass on one rank; None: they were not counted.
+
+    Several passes of a step may be on one batch, as a GAN's, unless they are micro-batches.
+    """
+    facts = row.script
+    passes = facts.backwards_per_step if facts else None
+    has_own = passes == 1 or (facts and facts.checks and facts.checks.accumulated)
+    counted = has_own and "samples not counted" not in marks(row)
+    return round(row.rank_batch / passes) if passes and counted else None
