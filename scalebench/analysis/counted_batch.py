@@ -78,7 +78,7 @@ def knows_samples(cell: Cell, result: CellResult | None) -> bool:
     return result is not None and bool(_batch(result))
 
 
-def growth_of(results: Sequence[CellResult]) -> Growth:
+def growth_of(cell: Cell, results: Sequence[CellResult]) -> Growth:
     """Tell how a script's work grows: by its samples, else by `--scaling`, else by what was seen.
 
     Where no samples are known, ranks that divide data or layers show their work by the elements
@@ -86,23 +86,27 @@ def growth_of(results: Sequence[CellResult]) -> Growth:
     backward passes at every N say nothing, because each may be on a smaller batch.
 
     Args:
+        cell: As it was planned.
         results: A launch that succeeded for each number of ranks.
     """
     cells = {result.cell.world_size: result.cell for result in results}
-    planned, target = results[0].cell.scaling, results[0].cell.workload
+    planned, target = cell.scaling, cell.workload
+    takes_batch = isinstance(target, ScriptTarget) and target.takes_batch
+    said = target.scaling if isinstance(target, ScriptTarget) else None
     if any(map(_changes, results)):
         return Growth("unknown", why_unknown=CHANGES)
+    if len(cells) < 2:
+        return Growth(planned if takes_batch else said or "unknown")
     samples = {r.cell.world_size: _samples(r) for r in results}
     missing = [n for n, known in samples.items() if not known]
     if not missing:
         known = {n: float(total or 0) for n, total in samples.items()}
         return Growth(_alike_over(known, cells) or planned)
-    if len(cells) == 1 or (isinstance(target, ScriptTarget) and target.takes_batch):
+    if takes_batch:
         return Growth(planned)
-    if isinstance(target, ScriptTarget) and target.scaling is not None:
+    if said is not None:
         common = math.lcm(*cells)
-        strong = target.scaling == "strong"
-        return Growth(target.scaling, {n: common // n if strong else 1 for n in cells})
+        return Growth(said, {n: common // n if said == "strong" else 1 for n in cells})
     if len(missing) < len(cells):
         counted = " and ".join(f"N={n}" for n in samples if n not in missing)
         others = " and ".join(f"N={n}" for n in missing)

@@ -152,9 +152,9 @@ def _as_counted(row: Launches, table: Table) -> Launches:
     of_case = [
         next(iter(r.good.values())) for r in table.values() if r.good and r.cell.row_key[:2] == case
     ]
-    if not isinstance(row.cell.strategy, Script) or not of_case:
+    if not isinstance(row.cell.strategy, Script):
         return row
-    growth = counted_batch.growth_of(of_case)
+    growth = counted_batch.growth_of(row.cell, of_case)
     changes: dict[str, Any] = {} if growth.scaling == "unknown" else {"scaling": growth.scaling}
     if n in growth.rank_work:
         work = growth.rank_work[n]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.counted_batch import growth_of, with_counted_batch, work_of_step
+from scalebench.analysis.counted_batch import Growth, growth_of, with_counted_batch, work_of_step
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result
@@ -41,7 +41,8 @@ def grows(**by_size):
         n = int(size[1:])
         samples, facts = (None, each) if isinstance(each, dict) else (each, {})
         results.append(counting(*[samples] * n, facts=facts, scaling="weak"))
-    return growth_of([with_counted_batch(result) for result in results])
+    cell = counting(scaling="weak").cell
+    return growth_of(cell, [with_counted_batch(result) for result in results])
 
 
 def tensor(ranks, *placements, data_ranks=None):
@@ -108,3 +109,7 @@ def test_without_samples_the_work_of_a_rank_tells_or_nothing_does(one, two, scal
     assert bool(growth.why_unknown) == (scaling == "unknown")
     share = {n: work / growth.rank_work[1] for n, work in growth.rank_work.items()}
     assert share == {"strong": {1: 1, 2: 0.5}, "weak": {1: 1, 2: 1}, "unknown": {}}[scaling]
+
+
+def test_one_number_of_ranks_tells_nothing_of_the_scaling():
+    assert grows(n2=16.0) == grows() == Growth("unknown")
