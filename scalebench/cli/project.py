@@ -132,7 +132,7 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
 def _measured_shards(run: "StoredRun", world_sizes: tuple[int, ...]) -> "list[MeasuredShard]":
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
-    from scalebench.session.launches.shards import measure_shards
+    from scalebench.session.launches.cell_runner import measure_shards
 
     with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
         on_progress("importing torch", None)

@@ -11,9 +11,9 @@ from rich.text import Text
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report import certificate
-from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
 from scalebench.report.findings.next_steps import next_steps
+from scalebench.report.findings.notes import disturbance
 from scalebench.report.tables import frameworks, races
 from scalebench.report.tables.budget import AXIS_BUDGET, POP, missing, show_budgets
 from scalebench.report.tables.calibration import show_fits

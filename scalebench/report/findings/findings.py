@@ -10,8 +10,7 @@ from typing import Literal
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import advice, ranking
 from scalebench.report.findings.certain import certain
-from scalebench.report.findings.disturbance import disturbance
-from scalebench.report.findings.notes import notes_on
+from scalebench.report.findings.notes import disturbance, notes_on
 from scalebench.report.tables import compression, predictions, races, recovery
 from scalebench.report.words import causes, wording
 from scalebench.report.words.notes import precision_note
