@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.cli import cli
-from scalebench.cli.options import DURATION, FRACTION, POSITIVE, SIZE, WORLD_SIZES, Count
+from scalebench.cli.options import DURATION, FRACTION, MESSAGE_SIZE, POSITIVE, WORLD_SIZES, Count
 from scalebench.errors import UsageError
 
 
@@ -34,7 +34,13 @@ ACCEPTED = {
     ],
     FRACTION: [("0.02", 0.02), ("2%", 0.02), ("2 %", 0.02), (0.05, 0.05), ("1e-3", 1e-3)],
     POSITIVE: [("1e-3", 1e-3)],
-    SIZE: [("1000", 1000), ("64k", 64_000), ("4Mi", 4 << 20), ("200MB", 200_000_000), (5, 5)],
+    MESSAGE_SIZE: [
+        ("1000", 1000),
+        ("64k", 64_000),
+        ("4Mi", 4 << 20),
+        ("200MB", 200_000_000),
+        (500, 500),
+    ],
 }
 REFUSED = {
     (WORLD_SIZES, "1,2,4"): [
@@ -49,7 +55,7 @@ REFUSED = {
         *("", "%", "0", "1", "2", "100%", "-0.1", "-5%", "nan", "inf", "nan%", "two", "1%%", 1)
     ],
     (POSITIVE, "not a number above 0, for example 2.5"): ["", "0", "x", "-3", "nan", "inf"],
-    (SIZE, "4Mi"): ["", "0", "-1", "1.5", "2 pages", "1e9", "9" * 40],
+    (MESSAGE_SIZE, "4Mi"): ["", "0", "-1", "1.5", "2 pages", "1e9", "9" * 40],
 }
 
 
