@@ -122,7 +122,13 @@ class Watch:
             self.host_ns.append(time.monotonic_ns())
 
     def backward(self, roots: Any = None) -> None:
-        """Note that a backward pass has begun, of the gradients of some tensors."""
+        """Note that a backward pass has begun, of the gradients of some tensors.
+
+        One of tensors without data is no training: it counts operations.
+        """
+        first = roots[0] if isinstance(roots, (tuple, list)) and roots else roots
+        if getattr(first, "is_meta", False):
+            return
         if self.clock.is_capturing():
             SEEN.captured_pass = True
             return

@@ -62,6 +62,8 @@ head = nn.Linear(64, 10)
 if "dry" in ways and not rank:  # a pass before anything is wrapped
     nn.functional.cross_entropy(head(body(data[:8][0])), data[:8][1]).backward()
     body.zero_grad(), head.zero_grad()
+    with torch.device("meta"):  # as to count its operations
+        nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward()
 wrapped = body if "outside" in ways else nn.Sequential(body, head)
 is_sharded = "hybrid" in ways or "fsdp1" in ways
 if "fsdp1" in ways:
