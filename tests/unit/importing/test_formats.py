@@ -477,6 +477,12 @@ def test_lines_that_tell_no_step_are_refused_with_what_is_missing(
         read_log(a_log(tmp_path, line), formats())
 
 
+@pytest.mark.parametrize("said", ["loss=3.5", "Loss 3.5", "Loss = 3.5", "Train Loss: 3.5"])
+def test_a_loss_is_read_in_any_spelling(said: str, tmp_path: Path) -> None:
+    log = read_log(a_log(tmp_path, f"[GPU0] Step {{i}} | {said} | step_time 2.0"), formats())
+    assert log.records.loss == [3.5, 3.5]
+
+
 def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:
     assert len(built_in()) >= 30
     assert all(form.about and form.words for form in built_in())
