@@ -163,8 +163,9 @@ class HostWaits:
         self._patches.put(owner, name, watched)
 
     def _note(self, tensor: Any, shown: str, frame: Any) -> bool:
-        if isinstance(tensor, torch.Tensor) and not tensor.is_cuda and _is_torchs(frame):
-            return False  # torch's own look at a number that it keeps on the host
+        is_on_host = isinstance(tensor, torch.Tensor) and not tensor.is_cuda
+        if is_on_host and (_is_torchs(frame) or _reads_a_dataset(frame)):
+            return False  # a number that is kept on the host, also where there is a GPU
         place = place_of(frame)
         if place is None:
             return False
@@ -186,6 +187,12 @@ class HostWaits:
                 for (file, line, call), count in self.places.items()
             ][:MOST_PLACES],
         }
+
+
+def _reads_a_dataset(frame: Any) -> bool:
+    while frame is not None and frame.f_code.co_filename != torch.utils.data._utils.fetch.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def place_of(frame: Any) -> tuple[str, int] | None:

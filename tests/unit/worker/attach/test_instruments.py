@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from scalebench.worker.attach import instruments
 from scalebench.worker.attach.instruments import HostWaits
@@ -19,6 +20,7 @@ def test_calls_are_counted_where_they_stand():
     waits = HostWaits()
     torch.ones(1).item()
     waits.begin()
+    next(iter(DataLoader(range(4), collate_fn=lambda batch: torch.ones(1).item())))
     line = inspect.currentframe().f_lineno + 2
     for _ in range(3):
         torch.ones(1).item()
