@@ -147,6 +147,15 @@ def test_what_torch_writes_for_tensorboard_is_read_as_a_log(tmp_path: Path, tag:
     assert row["step_s"]["value"] == pytest.approx(0.5)
 
 
+def test_event_files_of_other_writers_are_read(tmp_path: Path) -> None:
+    """The unit tests that need TensorBoard's library, where it is."""
+    has("tensorboard", "pytest")
+    where = ROOT / "tests" / "unit" / "importing" / "test_tables.py"
+    alone = ("-c", "/dev/null", "--noconftest", "-p", "no:cacheprovider", "-k", "event_files")
+    told = done_there("-m", "pytest", "-q", *alone, where, cwd=tmp_path)
+    assert "5 passed" in told and "skipped" not in told
+
+
 def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_path: Path) -> None:
     has("wandb")
     export = ("export", RUN, "--format", "wandb", "--out", "logged")
