@@ -34,6 +34,9 @@ STATES = {
 `FP32GradientAccumulator`).
 """
 
+BUCKET_BYTES = 2
+"""Of a parameter, in these buckets: one replica has none."""
+
 FULL_BUFFERS = 4
 """Tensors of whole sequences that a group has at once where it divides them: what was gathered for
 two products, what one gave before it is scattered, and its gradient (nanotron, `MemoryBuffer`)."""
@@ -149,6 +152,8 @@ def state_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
         for parameters in (experts, dense):
             held = zero_state(stage, parameters[mine], of.shard[mine], per)
             total[mine] += held.total
+    if job.framework.state == "accumulated":
+        total -= np.where(of.replicas == 1, BUCKET_BYTES * (experts + dense), 0.0)
     return total
 
 

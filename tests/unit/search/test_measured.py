@@ -240,6 +240,8 @@ def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
     # float32: 8 + 8/8 bytes, mixed: 6 + 12/8, accumulated: 10 + 12/8 (ZeRO-1 of 8 ranks)
     assert mixed - usual == pytest.approx((6 + 12 / 8 - 9) * parameters)
     assert accumulated - mixed == pytest.approx(4 * parameters)
+    alone = [peak_bytes(state=one, gpus=2, batch=1) for one in ("mixed", "accumulated")]
+    assert alone[1] - alone[0] == pytest.approx(2 * parameters), "one replica has no buckets"
     stored = peak_bytes(gathered="stored") - usual  # two inputs of 16 bits, the other half of each
     assert stored == pytest.approx((24 + 0) * 2 * 2 * 1024 * 2048 / 2)
     assert peak_bytes(reserved=1.5) > usual
