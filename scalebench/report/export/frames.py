@@ -5,17 +5,20 @@ estimates as ``name``, ``name_low``, ``name_high``, ``name_n``; nested values as
 them ``unavailable`` with the reason for every null.
 """
 
+from __future__ import annotations
+
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from scalebench.analysis.run import StoredRun
 from scalebench.errors import EnvironmentUnfit
 from scalebench.records.summary import SUMMARY_FORMAT, Estimate, Row, Summary
 from scalebench.report.words.plain_text import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ESTIMATES = tuple(
     name
@@ -43,6 +46,8 @@ def rows_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
     Nested values (settings, memory, budget, …) are JSON text; stamps are joined by ``;``, and
     a semicolon within one is written as a comma.
     """
+    import pandas as pd
+
     lines = [
         {"run_id": summary.run_id, **flatten(row)} for summary in summaries for row in summary.rows
     ]
@@ -53,6 +58,8 @@ def rows_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
 
 def run_frame(summary: Summary) -> pd.DataFrame:
     """Return a run's rows, or its fitted collectives where it trained nothing."""
+    import pandas as pd
+
     if summary.rows or summary.collectives is None:
         return rows_frame([summary])
     fits = [

@@ -260,7 +260,7 @@ def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(
 def test_no_pickle_is_read_from_a_run() -> None:
     """Checkpoints alone are read by torch, and that as tensors only; dumps without any name."""
     package = Path(__file__).parents[3] / "scalebench"
-    plain = package / "trace" / "dumps" / "flight_recorder.py"
+    plain = package / "trace" / "dumps" / "calls.py"
     assert not re.search(r"pickle\.(load|loads)\(", plain.read_text())
     for path in package.rglob("*.py"):
         text = path.read_text()
