@@ -171,8 +171,9 @@ def _divides_data(first: RankRecord, num_ranks: int, least: int = 1) -> bool:
         one.get("data_ranks") == num_ranks or "HYBRID" in str(one.get("sharding"))
         for one in wrappers
     )
-    kinds += ["DistributedDataParallel"] * bool((first.facts.get("checks") or {}).get("averages"))
-    return len(kinds) >= least and (hybrid or not layers) and set(kinds) <= set(OF_DATA_PARALLEL)
+    averages = (first.facts.get("checks") or {}).get("averages", False)  # by itself, unwrapped
+    known = set(kinds) <= set(OF_DATA_PARALLEL) and len(kinds) + averages >= least
+    return known and (hybrid or not layers)
 
 
 def _same_batches(first: RankRecord, known: Noted) -> bool | None:
