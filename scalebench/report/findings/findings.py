@@ -290,7 +290,9 @@ def _rate(row: Row, subject: str) -> str:
 
 
 def _without_efficiency(row: Row, label: str) -> str:
-    reason = wording.plain(row.unavailable.get("efficiency", "there is no plain baseline"), 110)
+    reason = wording.plain(
+        row.unavailable.get("efficiency", "there is no plain baseline"), wording.WHOLE_REASON
+    )
     return f"{_rate(row, f'{label} on {wording.ranks(row)}')} Its efficiency is unknown: {reason}."
 
 

@@ -60,7 +60,9 @@ def _correctness(rows: Sequence[Row]) -> list[str]:
     if unverified:
         sizes = wording.joined([str(row.world_size) for row in unverified])
         assert unverified[0].correctness is not None
-        reason = wording.plain(unverified[0].correctness.reason or "no reason recorded", 110)
+        reason = wording.plain(
+            unverified[0].correctness.reason or "no reason recorded", wording.WHOLE_REASON
+        )
         said.append(f"Gradients unverified on {sizes}: {reason}.")
     return said
 

@@ -234,7 +234,9 @@ def _no_budget(row: Row) -> list[str]:
     reason = row.unavailable.get("budget")
     if row.exposed_comm_s is None or not reason:
         return []
-    return [f"No cause is named for what is missing to ideal: {wording.plain(reason, 110)}."]
+    return [
+        f"No cause is named for what is missing to ideal: {wording.plain(reason, wording.WHOLE_REASON)}."
+    ]
 
 
 def _open(budget: Budget) -> str:

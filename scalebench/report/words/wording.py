@@ -17,6 +17,9 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 DASH = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 
+WHOLE_REASON = 240
+"""Characters of a reason in a sentence; it says what to do, mostly at its end."""
+
 CaseKey = tuple[str, str]
 
 STRATEGY_NAMES = {

@@ -10,11 +10,11 @@ from scalebench.report import render_markdown, render_page, render_table
 from scalebench.report.findings.advice import advise
 from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
 from scalebench.report.findings.certain import certain
-from scalebench.report.findings.findings import judge
+from scalebench.report.findings.findings import judge, judge_case
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.words import wording
 from tests.builders.rows.states import run_of
-from tests.builders.summaries import estimate
+from tests.builders.summaries import estimate, make_row
 
 DOCUMENT = Path(__file__).parents[4] / "benchmarks" / "evidence.md"
 
@@ -37,6 +37,13 @@ def test_what_is_certain_is_told_first_everywhere(name):
         assert certain(run.rows[1])[0].sentence[1:] in flat
         assert "Quiet the machine and run" not in flat
     assert f"→ {step}" in " ".join(render_table(run, width=400).split())
+
+
+def test_why_there_is_no_efficiency_is_told_to_its_end():
+    reason = "give --scaling or --samples-per-step" + ", as nothing tells how its work grows" * 4
+    row = make_row("ddp", 2, unavailable={"efficiency": reason})
+    finding = judge_case([row.model_copy(update={"efficiency": None})])
+    assert finding.sentence.endswith(f"Its efficiency is unknown: {reason}.")
 
 
 @given(st.text(), st.integers(1, 40))
