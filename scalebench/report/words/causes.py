@@ -234,9 +234,8 @@ def _no_budget(row: Row) -> list[str]:
     reason = row.unavailable.get("budget")
     if row.exposed_comm_s is None or not reason:
         return []
-    return [
-        f"No cause is named for what is missing to ideal: {wording.plain(reason, wording.WHOLE_REASON)}."
-    ]
+    why = wording.plain(reason, wording.WHOLE_REASON)
+    return [f"No cause is named for what is missing to ideal: {why}."]
 
 
 def _open(budget: Budget) -> str:
