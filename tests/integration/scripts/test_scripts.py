@@ -626,6 +626,7 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
         frameworks = forks(Path(python))
         done = frameworks.run("scalebench", [*words, *program], project, PATIENCE_S, there)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("CHECK") == (name == "timm_train")  # BatchNorm of 8 samples
     for n in (1, 2) if scaling else (2,):
         for rank in record(project / "run", suite, n)["ranks"]:
             ends = printed(project / "run", suite, n, rank["rank"], "ENDS")
