@@ -6,6 +6,7 @@ kept as facts: they tell who printed it, and when.
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -89,7 +90,7 @@ def _day(date: str) -> float:
 
 def clock_in_seconds(number: float) -> float:
     """Return a clock that counts from 1970 in s, ms, µs or ns in seconds."""
-    while number > 1e3 * SINCE_1970:
+    while 1e3 * SINCE_1970 < number < math.inf:
         number /= 1e3
     return number
 

@@ -326,7 +326,7 @@ def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, floa
             number = elapsed(said) if clocked else of_commas(str(said), name in ("time", "elapsed"))
         except (TypeError, ValueError):
             number, name = prefix_of(str(said)).clock or math.nan, "clock"
-        if math.isnan(number) and name != "loss":
+        if not math.isfinite(number) and name != "loss":
             continue
         if name in ("time", "elapsed"):
             unit = _UNIT.search(column)

@@ -37,6 +37,18 @@ def test_columns_are_known_by_their_names_or_named(tmp_path: Path) -> None:
         mean_of(lightning, tim="took_ms")
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e999"])
+@pytest.mark.parametrize("column", range(3))
+def test_a_number_that_is_none_is_left_out(tmp_path: Path, column: int, number: str) -> None:
+    rows = [[str(i), str(1_700_000_000 + 0.5 * i), "0.5", "2.5"] for i in range(20)]
+    rows[9][column] = number
+    head = "step,_timestamp,step_time,loss\n"
+    path = write(tmp_path, "metrics.csv", head + "".join(",".join(r) + "\n" for r in rows))
+    log = read_table(path, {})
+    assert log is not None and not log.notices
+    assert steps_of(log, None).mean_s == pytest.approx(0.5)
+
+
 def test_a_rate_alone_is_that_of_the_job(tmp_path: Path) -> None:
     path = write(tmp_path, "own.csv", "step,tokens_per_sec\n" + "1,4000\n2,4000\n3,4000\n")
     log = read_table(path, {})
