@@ -350,17 +350,17 @@ def _trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
     notices = []
     totals: dict[str, float] = {}
     if last is not None:
-        steps = float(last.get("step") or content.get("global_step") or 0)
+        steps = _finite(last, "step") or _finite(content, "global_step")
         begun = min((row["step"] for row in history if "step" in row), default=0)
-        evaluation = sum(float(row.get("eval_runtime", 0)) for row in history)
-        totals = {"train_runtime": float(last["train_runtime"]), "steps": steps}
+        evaluation = sum(_finite(row, "eval_runtime") for row in history)
+        totals = {"train_runtime": _finite(last, "train_runtime"), "steps": steps}
         totals |= {
             "eval_runtime": evaluation,
             "num_evals": sum("eval_runtime" in r for r in history),
         }
         for rate in ("train_samples_per_second", "train_steps_per_second"):
             if last.get(rate):
-                totals[rate] = float(last[rate])
+                totals[rate] = _finite(last, rate)
         if sum("predict_runtime" in row for row in history):
             notices.append("predictions between the steps are not taken off: only evaluations are")
         every = float(content.get("logging_steps") or 0)
@@ -371,3 +371,11 @@ def _trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
             )
     form = Format(name="trainer-state", step=["{step} "])
     return Log(path, form, records, Facts(), notices, totals=totals)
+
+
+def _finite(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    number = 0.0 if value is None else float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"its {name} is {number}")
+    return number

@@ -346,6 +346,14 @@ def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path: 
     log = read_table(write(tmp_path, "trainer_state.json", json.dumps(state)), {})
     assert log is not None and steps_of(log, None).mean_s == 4.0
     assert [notice.split()[0] for notice in log.notices] == ["predictions", "its"]
+@pytest.mark.parametrize("name", ["train_runtime", "eval_runtime", "step"])
+def test_an_endless_total_is_refused(tmp_path: Path, name: str) -> None:
+    total = {"step": 100, "train_runtime": 400.0, "eval_runtime": 1.0} | {name: float("inf")}
+    path = write(tmp_path, "trainer_state.json", json.dumps({"log_history": [total]}))
+    with pytest.raises(UsageError, match=f"its {name} is inf"):
+        read_table(path, {})
+
+
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
