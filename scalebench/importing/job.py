@@ -26,6 +26,10 @@ from scalebench.records.imported import ImportedLog
 MOST_KEPT = 2000
 """So many steps, or stretches of steps, are kept of a log."""
 TERA = 1e12
+WHOSE_RATE = (
+    "several ranks print a rate, and nothing says whether it is the rank's or the job's: it is "
+    "left out. Call it tokens/s/gpu, or import one rank's lines"
+)
 LEAST_MEMORY, MOST_MEMORY = 2**20, 2**50
 """Less has lost its unit; more no machine has."""
 MODEL = ("layers", "hidden", "parameters", "heads", "kv_heads", "inner", "vocabulary", "experts")
@@ -70,6 +74,9 @@ def job_of(log: Log, stated: Stated, any_size: bool = False) -> ImportedLog:
 
     ``any_size``: N may stay unknown: it is 1 then, and rates are those of a GPU.
     """
+    if _has_rates_of_whom(log):
+        log.notices.append(WHOSE_RATE)
+        log.format = log.format.model_copy(update={"rate": None})
     world_size = _world_size(log, stated, any_size)
     batch = _batch(log, stated, world_size)
     seq = stated.seq or log.facts.number("seq")
@@ -176,6 +183,14 @@ def _batch(log: Log, stated: Stated, world_size: int) -> float | None:
         )
     of_rank = log.facts.number("rank_batch")
     return said or given or (of_rank * world_size if of_rank else None)
+
+
+def _has_rates_of_whom(log: Log) -> bool:
+    """Tell whether several ranks say rates, and nothing says whether theirs or the job's."""
+    rate, records = log.format.rate, log.records
+    if not log.format.general or rate is None or _unit(log)[1] or len(records.ranks) < 2:
+        return False
+    return records.most_copies > 1 and bool(np.isfinite(records.column("rate")).any())
 
 
 def _work(log: Log, batch: float | None, seq: float | None, world_size: int) -> float | None:

@@ -238,7 +238,7 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
     steps = 0.0
     notices: list[str] = []
     first: Mapping[str, Any] = {}
-    for row in rows:
+    for rank, row in _with_ranks(rows):
         if not row.keys() <= first.keys() or not named:
             first = {**first, **row}
             named = _named(first, given, path)
@@ -251,7 +251,8 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
         if records.goes_back(at):
             notices = [f"the step number goes back to {at:.0f}: only the part after it counts"]
             records = Records()
-        records.add(at, Line(values, "", False, True))
+        records.ranks |= set() if rank is None else {rank}
+        records.add(at, Line(values, "" if rank is None else f"/{rank}", False, True))
     records.close()
     if not len(records) or not {"time", "elapsed", "clock", "rate", "speed"} & named.keys():
         shown = ", ".join(str(name) for name in list(first)[:20])
@@ -276,9 +277,36 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
     elif named.get("time") == "time" and "time" not in given:
         records.unsaid = True
     form = Format(
-        name="table", step=["{step} "], time=Value(at=["x"], kind=kind), rate=Value(at=["x"])
+        name="table",
+        general=True,
+        step=["{step} "],
+        time=Value(at=["x"], kind=kind),
+        rate=Value(at=["x"]),
     )
     return Log(path, form, records, facts_of(json.dumps(first, default=str)), notices)
+
+
+def _with_ranks(
+    rows: Iterable[Mapping[str, Any]],
+) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
+    """Yield rows with their rank: the first of each, then the second ones; None: as they come.
+
+    Ranks are counted from 0 without a gap: a column of this name may be LoRA's.
+    """
+    rows = iter(rows)
+    head = list(itertools.islice(rows, 1))
+    if not any("rank" in row for row in head):
+        yield from ((None, row) for row in itertools.chain(head, rows))
+        return
+    every = [*head, *rows]
+    held: dict[str, list[Mapping[str, Any]]] = {}
+    for row in every:
+        held.setdefault(str(row.get("rank")), []).append(row)
+    if held.keys() != set(map(str, range(len(held)))):
+        yield from ((None, row) for row in every)
+        return
+    for some in itertools.zip_longest(*held.values()):
+        yield from ((int(n), row) for n, row in zip(held, some, strict=True) if row is not None)
 
 
 def _named(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict[str, str]:

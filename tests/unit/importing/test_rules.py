@@ -41,6 +41,29 @@ def test_prefixes_tell_the_rank_the_host_and_the_clock() -> None:
     assert prefix_of("2024-05-01 10:00:00,250 ").resolution == pytest.approx(0.001)
 
 
+@pytest.mark.parametrize("endless", ["1e999", "inf"])
+def test_an_endless_step_is_left_out(tmp_path: Path, endless: str) -> None:
+    lines = (f"step={i} loss=2.5 step_time={endless if i == 9 else 0.5}" for i in range(20))
+    assert read(tmp_path, lines).mean_s == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("front", "said", "rate"),
+    [
+        ("[default{}]: ", "tokens/s: 1000", None),  # a rank's or the job's: nothing tells
+        ("[default{}]: ", "tokens/s/gpu: 1000", 4000),
+        ("[default3]: ", "tokens/s: 4000", 4000),
+    ],
+)
+def test_rates_of_several_ranks_have_to_tell_whose_they_are(
+    tmp_path: Path, front: str, said: str, rate: float | None
+) -> None:
+    lines = (f"{front.format(r)}step: {i} | loss: 3 | {said}" for i in range(20) for r in range(4))
+    found = job_of(log_of(tmp_path, dict.fromkeys(lines)), Stated(gpus=4))
+    assert found.tokens_per_s == (rate and pytest.approx(rate))
+    assert any("nothing says whether" in notice for notice in found.notices) is (rate is None)
+
+
 def test_a_time_of_all_steps_since_the_line_before_is_divided_by_them(tmp_path: Path) -> None:
     lines = [f"Ep. 1 : Up. {i} : Sen. 9 : Time {i % 7 + 50}.0s : 9 words/s" for i in (20, 120, 220)]
     steps = read(tmp_path, lines)

@@ -49,6 +49,28 @@ def test_a_number_that_is_none_is_left_out(tmp_path: Path, column: int, number: 
     assert steps_of(log, None).mean_s == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("in_blocks", [True, False])
+def test_ranks_of_a_table_are_one_job_whose_slowest_counts(tmp_path: Path, in_blocks: bool) -> None:
+    steps, ranks = range(20), (2, 0, 3, 1)  # rank 2 is slowest, and its block the first
+    at = [(r, i) for r in ranks for i in steps]
+    at = at if in_blocks else sorted(at, key=lambda one: one[1])
+    rows = "".join(f"{r},{i},{0.8 if r == 2 else 0.5},{1000 + r}\n" for r, i in at)
+    log = read_table(write(tmp_path, "log.csv", "rank,step,step_time,tokens_per_s\n" + rows), {})
+    assert log is not None and not log.notices
+    found = job_of(log, Stated(gpus=4))
+    assert found.step_s == pytest.approx([0.8] * len(found.step_s)) and len(found.step_s) > 10
+    assert found.tokens_per_s is None  # of a rank, or of the job: nothing tells
+    assert any("the rank's or the job's" in said for said in found.notices)
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_one_rank_of_a_table_says_the_rate_of_the_job(tmp_path: Path, rank: int) -> None:
+    rows = "".join(f"{rank},{i},0.5,4000\n" for i in range(20))
+    log = read_table(write(tmp_path, "log.csv", "rank,step,step_time,tokens_per_s\n" + rows), {})
+    assert log is not None
+    assert job_of(log, Stated(gpus=4)).tokens_per_s == pytest.approx(4000)
+
+
 def test_a_rate_alone_is_that_of_the_job(tmp_path: Path) -> None:
     path = write(tmp_path, "own.csv", "step,tokens_per_sec\n" + "1,4000\n2,4000\n3,4000\n")
     log = read_table(path, {})
@@ -324,6 +346,14 @@ def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
     assert "no interval" in found.notices[0]
 
 
+@pytest.mark.parametrize("name", ["train_runtime", "eval_runtime", "step"])
+def test_an_endless_total_is_refused(tmp_path: Path, name: str) -> None:
+    total = {"step": 100, "train_runtime": 400.0, "eval_runtime": 1.0} | {name: float("inf")}
+    path = write(tmp_path, "trainer_state.json", json.dumps({"log_history": [total]}))
+    with pytest.raises(UsageError, match=f"its {name} is inf"):
+        read_table(path, {})
+
+
 def test_the_results_of_transformers_tell_the_mean_of_all_steps(tmp_path: Path) -> None:
     """What its trainer saves beside its state: train_results.json, or the history alone."""
     total = {"train_runtime": 400.0, "train_samples_per_second": 2.0}
@@ -346,14 +376,6 @@ def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path: 
     log = read_table(write(tmp_path, "trainer_state.json", json.dumps(state)), {})
     assert log is not None and steps_of(log, None).mean_s == 4.0
     assert [notice.split()[0] for notice in log.notices] == ["predictions", "its"]
-@pytest.mark.parametrize("name", ["train_runtime", "eval_runtime", "step"])
-def test_an_endless_total_is_refused(tmp_path: Path, name: str) -> None:
-    total = {"step": 100, "train_runtime": 400.0, "eval_runtime": 1.0} | {name: float("inf")}
-    path = write(tmp_path, "trainer_state.json", json.dumps({"log_history": [total]}))
-    with pytest.raises(UsageError, match=f"its {name} is inf"):
-        read_table(path, {})
-
-
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
