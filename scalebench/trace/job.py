@@ -233,8 +233,9 @@ def _without_name(share: Share) -> dict[str, Any]:
 def _waits(pairs: Sequence[tuple[RankTrace, ReadTrace]], world_size: int | None) -> JobWaits:
     if len({trace.rank for trace, _ in pairs}) < len(pairs):
         return JobWaits({}, "several traces are of the same rank")
-    if any(trace.timeline.calls.are_missing for trace, _ in pairs):
-        return JobWaits({}, "calls have no kernel in the trace")
+    for trace, _ in pairs:
+        if trace.timeline.calls.are_missing:
+            return JobWaits({}, f"calls have no {trace.timeline.calls.lack} in the trace")
     return waits_of(
         {trace.rank: trace.timeline for trace, _ in pairs},
         {trace.rank: part.exposed for trace, part in pairs},
@@ -258,7 +259,7 @@ def _of_rank(trace: RankTrace, read: ReadTrace, waits: JobWaits, num_ranks: int)
         unseen = ["overlap_ratio", "comm_compute_ratio"]
         if figures.comm_s == 0:
             unseen += ["comm_s", "overlap_s", "exposed_comm_s", "idle_s"]
-        reason = f"{calls.num_unseen} of {calls.num} {calls.backend} calls have no kernel"
+        reason = f"{calls.num_unseen} of {calls.num} {calls.backend} calls have no {calls.lack}"
         unavailable |= dict.fromkeys(unseen, reason)
     if read.work is None:
         unavailable["gpu_work"] = unavailable["gpu_idle"] = "the trace has no GPU kernels"

@@ -66,16 +66,18 @@ class Operation:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of a backend that queues kernels, between several ranks.
+    """Calls of a backend that queues kernels, or whose marks are missing, between several ranks.
 
     Attributes:
-        num_unseen: Those of which neither kernel nor copy is in the trace.
+        num_unseen: Those of which neither kernel nor copy, or no mark, is in the trace.
         backend: ``NCCL``, ``XCCL``, …
+        lack: What the unseen ones have none of.
     """
 
     num: int = 0
     num_unseen: int = 0
     backend: str = ""
+    lack: str = "kernel"
 
     @property
     def are_missing(self) -> bool:

@@ -12,7 +12,7 @@ from scalebench.report.tables import traces
 from scalebench.report.tables.layout import PlainTable
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures
-from scalebench.trace.job import JobFigures, RankFigures, unavailable_together
+from scalebench.trace.job import JobFigures, RankFigures
 
 BAR_PX = 26
 MOST_LABELS = 40
@@ -70,8 +70,10 @@ def _title(job: JobFigures) -> str:
 
 def _conclusion(job: JobFigures) -> str:
     total = job.total
-    if unavailable_together(job):
-        return "How much of the communication was hidden is not known: calls have no kernel."
+    calls = [rank.trace.timeline.calls for rank in job.ranks]
+    lacks = [one.lack for one in calls if one.are_missing]
+    if lacks:
+        return f"How much of the communication was hidden is not known: calls have no {lacks[0]}."
     if total.overlap_ratio is None:
         return "No communication was recognised."
     said = (

@@ -96,7 +96,7 @@ def about_kernels(
             have = "has" if calls.num_unseen == 1 else "have"
             notices.append(
                 f"{calls.num_unseen} of {calls.num} {calls.backend} calls of rank {trace.rank} "
-                f"{have} no kernel in the trace: its communication is not complete."
+                f"{have} no {calls.lack} in the trace: its communication is not complete."
             )
     if num_ranks > 1:
         notices += _unrecognised(

@@ -33,7 +33,7 @@ from scalebench.trace.operations.communication_kernels import (
 )
 from scalebench.trace.operations.kernel_launches import phases_of
 from scalebench.trace.operations.matching import match_requests
-from scalebench.trace.operations.names import DECODE, ENCODE
+from scalebench.trace.operations.names import DECODE, ENCODE, carries_data
 from scalebench.trace.operations.silent_operations import silent_operations
 from scalebench.trace.timeline import Calls, Operation, Timeline
 
@@ -124,7 +124,7 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
         unknown=called_like_communication(events, computing) if on_gpu else {},
         apart=on_their_own_stream(events, computing) if on_gpu else {},
         num_early=_num_early(events, kernels),
-        calls=calls if on_gpu else Calls(),
+        calls=calls if on_gpu else _calls_without_marks(events, operations),
         num_named=int(np.sum(chosen[kernels])) if on_gpu else 0,
         extent=_extent(events),
         on_gpu=on_gpu,
@@ -285,6 +285,15 @@ def _host_operations(events: Events) -> tuple[Operation, ...]:
             )
         )
     return tuple(operations)
+
+
+def _calls_without_marks(events: Events, marked: Sequence[Operation]) -> Calls:
+    """Count what several ranks asked c10d for, where no mark says when a CPU backend did it."""
+    asked = [name.startswith("c10d::") and carries_data(name) for name in events.names]
+    num = int(np.sum(named(events, asked)[events.of("cpu_op")]))
+    if marked or 1 in (events.world_size, _only_group(events)[1]):
+        return Calls()
+    return Calls(num, num, "c10d", "mark of a backend")
 
 
 def _firsts(events: Events, carriers: Sequence[Indices]) -> Indices:

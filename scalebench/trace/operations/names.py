@@ -101,6 +101,11 @@ def kind_of(name: str) -> Kind:
     return next((kind for word, kind in _KIND_OF_WORD.items() if word in letters), "unknown")
 
 
+def carries_data(name: str) -> bool:
+    """Tell whether a collective moves data, by its name: a barrier does not."""
+    return kind_of(name.rpartition("::")[2]) not in ("unknown", "barrier")
+
+
 def launches_kernel(name: str) -> bool:
     """Tell whether a call of a runtime or driver (CUDA's, HIP's, …) launches one kernel."""
     return _LAUNCHES_KERNEL.search(name) is not None

@@ -55,6 +55,31 @@ def test_the_same_file_twice_counts_once(write):
     assert not any("given" in notice for notice in analyse_job([other.trace.file]).notices)
 
 
+@pytest.mark.parametrize(
+    ("more", "ranks", "is_known"),
+    [
+        ([], 2, False),
+        ([("user_annotation", "gloo:all_reduce", 30, 40)], 2, True),
+        ([], 1, True),  # it has nothing to exchange
+    ],
+)
+def test_calls_of_cpu_ranks_without_a_mark_leave_no_zero(write, more, ranks, is_known):
+    rows = [("cpu_op", "aten::mm", 0, 10), ("cpu_op", "c10d::allreduce_", 20, 25), *more]
+    rows += [("cpu_op", "c10d::barrier", 50, 60)]
+    events = [
+        {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": end - start, "tid": 7}
+        for cat, name, start, end in rows
+    ]
+    content = {"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": ranks}}
+    job = analyse_job([write("rank0.json", content)])
+    (file,) = as_json(job)["files"]
+    assert (file["comm_s"] is not None) is (file["idle_s"] is not None) is is_known
+    assert ("1 of 1 c10d calls" in " ".join(job.notices)) is not is_known
+    if not is_known:
+        assert file["unavailable"]["comm_s"] == "1 of 1 c10d calls have no mark of a backend"
+        assert "was hidden is not known: calls have no mark of a backend." in render_trace_page(job)
+
+
 def apart(rank, world_size):
     """A rank whose one stream computes and whose other does what nobody knows."""
     rows = [("gemm", 0, 10, 7), ("mine::exchange<8>(int)", 5, 25, 20)]
