@@ -28,7 +28,8 @@ MOST_KEPT = 2000
 TERA = 1e12
 WHOSE_RATE = (
     "several ranks print a rate, and nothing says whether it is the rank's or the job's: it is "
-    "left out. Call it tokens/s/gpu, or import one rank's lines"
+    'left out. In scalebench.toml a format says it, by scope = "rank" or "job"; of a table, a '
+    "column called tokens_per_s_per_gpu"
 )
 LEAST_MEMORY, MOST_MEMORY = 2**20, 2**50
 """Less has lost its unit; more no machine has."""
