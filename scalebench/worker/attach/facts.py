@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import platform
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -32,13 +31,6 @@ def bases_of(kind: type) -> set[str]:
     return {
         base.__name__ for base in kind.__mro__ if str(base.__module__).split(".")[0] in FRAMEWORKS
     }
-
-
-def optimizers() -> list[Any]:
-    """Return weak references to all optimizers that exist, called so far or not."""
-    return [
-        weakref.ref(one) for one in living(lambda kind: issubclass(kind, torch.optim.Optimizer))
-    ]
 
 
 def train_others(some: Sequence[Any], called: Iterable[Any]) -> bool:

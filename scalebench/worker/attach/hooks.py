@@ -149,6 +149,7 @@ def install(watch: Any) -> Patches:
     _watch_files(watch, hooks)
     _watch_warnings(watch, hooks)
     _refuse_spawn(hooks)
+    watch.made.watch(hooks.put)
     watch.traffic.install(hooks.put)
     watch.inputs.begin()
     hooks.then(watch.inputs.end)

@@ -21,6 +21,7 @@ from scalebench.worker.attach import facts
 from scalebench.worker.attach.batches import Batches, FeedCounts, Inputs
 from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, OptimizerCalls
 from scalebench.worker.attach.checks import Checks
+from scalebench.worker.attach.checks.made import Made
 from scalebench.worker.attach.hooks import SEEN
 from scalebench.worker.attach.instruments import HostWaits, Traces, UnusedSearch
 from scalebench.worker.attach.problems import (
@@ -81,7 +82,8 @@ class Watch:
         self.calls = OptimizerCalls()
         self.traffic = TrafficWatch()
         self.inputs = Inputs()
-        self.checks = Checks(request["device"], self.world_size)
+        self.made = Made()
+        self.checks = Checks(request["device"], self.world_size, self.made)
         self.agreement = Agreement(
             self.rank, self.world_size, connect, request["limit_s"], request.get("key", "")
         )
@@ -189,7 +191,7 @@ class Watch:
         if self.num_calls == 0:
             self._retries_before = allocator_retries(self.request["device"]) or 0
         if self.num_calls == 0 and self.rank == 0:
-            self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
+            self._to_come = self.made.optimizers()
         if self.num_calls == 0 and optimizer is not None:
             self.checks.stepped(optimizer, self.traffic.reduced)
             self.traffic.reduced = None

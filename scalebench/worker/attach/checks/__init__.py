@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import functools
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from scalebench.worker.attach import facts
 from scalebench.worker.attach.checks.learning import Learning
-from scalebench.worker.attach.checks.replicas import Replicas, wraps
+from scalebench.worker.attach.checks.made import Made
+from scalebench.worker.attach.checks.replicas import Replicas
 
 EARLY = (0, 1)
 """Steps before whose gradients the models are looked at: before any was made, and after one."""
@@ -50,13 +49,14 @@ class Checks:
         took_s: Seconds that all of this took so far; on a GPU with the wait for queued work.
     """
 
-    def __init__(self, device: str, world_size: int) -> None:
+    def __init__(self, device: str, world_size: int, made: Made) -> None:
         self.is_due = False
         self.wants_gradients = True
         self.failed = False
         self.took_s = 0.0
         self._replicas = Replicas(device) if world_size > 1 else None
         self._learning = Learning()
+        self._made = made
         self._known: list[Any] = []
         self._named: list[str] = []
 
@@ -72,17 +72,10 @@ class Checks:
     def _look(self, step: int, is_first: bool, roots: Any) -> None:
         if is_first and (self.is_due or step in EARLY):
             self.is_due = False
-            modules = None if self._known else self._get_to_know()
+            self._known = self._known or self._made.optimizers()
             if self._replicas is not None:
-                self._replicas.look(step, [one() for one in self._known], modules)
+                self._replicas.look(step, [one() for one in self._known], self._made.wrappers())
         self._learning.backward(step, is_first, roots, [one() for one in self._known])
-
-    def _get_to_know(self) -> list[Any]:
-        """Look for the optimizers, and return the modules that distribute others: one walk."""
-        kind = torch.optim.Optimizer
-        found = facts.living(lambda one: issubclass(one, kind) or wraps(one))
-        self._known = [weakref.ref(one) for one in found if isinstance(one, kind)]
-        return [one for one in found if wraps(type(one))]
 
     @_harmless
     def gradients(self) -> None:
@@ -123,5 +116,5 @@ class Checks:
         told = {**self._learning.noted(), "nondeterministic": self._named}
         if self._replicas is None:
             return told
-        self._replicas.look_at_end(step, optimizers)
+        self._replicas.look_at_end(step, optimizers, self._made.wrappers())
         return {**self._replicas.noted(), **told}

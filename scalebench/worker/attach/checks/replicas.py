@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from scalebench.worker.attach.checks.made import WRAPPERS
 from scalebench.worker.attach.facts import bases_of, living
 
 MOST_SUMS = 256
@@ -25,8 +26,6 @@ ROW = 1024
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element → integers of that size."""
-
-WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule")
 
 NO_WRAPPER = "nothing that keeps copies alike wraps the model"
 NOW_AND_THEN = "the models are averaged now and then, and differ in between"
@@ -58,30 +57,27 @@ class Replicas:
         self._unavailable: str | None = NO_WRAPPER
         self._moments: list[dict[str, Any]] = []
         self._states: list[list[int]] = []
-        self._late = self._is_guess = self._averages = False
+        self._late = self._is_guess = self._averages = self._has_optimizers = False
         self._modules: list[Any] = []
         self._broadcast = False
 
-    def look(
-        self, step: int, optimizers: Sequence[Any], modules: Sequence[Any] | None = None
-    ) -> None:
+    def look(self, step: int, optimizers: Sequence[Any], modules: Sequence[Any]) -> None:
         """Note the sums before the gradients of a step are computed.
 
         ``step``: calls of optimizers so far. None among ``optimizers``: one that is gone.
-        ``modules``: those that distribute others; None: they are looked for where needed.
+        ``modules``: those that distribute others.
         """
         is_gone = any(one.of() is None for chunk in self._held for one in chunk)
-        if modules is not None or not self._moments or is_gone:
-            known = living(wraps) if modules is None else modules
-            self._find([one for one in optimizers if one is not None], _wrappers(known))
+        if not self._moments or not self._has_optimizers or is_gone:
+            self._find([one for one in optimizers if one is not None], _wrappers(modules))
             self._moments.clear()
         self._moments += [{"step": step, "sums": list(map(_sums, self._held))}]
         self._states.append([step, _random_state(self._device)])
 
-    def look_at_end(self, step: int, optimizers: Sequence[Any]) -> None:
+    def look_at_end(self, step: int, optimizers: Sequence[Any], modules: Sequence[Any]) -> None:
         """Note the sums after the last step, unless the ranks were still to exchange them."""
         if not self._late:
-            self.look(step, optimizers)
+            self.look(step, optimizers, modules)
             self._states.pop()  # of a moment between two steps nothing is drawn
 
     def confirm(self, optimizers: Sequence[Any], reduced: Mapping[int, Any]) -> None:
@@ -97,6 +93,7 @@ class Replicas:
             self._held = []
 
     def _find(self, optimizers: Sequence[Any], found: _Wrappers) -> None:
+        self._has_optimizers = bool(optimizers)
         self._modules = [one for module in found.all for one in module.modules()]
         self._late = any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers)
         self._broadcast = any(getattr(one, "broadcast_buffers", False) for one in found.ddp)
@@ -145,11 +142,6 @@ class _Wrappers(NamedTuple):
     @property
     def all(self) -> list[Any]:
         return [*self.ddp, *self.deepspeed, *self.fsdp1, *self.fsdp2]
-
-
-def wraps(kind: type) -> bool:
-    """Tell whether modules of a class distribute others over ranks."""
-    return bool(bases_of(kind).intersection(WRAPPERS))
 
 
 def _wrappers(modules: Sequence[Any]) -> _Wrappers:

@@ -24,6 +24,7 @@ from scalebench.worker.attach import hooks
 from scalebench.worker.attach.batches import Batches, Inputs
 from scalebench.worker.attach.calls import Between, OptimizerCalls
 from scalebench.worker.attach.checks import Checks
+from scalebench.worker.attach.checks.made import Made
 from scalebench.worker.attach.hooks import SEEN, catch_up
 from scalebench.worker.attach.problems import ScriptProblem
 from scalebench.worker.attach.traffic import TrafficWatch
@@ -41,7 +42,8 @@ class Counter:
         self.between = Between()
         self.traffic = TrafficWatch()
         self.inputs = Inputs()
-        self.checks = Checks("cpu", 1)
+        self.made = Made()
+        self.checks = Checks("cpu", 1, self.made)
         self.seen = 0
         self.loaded = 0
 
