@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +58,18 @@ class Count(click.IntRange):
             self.fail(f"{str(value)!r} is not a whole number {valid}.", param, ctx)
 
 
-class LauncherName(click.Choice):  # type: ignore[type-arg]
-    """A launcher; Slurm's srun is none of them."""
+class Name(click.Choice):  # type: ignore[type-arg]
+    """One of some names; ``answers``: pattern → what to say to others that are often given."""
+
+    def __init__(self, names: Sequence[str], answers: Mapping[str, str]) -> None:
+        super().__init__(names)
+        self.answers = answers
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name."""
-        if value == "slurm":
-            self.fail(
-                "srun starts the ranks itself. In an allocation: srun scalebench run …, without "
-                "--launcher; or scalebench submit --slurm.",
-                param,
-                ctx,
-            )
+        for pattern, answer in self.answers.items():
+            if re.fullmatch(pattern, str(value)):
+                self.fail(answer, param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -221,8 +221,16 @@ hosts_options = options(
     option("--link-inter", type=RATE, help="Rate of the links between racks of virtual hosts."),
     option("--hosts-per-rack", type=Count(min=1), help="Virtual hosts behind one switch."),
 )
+_MIXED = (
+    "all ranks of a launch are on devices of one kind: NCCL knows no CPU ranks, and over gloo each "
+    "gradient of a GPU would go through the host's memory. Give cpu or cuda. For GPUs of unequal "
+    "speed there is -k ddp-balanced."
+)
 device_option = option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]"
+    "--device",
+    type=Name(["auto", "cpu", "cuda"], {r"(cpu|cuda)\W(cpu|cuda)": _MIXED}),
+    default="auto",
+    help="[auto]",
 )
 
 

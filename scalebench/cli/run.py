@@ -20,7 +20,7 @@ from scalebench.cli.options import (
     RATES,
     WORLD_SIZES,
     Count,
-    LauncherName,
+    Name,
     device_option,
     hosts_options,
     option,
@@ -49,6 +49,11 @@ if TYPE_CHECKING:
     from scalebench.spec.script import ScriptTarget
     from scalebench.spec.virtual_hosts import VirtualHosts
     from scalebench.spec.world import WorldMember
+
+NO_LAUNCHER = (
+    "srun starts the ranks itself. In an allocation: srun scalebench run …, without --launcher; or "
+    "scalebench submit --slurm."
+)
 
 
 class RunCommand(Grouped):
@@ -158,7 +163,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 )
 @option(
     "--launcher",
-    type=LauncherName(list(LAUNCHERS)),
+    type=Name(list(LAUNCHERS), {"slurm": NO_LAUNCHER}),
     help="lab: each rank on a virtual host, with --link and --cpus-per-rank. Default: local; under "
     "torchrun, srun or mpirun, the processes they started.",
 )

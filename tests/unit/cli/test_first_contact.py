@@ -103,6 +103,7 @@ def test_a_name_in_braces(argument, said):
         ("run mine.py", "mine.py does not define SUITE"),
         ("run --frobnicate", "No such option '--frobnicate'"),
         ("run ddp --launcher slurm", "srun scalebench run"),
+        ("run ddp --device cuda,cpu", "all ranks of a launch are on devices of one kind"),
     ],
 )
 def test_what_means_nothing_else(capfd, typed, error):
