@@ -153,6 +153,7 @@ def test_no_help_uses_a_replaced_phrase():
 def test_no_template_or_document_uses_a_replaced_phrase():
     templates = [p for p in (PACKAGE / "report" / "templates").rglob("*") if p.is_file()]
     documents = [*(ROOT / name for name in PAPERS), *(ROOT / "docs").glob("*.md")]
+    documents.append(PACKAGE / "report" / "words" / "marks.toml")
     found = [
         f"{path.relative_to(ROOT)}: {line}"
         for path in sorted([*templates, *documents])
