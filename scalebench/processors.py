@@ -110,14 +110,10 @@ def processors_of_rank(
     whole_cores = set(ordered[: count_cores(ordered)])
     free, mine = list[Processor](), list[Processor]()
     for node in gpu_nodes:
-
-        def dislike(processor: Processor, node: int | None = node) -> tuple[bool, bool]:
-            return processor not in whole_cores, node not in (None, processor.node)
-
         mine = []
         while len(mine) < min(threads, len(ordered)):
             free = free or [processor for processor in ordered if processor not in mine]
-            mine.append(min(free, key=dislike))
+            mine.append(min(free, key=lambda p: (p not in whole_cores, node not in (None, p.node))))
             free.remove(mine[-1])
     return mine
 

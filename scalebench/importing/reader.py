@@ -132,7 +132,9 @@ class Reader:
         facts = facts_of(self.head, self.format.facts)
         if self.facts is not None:
             facts.merge(self.facts)
-        return Log(self.path, self.format, self._training(), facts, self.notices, totals=totals)
+        # Of several bars the training's is that of the most time.
+        records = max(self.bars.items(), key=lambda bar: (bar[1].spent, bar[0]))[1]
+        return Log(self.path, self.format, records, facts, self.notices, totals=totals)
 
     def _whole(self, form: Format, text: str) -> str:
         """Return a text up to its last block, which may go on in the next piece."""
@@ -141,10 +143,6 @@ class Reader:
         begin = max((begin for begin, _ in candidates(text, form)), default=len(text))
         self.before = text[begin:]
         return text[:begin]
-
-    def _training(self) -> Records:
-        """Return the records of the training; of several bars that of the most time."""
-        return max(self.bars.items(), key=lambda bar: (bar[1].spent, bar[0]))[1]
 
     def _scan(self, form: Format, text: str, unended: bool) -> None:
         end, self.last_end = len(text), 0
@@ -319,12 +317,10 @@ def candidates(text: str, form: Format) -> Iterator[tuple[int, int]]:
     if not form.block:
         yield from places
         return
-    begins = [begin for begin, end in places if _is_step(form, text[begin:end])]
+    begins = [
+        begin for begin, end in places if any(a.search(text[begin:end]) for a in form.anchors)
+    ]
     yield from itertools.pairwise([*begins, len(text)])
-
-
-def _is_step(form: Format, line: str) -> bool:
-    return any(anchor.search(line) for anchor in form.anchors)
 
 
 def _lines_of_word(text: str, word: str) -> Iterator[tuple[int, int]]:

@@ -144,10 +144,6 @@ def _fastest_trained(result: SearchResult) -> str:
     return f"; the fastest that one trains: {first.case}, {units.seconds(first.step_s)}"
 
 
-def _measured_step(row: MeasuredChoice) -> str:
-    return units.seconds(row.measured_s) if row.measured_s is not None else NOTHING
-
-
 def _off(row: MeasuredChoice) -> str:
     if row.measured_s is None:
         return NOTHING
@@ -158,7 +154,7 @@ MEASURED: tuple[Column[MeasuredChoice], ...] = (
     Column("case", lambda r: r.case, numeric=False, fold=34),
     Column("picked", lambda r: r.picked, numeric=False),
     value("predicted", lambda r: r.predicted_s, units.seconds),
-    Column("measured", _measured_step),
+    value("measured", lambda r: r.measured_s, units.seconds),
     Column("error", _off),
     value("predicted\nmemory", lambda r: r.predicted_bytes, units.bytes_),
     value("measured\nmemory", lambda r: r.measured_bytes, units.bytes_),

@@ -169,16 +169,16 @@ def why_no_mesh(job: Job) -> str:
         f"{model.name} has {model.heads} heads, {model.layers} layers and {model.context} tokens "
         f"a sample, and the global batch has {job.batch} samples"
     )
-    below = range(job.world_size - 1, 0, -1)
-    fits = next(n for n in below if _has_mesh(replace(job, world_size=n)))
+    smaller = (replace(job, world_size=n) for n in range(job.world_size - 1, 0, -1))
+    fits = next(
+        one.world_size
+        for one in smaller
+        if any(why_not_mesh(one, mesh) is None for mesh in _every_mesh(one))
+    )
     return (
         f"--gpus {job.world_size}: no mesh divides the job into so many parts: {limits}. Give "
         f"--gpus {fits}, or another --batch-size."
     )
-
-
-def _has_mesh(job: Job) -> bool:
-    return any(why_not_mesh(job, mesh) is None for mesh in _every_mesh(job))
 
 
 def _context_methods(job: Job, tensor: int, context: int) -> list[int]:

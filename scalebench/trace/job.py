@@ -212,7 +212,8 @@ def unavailable_together(job: JobFigures) -> set[str]:
 
 def _plain(figures: Figures, unavailable: Container[str]) -> dict[str, Any]:
     def named(shares: Sequence[Share], key: str) -> list[dict[str, Any]]:
-        return [{key: share.name, **_without_name(share)} for share in shares]
+        told = map(asdict, shares)
+        return [{key: one.pop("name"), **one} for one in told]
 
     scalars = asdict(replace(figures, kinds=(), phases=()))
     return {
@@ -224,10 +225,6 @@ def _plain(figures: Figures, unavailable: Container[str]) -> dict[str, Any]:
         "kinds": named(figures.kinds, "kind"),
         "phases": named(figures.phases, "phase"),
     }
-
-
-def _without_name(share: Share) -> dict[str, Any]:
-    return {name: value for name, value in asdict(share).items() if name != "name"}
 
 
 def _waits(pairs: Sequence[tuple[RankTrace, ReadTrace]], world_size: int | None) -> JobWaits:

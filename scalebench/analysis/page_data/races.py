@@ -85,7 +85,8 @@ def extrapolate(run: StoredRun, summary: Summary) -> Extrapolation:
     try:
         base = project(run, sizes, summary=summary)
     except ScalebenchError as reason:
-        return Extrapolation(None, {}, _after_the_folder(str(reason), run))
+        before = f"{run.paths.root} supports no projection: "
+        return Extrapolation(None, {}, str(reason).removeprefix(before))
     changed = {} if run.imported is not None else dict(_changed(run, summary, sizes))
     return Extrapolation(base, changed)
 
@@ -108,8 +109,3 @@ def _sizes(summary: Summary) -> list[int]:
     if not measured:
         return []
     return sorted(measured | {max(measured) * 2**k for k in range(1, DOUBLINGS + 1)})
-
-
-def _after_the_folder(reason: str, run: StoredRun) -> str:
-    """Return a reason without the run's path in front of it."""
-    return reason.removeprefix(f"{run.paths.root} supports no projection: ")

@@ -118,7 +118,11 @@ def _outside(row: Launches) -> script.OutsideSteps:
     longest = max(by_rank, key=by_rank.__getitem__, default=0)
     seconds = by_rank.get(longest, 0.0)
     whole = sum(
-        _clean_s(rank) for r in row.good.values() for rank in r.ranks if rank.rank == longest
+        rank.step_s[i]
+        for r in row.good.values()
+        for rank in r.ranks
+        if rank.rank == longest
+        for i in _clean(rank)
     )
     return script.OutsideSteps(
         seconds=seconds,
@@ -167,11 +171,6 @@ def _of_clean_window(rank: RankRecord) -> list[StepGap]:
 def _clean(rank: RankRecord) -> set[int]:
     blocks = [block for block in rank.blocks if block.phase == "clean"]
     return {i for b in blocks for i in range(b.first, b.first + b.count)}
-
-
-def _clean_s(rank: RankRecord) -> float:
-    """Return the time from the first clean step to the last, gaps included, seconds."""
-    return sum(rank.step_s[i] for i in _clean(rank))
 
 
 ALIKE = 1e-9

@@ -134,7 +134,10 @@ class LinkFit(Record):
         """
         if not 0 < size_bytes < math.inf:
             raise UsageError(f"No operation has {size_bytes} bytes: give a positive size.")
-        nearest = min(self.regimes, key=lambda regime: _ratio_to(regime, size_bytes))
+        # By how many times the size is too small or too large; 1 or less: inside.
+        nearest = min(
+            self.regimes, key=lambda r: max(r.min_bytes / size_bytes, size_bytes / r.max_bytes)
+        )
         time = nearest.time_s(size_bytes, self.terms)
         outside = self._outside(size_bytes)
         around = [nearest] if outside is None else self._on_both_sides(size_bytes)
@@ -171,8 +174,3 @@ class LinkFit(Record):
             units.bytes_(b) for b in (self.regimes[0].min_bytes, self.regimes[-1].max_bytes)
         )
         return f"{size} lies outside the fitted sizes, {low} to {high}: measure it"
-
-
-def _ratio_to(regime: Regime, size_bytes: float) -> float:
-    """Return how many times too small or too large a size is for a regime; 1 or less: inside."""
-    return max(regime.min_bytes / size_bytes, size_bytes / regime.max_bytes)

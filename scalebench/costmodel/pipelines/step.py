@@ -124,7 +124,8 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
     def step_s(hop_s: float, sums_s: float) -> float:
         return passes(hop_s).step_s + after_s + sums_s + longer_s
 
-    requests = [CommRequest(HOP, _largest_hop(layers, stages), 0.0, 0.0)]
+    largest = max(layers.output_bytes[end - 1] for _, end in stages[:-1])
+    requests = [CommRequest(HOP, largest, 0.0, 0.0)]
     requests += _tied_sums(layers, stages, home)
     times = [link(r.op, r.num_ranks or world_size, r.size_bytes) for r in requests]
     hop, *sums = times
@@ -210,11 +211,6 @@ def _schedule(strategy: Pipeline, ranks: int) -> Schedule:
         return plan_schedule(strategy.schedule, ranks, strategy.microbatches, strategy.chunks)
     except ValueError as reason:
         raise NoFit(str(reason)) from reason
-
-
-def _largest_hop(layers: Layers, stages: Sequence[tuple[int, int]]) -> int:
-    """Return the bytes of the largest output that a stage passes on."""
-    return max(layers.output_bytes[end - 1] for _, end in stages[:-1])
 
 
 def _tied_sums(

@@ -128,7 +128,8 @@ def _process(
             span = (op.start_ns, op.end_ns)
             told = op.model_dump(exclude={"start_ns", "end_ns", "name"}, exclude_none=True)
             event = _event(plain(op.name, 120), "communication", process, thread, span, shift)
-            yield {**event, "args": {key: _safe(value) for key, value in told.items()}}
+            args = {k: plain(v, 200) if isinstance(v, str) else v for k, v in told.items()}
+            yield {**event, "args": args}
 
 
 def _actions(trace: Trace, process: int, shift: int) -> Iterator[Event]:
@@ -167,7 +168,3 @@ def _event(name: str, kind: str, process: int, thread: int, span: Span, shift: i
     start, end = span
     times = {"ts": (start + shift) / 1e3, "dur": (end - start) / 1e3}
     return {"ph": "X", "name": name, "cat": kind, "pid": process, "tid": thread, **times}
-
-
-def _safe(value: object) -> object:
-    return plain(value, 200) if isinstance(value, str) else value

@@ -93,16 +93,13 @@ def flatten(row: Row | None) -> dict[str, Any]:
     dumped = row.model_dump(mode="json", exclude={"samples"}) if row else {}
     for name in Row.model_fields:
         if name in ESTIMATES:
-            flat |= _parts(getattr(row, name, None), _ends_of(name))
+            ends = {f"{name}_{end}": end for end in ("low", "high", "n")}
+            flat |= _parts(getattr(row, name, None), {name: "value", **ends})
         elif name == "correctness":
             flat |= _parts(getattr(row, name, None), _CORRECTNESS)
         elif name != "samples":
             flat[name] = _scalar(name, dumped.get(name))
     return flat
-
-
-def _ends_of(name: str) -> dict[str, str]:
-    return {name: "value", f"{name}_low": "low", f"{name}_high": "high", f"{name}_n": "n"}
 
 
 def _parts(found: object | None, fields: Mapping[str, str]) -> dict[str, Any]:

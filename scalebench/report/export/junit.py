@@ -90,7 +90,11 @@ def _properties(summary: Summary) -> ElementTree.Element:
         "status": summary.status,
         "scalebench": summary.scalebench_version,
         "reproduce": summary.reproduce,
-        **{f"environment.{k}": v for k, v in summary.environment.items() if _is_scalar(v)},
+        **{
+            f"environment.{name}": value
+            for name, value in summary.environment.items()
+            if isinstance(value, str | int | float)
+        },
         **{f"notice.{i}": notice for i, notice in enumerate(summary.notices)},
     }
     properties = ElementTree.Element("properties")
@@ -132,10 +136,6 @@ def _cost_s(row: Row, run: StoredRun) -> float:
         for result in run.results.values()
         if result.cell.row_key == key and result.cell.purpose not in ("independent", "shard")
     )
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, str | int | float)
 
 
 def legal(text: object) -> str:

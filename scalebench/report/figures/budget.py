@@ -365,7 +365,10 @@ def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     for axis in dict.fromkeys(axis_budget.name_of(one) for _, one in axis_budget.losses(rows)):
         color = COLOR_OF.get(axis, SEVERAL)
         figure.add_trace(_axis_bars(axis, color, drawn, lanes, _shares(axis, drawn)))
-    rest = [1 - budget.ideal - sum(_all_shares(row)) for row, budget in drawn]
+    rest = [
+        1 - budget.ideal - sum(map(axis_budget.share_of, axis_budget.losses([row])))
+        for row, budget in drawn
+    ]
     figure.add_trace(_axis_bars(REST, PALE, drawn, lanes, rest))
     ends = [100 * (1 - min(part, 0.0)) for part in rest]
     told = [f" {units.percent(budget.ideal)}" for _, budget in drawn]
@@ -380,10 +383,6 @@ def axis_budget_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         automargin=True,
     )
     return figure
-
-
-def _all_shares(row: Row) -> list[float]:
-    return [axis_budget.share_of(of) for of in axis_budget.losses([row])]
 
 
 def _shares(axis: str, drawn: Drawn) -> list[float]:

@@ -96,15 +96,16 @@ def _traces(row: Row) -> Iterator[go.Scatter]:
         y=[at[rank][1] for rank in ranks],
         mode="markers+text",
         text=[str(rank) for rank in ranks],
-        marker={"symbol": "square", "size": 26, "color": "#FFFFFF", "line": _edge()},
+        marker={
+            "symbol": "square",
+            "size": 26,
+            "color": "#FFFFFF",
+            "line": {"color": NEUTRAL, "width": 1.5},
+        },
         textfont={"color": "#222222"},
         hovertemplate="rank %{text}<extra></extra>",
         showlegend=False,
     )
-
-
-def _edge() -> dict[str, object]:
-    return {"color": NEUTRAL, "width": 1.5}
 
 
 def _lines(axis: AxisFigures, at: Mapping[int, Place], most: float) -> go.Scatter:

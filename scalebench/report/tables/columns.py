@@ -102,14 +102,6 @@ def _check_detail(row: Row) -> str:
     return f"error {found.gradient_deviation:.1e}{limit}"
 
 
-def _check_style(row: Row) -> str:
-    return "bold red" if row.deviates else ""
-
-
-def _batch(row: Row) -> str:
-    return wording.batches(row, "{}/{}")
-
-
 def _throughput(row: Row) -> str:
     if row.throughput is None:
         return NOTHING
@@ -122,7 +114,7 @@ _STATUS_STYLE = {"failed": "bold red", "oom": "bold red", "skipped": "yellow"}
 COLUMNS = (
     Column(**vars(CASE), key="case"),
     Column(**vars(RANKS), key="n"),
-    Column("batch\nall/rank", _batch, key="batch"),
+    Column("batch\nall/rank", lambda r: wording.batches(r, "{}/{}"), key="batch"),
     Column(
         "step",
         _step,
@@ -161,7 +153,12 @@ COLUMNS = (
     Column("peak\nmem", _memory, key="memory"),
     Column("loss", _loss, key="loss", detail=_loss_detail, beside_detail=_loss_alone),
     Column(
-        "grad\ncheck", check, numeric=False, style=_check_style, key="check", detail=_check_detail
+        "grad\ncheck",
+        check,
+        numeric=False,
+        style=lambda r: "bold red" if r.deviates else "",
+        key="check",
+        detail=_check_detail,
     ),
     Column(
         "marks", lambda r: ", ".join(marks(r)), numeric=False, style=lambda r: "yellow", key="marks"

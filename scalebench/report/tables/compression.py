@@ -32,7 +32,8 @@ def is_bound(row: Row) -> bool:
 
 def link_bit_per_s(rows: Sequence[Row], world_size: int) -> float | None:
     """Return the bandwidth of a rank's link: as set, or what the exact all-reduce moved."""
-    exact = next((r for r in _at(rows, world_size) if figures_of(r).method == "none"), None)
+    here = (row for row in compressed(rows) if row.world_size == world_size)
+    exact = next((row for row in here if figures_of(row).method == "none"), None)
     if exact is None:
         return None
     if exact.link_bit_per_s:
@@ -41,10 +42,6 @@ def link_bit_per_s(rows: Sequence[Row], world_size: int) -> float | None:
     if transfer is None or transfer.value <= 0 or not wire_bytes:
         return None
     return BITS * wire_bytes / transfer.value
-
-
-def _at(rows: Sequence[Row], world_size: int) -> list[Row]:
-    return [row for row in compressed(rows) if row.world_size == world_size]
 
 
 def sentences(row: Row | None, rows: Sequence[Row]) -> list[str]:

@@ -63,10 +63,6 @@ def _of_step(row: ProjectedRow, seconds: float | None) -> str:
     return f"{100 * seconds / row.step_s:.1f} %".replace("-", wording.MINUS)
 
 
-def _peak_memory_bytes(row: ProjectedRow) -> int | None:
-    return row.share.peak_memory_bytes if row.share else None
-
-
 COLUMNS: tuple[Column[ProjectedRow], ...] = (
     SHRINKING_CASE,
     RANKS,
@@ -78,7 +74,7 @@ COLUMNS: tuple[Column[ProjectedRow], ...] = (
     Column("slower\ncomputation", lambda r: _of_step(r, r.compute_inflation_s)),
     Column("bubble", lambda r: _of_step(r, r.bubble_s)),
     Column("transfer", lambda r: _of_step(r, r.exposed_transfer_s)),
-    value("peak\nmemory", _peak_memory_bytes, units.bytes_),
+    value("peak\nmemory", lambda r: r.share.peak_memory_bytes if r.share else None, units.bytes_),
     value("samples\nneeded", lambda r: r.statistical_efficiency, lambda e: f"{1 / e:.3g}×"),
     Column("speedup\nto a loss", _speedup_to_loss),
 )
@@ -97,7 +93,8 @@ def _notes(projection: Projection) -> list[str]:
     notes += _time_to_loss(projection)
     why = dict.fromkeys(row.interval_reason for row in projection.rows if row.interval_reason)
     notes += [f"no interval: {reason}" for reason in why]
-    notes += [f"beyond its support: {text}" for text in _distinct(projection)]
+    outside = dict.fromkeys(text for row in projection.rows for text in row.outside)
+    notes += [f"beyond its support: {text}" for text in outside]
     if any(row.share and row.share.step_s for row in projection.rows):
         notes.append("computation and peak memory: one rank's shard, measured here and alone")
     return [*notes, *_refused(projection)]
@@ -140,10 +137,6 @@ def _time_to_loss(projection: Projection) -> list[str]:
     return notes
 
 
-def _distinct(projection: Projection) -> list[str]:
-    return list(dict.fromkeys(text for row in projection.rows for text in row.outside))
-
-
 DOUBTFUL = 0.012
 """Share of the time that the formulas may leave out without a word."""
 
@@ -172,10 +165,6 @@ def _part(name: str) -> Callable[[ProjectedRecovery], str]:
     return text
 
 
-def _at_interval(row: ProjectedRecovery) -> str:
-    return _share_percent(row.at_interval.training) if row.at_interval else wording.DASH
-
-
 RECOVERY_COLUMNS: tuple[Column[ProjectedRecovery], ...] = (
     SHRINKING_CASE,
     RANKS,
@@ -189,7 +178,7 @@ RECOVERY_COLUMNS: tuple[Column[ProjectedRecovery], ...] = (
     Column("saves", _part("save")),
     Column("lost", _part("lost")),
     Column("restarts", _part("restart")),
-    Column(AT_INTERVAL, _at_interval),
+    value(AT_INTERVAL, lambda row: row.at_interval, lambda one: _share_percent(one.training)),
 )
 
 

@@ -23,7 +23,7 @@ from scalebench.records.paths import RunPaths, further_baselines
 from scalebench.records.run import RunInfo
 from scalebench.records.storage.files import read_model
 from scalebench.records.storage.folder import is_run_folder
-from scalebench.records.summary import Row, RowKey, Summary
+from scalebench.records.summary import Row, Summary
 from scalebench.session.interleaved.run_process import END_LIMIT_S, RunProcess, Version
 
 
@@ -281,7 +281,10 @@ class InterleavedRuns:
 
 def in_rounds_of_both(base: Summary, new: Summary) -> tuple[Summary, Summary]:
     """Return two summaries with the launches only whose round the same row of the other has."""
-    rounds = [_rounds_of(summary.rows) for summary in (base, new)]
+    rounds = [
+        {key_of(row): {one.repeat for one in row.samples if one.step_s} for row in summary.rows}
+        for summary in (base, new)
+    ]
     both = {key: rounds[0][key] & rounds[1][key] for key in rounds[0].keys() & rounds[1].keys()}
 
     def kept(row: Row) -> Row:
@@ -295,10 +298,6 @@ def in_rounds_of_both(base: Summary, new: Summary) -> tuple[Summary, Summary]:
         for summary in (base, new)
     )
     return kept_base, kept_new
-
-
-def _rounds_of(rows: Sequence[Row]) -> dict[RowKey, set[int]]:
-    return {key_of(row): {one.repeat for one in row.samples if one.step_s} for row in rows}
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -32,7 +32,11 @@ def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     hosts.
     """
     plans = {suite.name: suite.recovery for suite in spec.suites if suite.recovery is not None}
-    saved = [_saving(row, plans[row.suite]) for row in rows if _is_saved(row, plans)]
+    saved = [
+        _saving(row, plans[row.suite])
+        for row in rows
+        if row.suite in plans and row.skip_reason is None and not isinstance(row.strategy, Plain)
+    ]
     sizes: dict[tuple[str, str], list[int]] = {}
     for cell in saved:
         sizes.setdefault((cell.suite, cell.case), []).append(cell.world_size)
@@ -58,10 +62,6 @@ def _restoring(cell: Cell, sizes: Sequence[int]) -> Cell:
     return cell.model_copy(
         update={"purpose": "restore", "restore_from": (cell.world_size, *others)}
     )
-
-
-def _is_saved(row: Cell, plans: dict[str, Recovery]) -> bool:
-    return row.suite in plans and row.skip_reason is None and not isinstance(row.strategy, Plain)
 
 
 def _saving(row: Cell, plan: Recovery) -> Cell:

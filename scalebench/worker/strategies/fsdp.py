@@ -74,7 +74,10 @@ class FsdpTraining(Training):
 
     def _groups(self) -> dict[str, list[int]]:
         """Return which ranks each kind of operation goes between."""
-        of = {name: process_group_ranks(self.mesh, name) for name in self.mesh.mesh_dim_names or ()}
+        of = {
+            name: dist.get_process_group_ranks(self.mesh.get_group(name))
+            for name in self.mesh.mesh_dim_names or ()
+        }
         kinds = {"all_gather": "shard", "reduce_scatter": "shard", "all_reduce": "replicate"}
         if self.scaler and "replicate" not in of:
             kinds["all_reduce"] = "shard"  # whether a gradient is infinite
@@ -118,11 +121,6 @@ def device_mesh(strategy: Fsdp, context: RankContext) -> DeviceMesh:
         return init_device_mesh(context.device.type, (world_size,), mesh_dim_names=("shard",))
     shape = (world_size // shards, shards)
     return init_device_mesh(context.device.type, shape, mesh_dim_names=("replicate", "shard"))
-
-
-def process_group_ranks(mesh: DeviceMesh, dim: str) -> list[int]:
-    """Return the ranks with which this one communicates along a dimension of the mesh."""
-    return dist.get_process_group_ranks(mesh.get_group(dim))
 
 
 def mixed_precision(
@@ -193,14 +191,11 @@ def _collect(
     left = set(module.parameters(recurse=False))
     for child in module.children():
         left |= _collect(child, least, shared, found)
-    if sum(p.numel() for p in left) < least or not _may_be_group(module) or left & shared:
+    no_group = isinstance(module, nn.Embedding | nn.ModuleList | nn.ModuleDict)
+    if sum(p.numel() for p in left) < least or no_group or left & shared:
         return left
     found.append(module)
     return set()
-
-
-def _may_be_group(module: nn.Module) -> bool:
-    return not isinstance(module, nn.Embedding | nn.ModuleList | nn.ModuleDict)
 
 
 def _shared_parameters(module: nn.Module) -> set[nn.Parameter]:

@@ -47,8 +47,9 @@ def compression_of_row(row: Launches, _: Context) -> Fields:
     if not isinstance(strategy, Compressed):
         return null(["compression"], "the strategy does not compress gradients")
     stamps = [BOUND] if strategy.method == "noop" else []
-    each = map(_traffic_of_rank_0, row.good.values())
-    traffic = next((one for one in each if one is not None), None)
+    # Ranks differ only in what a threshold lets through.
+    of_rank_0 = (one.compression for r in row.good.values() for one in r.ranks if one.rank == 0)
+    traffic = next((one for one in of_rank_0 if one is not None), None)
     if traffic is None:
         return null(["compression"], NO_LAUNCH) | {"stamps": stamps}
     times, reasons = _times(strategy, row, traffic)
@@ -98,11 +99,6 @@ def _sees_all(row: Launches, traffic: CompressionTraffic) -> bool:
 
 def _encodes_nothing(strategy: Compressed) -> bool:
     return strategy.method in ("none", "noop")
-
-
-def _traffic_of_rank_0(result: CellResult) -> CompressionTraffic | None:
-    """Return the traffic of rank 0; ranks differ only in what a threshold lets through."""
-    return next((rank.compression for rank in result.ranks if rank.rank == 0), None)
 
 
 def _bytes(strategy: Compressed, traffic: CompressionTraffic, world_size: int) -> dict[str, Any]:

@@ -69,7 +69,10 @@ def shares_of(result: CellResult) -> list[RankShares]:
     Args:
         result: Of a strategy that counts the time of its exchanges.
     """
-    own_s = {rank.rank: np.array(_block_sums(rank)) for rank in result.ranks}
+    own_s = {
+        rank.rank: np.array([sum(rank.step_s[b.first : b.first + b.count]) for b in rank.blocks])
+        for rank in result.ranks
+    }
     job_s = float(np.max(list(own_s.values()), axis=0).sum())
     found = []
     for rank in result.ranks:
@@ -120,10 +123,6 @@ def stages_of(results: Sequence[CellResult]) -> list[StageFigures] | None:
             )
         )
     return found
-
-
-def _block_sums(rank: RankRecord) -> list[float]:
-    return [sum(rank.step_s[b.first : b.first + b.count]) for b in rank.blocks]
 
 
 def _means(shares: Sequence[RankShares]) -> list[RankShares]:

@@ -197,17 +197,12 @@ def connect(strategy: Horovod, context: RankContext) -> Any:
     import horovod.torch as hvd
 
     refuse_without_nccl(context.device.type, hvd.nccl_built())
-    hosts = all_of(this_host(), context)
+    hosts = [Host(*host) for host in context.gather(this_host())]
     refuse_without_addresses(hosts)
     server, port = served(hosts, context)
     os.environ.update(variables(strategy, host_place(hosts, context.rank), hosts, port))
     hvd.init()
     return server
-
-
-def all_of(mine: Host, context: RankContext) -> list[Host]:
-    """Return every rank's host, on every rank."""
-    return [Host(*host) for host in context.gather(mine)]
 
 
 def served(hosts: Sequence[Host], context: RankContext) -> tuple[Any, int]:
