@@ -80,7 +80,9 @@ def flop_rate(value: float) -> str:
 
 
 def count(value: float, uncertainty: float | None = None) -> str:
-    """Write a plain count, for example ``"421k"`` or ``"1.31B"`` parameters."""
+    """Write a plain count, for example ``"21"``, ``"421k"`` or ``"1.31B"`` parameters."""
+    if isinstance(value, int) and abs(value) < 1000:
+        return str(value)
     text = _scaled(value, uncertainty, _COUNT_STEPS)
     return text.replace(" ", "")
 

@@ -77,6 +77,9 @@ def checks_of(row: Launches, context: Context) -> ScriptChecks | None:
         accumulation=accumulation,
         cleared=bool(known[0].get("cleared")),
         learning_rate=_learning_rate(row, one, known[0]),
+        loss_lost_from=min(
+            filter(None, (one.get("loss_lost_from") for one in known)), default=None
+        ),
         took_ratio=_took_ratio(ranks, known),
         **_divided(ranks[0], known, _alone(one)),
     )
@@ -150,9 +153,13 @@ def _differing(known: Noted, step: int) -> Iterator[tuple[str, bool]]:
 
 
 def _differ(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Tell whether two ranks hold other values. A sum or norm that is no number is stored as null.
+
+    Where both have none, their bits say nothing: there are many ways to write NaN.
+    """
     (bits, total, norm), (other_bits, other_total, other_norm) = one, other
-    if bits == other_bits:
-        return False
+    if bits == other_bits or None in (total, norm, other_total, other_norm):
+        return bits != other_bits and (total is None) != (other_total is None)
     near = ROUNDING * max(norm, other_norm)
     return not (abs(total - other_total) <= near and abs(norm - other_norm) <= near)
 

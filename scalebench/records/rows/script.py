@@ -199,6 +199,8 @@ class ScriptChecks(BaseModel):
             null: see ``divided_unavailable``.
         gradient_scale: Norm of the gradient of the first step over that at N=1 on the same samples;
             null: these were not seen.
+        loss_lost_from: The step, by number from 1, from which on the loss of some rank is NaN or
+            infinite in all of the first 32 backward passes; null: in none of the last of them.
         took_ratio: What the checks took, of all steps that were watched, in the rank where it is
             most. None of them is in a step that counts, but for the loss, which is noted.
     """
@@ -225,6 +227,7 @@ class ScriptChecks(BaseModel):
     divided: Literal["once", "twice", "never"] | None = None
     divided_unavailable: str | None = None
     gradient_scale: FiniteFloat | None = None
+    loss_lost_from: int | None = None
     took_ratio: FiniteFloat | None = None
 
 

@@ -66,6 +66,7 @@ def said_of(row: Row) -> list[Said]:
         *_data(row, found),
         *_accumulation(found),
         *_gradient(row, found),
+        *_loss(found),
         *_layers(row, found),
         *_rate(found.learning_rate),
         *_repeated(row),
@@ -150,6 +151,15 @@ def _accumulation(found: ScriptChecks) -> Iterator[Said]:
         once = ", exchanged once" if found.exchanged else ""
         sentence = f"gradients are averaged over {count} micro-batches{once}"
         yield Said("accumulation", "right", "accumulates right", sentence)
+
+
+def _loss(found: ScriptChecks) -> Iterator[Said]:
+    if found.loss_lost_from is not None:
+        sentence = (
+            f"the loss is NaN or infinite from step {found.loss_lost_from} on: the steps are timed,"
+            " but nothing is learned; look at the weights' start and the learning rate"
+        )
+        yield Said("loss", "wrong", "", sentence)
 
 
 def _gradient(row: Row, found: ScriptChecks) -> Iterator[Said]:

@@ -207,7 +207,9 @@ def kinds(found: StepKinds) -> str:
     short, long = units.seconds(found.short_s), units.seconds(found.long_s)
     num_long = round(found.long_share * (found.period or 0))
     if found.period is None or not 0 < num_long < found.period:
-        return f"{units.percent(found.long_share)} of the steps take {long}, the others {short}"
+        return (
+            f"{units.rough_percent(found.long_share)} of the steps take {long}, the others {short}"
+        )
     if num_long == 1:
         return (
             f"{found.period - 1} of {found.period} steps take {short}, every "

@@ -59,6 +59,8 @@ between = [nn.Dropout(0.1)] if "dropout" in ways or "drops" in ways else []
 between += [Centred(64)] if "buffer" in ways else []
 body = nn.Sequential(nn.Linear(32, 64), norm, nn.ReLU(), *between, nn.Linear(64, 64))
 head = nn.Linear(64, 10)
+if "lost" in ways:
+    body.register_buffer("seen", torch.full((4,), torch.nan if rank else 1.0))
 if "dry" in ways and not rank:  # a pass before anything is wrapped
     nn.functional.cross_entropy(head(body(data[:8][0])), data[:8][1]).backward()
     body.zero_grad(), head.zero_grad()
@@ -106,6 +108,7 @@ for epoch in range(100_000):
         with wrapped.no_sync() if wait and not is_sharded else contextlib.nullcontext():
             loss = nn.functional.cross_entropy(model(inputs), labels)
             loss = loss / every if "averaged" in ways else loss
+            loss = loss * torch.nan if "lost" in ways and number == 6 else loss
             (loss / num_ranks if "twice" in ways else loss).backward()
         if not is_last:
             continue

@@ -441,7 +441,15 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
             (*BOTH, "--repeats", "2"),
             [f"{IN_SYNC} · accumulates right · gradient as at N=1 · reproducible"],
         ),
-        ("twice", ("--gpus", "1,2", *FAST), ["CHECK: the gradient is divided by 2 twice, as DDP"]),
+        (
+            "twice+kept+lost",
+            ("--gpus", "1,2", *FAST),
+            [
+                "CHECK: the gradient is divided by 2 twice, as DDP",
+                "CHECK: the ranks' buffers differ, in 0.seen",
+                "CHECK: the loss is NaN or infinite from step 6 on",
+            ],
+        ),
         (
             "never {rank_batch}",
             (*BOTH, *FAST),

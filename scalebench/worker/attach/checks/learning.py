@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,15 +70,20 @@ class Learning:
         """Return what is compared between ranks, numbers of ranks, and launches.
 
         Returns:
-            ``losses``: step and loss of the first backward passes (null: no number). ``passes``:
-            step, factor and kind, see `divided_by`. ``gradient``: squares of this rank's part of
-            the gradient of the first step, after its last backward pass and when the optimizer
-            had applied it. ``cleared``: whether a later pass of a step began without gradients.
+            ``losses``: step and loss of the first backward passes (null: no number).
+            ``loss_lost_from``: step from 1, from which on all of them are infinite or NaN; null:
+            the last one is not. ``passes``: step, factor and kind, see `divided_by`. ``gradient``:
+            squares of this rank's part of the gradient of the first step, after its last backward
+            pass and when the optimizer had applied it. ``cleared``: whether a later pass of a step
+            began without gradients.
             ``rates``: step and learning rate. ``seed``: of torch.
         """
         losses = [[step, None if one is None else float(one)] for step, one in self._losses]
+        kept = [step for step, loss in losses if loss is None or math.isfinite(loss)]
+        lost = [step + 1 for step, _ in losses if step > max(kept, default=-1)]
         return {
             "losses": losses,
+            "loss_lost_from": min(lost, default=None),
             "passes": self._passes,
             "gradient": self._norms,
             "cleared": self._cleared,

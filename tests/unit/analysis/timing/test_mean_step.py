@@ -88,6 +88,6 @@ def test_kinds_of_steps_in_words():
     twice = kinds_of(steps([0.01, 0.01, 0.09, 0.09, 0.01], 9))
     assert kinds(twice) == "of 5 steps 2 take 90.0 ms, the others 10.0 ms"
     irregular = np.where(np.isin(np.arange(50), [3, 17, 19, 40]), 0.05, 0.01)
-    told = "8.00 % of the steps take 50.0 ms, the others 10.0 ms"
+    told = "8 % of the steps take 50.0 ms, the others 10.0 ms"
     assert kinds(kinds_of(irregular)) == told
     assert kinds_of([0.1] * 9) is None
