@@ -25,7 +25,7 @@ LONGEST_LINE = 1 << 22
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _CLOCK = re.compile(
     r"(?<!\d)(?:(?P<date>\d{4}[-/]\d\d[-/]\d\d)[ T_]|(?P<day>\d\d/\d\d) )?"
-    r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?(?!\d|:)"
+    r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?+(?!\d|:\d)"
 )
 _RANK = re.compile(
     r"\[(?:default|rank)(\d+)\]|^\s*\[\d+,(\d+)\]<|\[rank:? ?(\d+)\]|\bRank[ :](\d+)\b"

@@ -39,6 +39,9 @@ def test_prefixes_tell_the_rank_the_host_and_the_clock() -> None:
     two = prefix_of("2024-05-01T10:00:02.500Z [2024-05-01 10:00:01] ")
     assert (two.clock, two.resolution) == (prefix_of("2024-05-01 10:00:01 ").clock, 1.0)
     assert prefix_of("2024-05-01 10:00:00,250 ").resolution == pytest.approx(0.001)
+    colon = prefix_of("2024-05-01 10:00:01.250000: step ")  # as TensorFlow writes it
+    assert (colon.resolution, colon.clock) == (1e-6, prefix_of("2024-05-01 10:00:01.25 ").clock)
+    assert prefix_of("10:00:01: step ").clock == 36001
 
 
 @pytest.mark.parametrize("endless", ["1e999", "inf"])
