@@ -8,7 +8,7 @@ any white space. What may stand in the braces:
 ``{elapsed}``  hours, minutes and seconds
 ``{samples}``, ``{tokens}``, ``{steps}``, ``{}``  a number, K, M, G and commas understood
 ``{s/step}``  a speed, of which the seconds of a step are printed; ``{s/kimg}`` of 1,000 samples
-``{samples/gpu}``, ``{tokens/gpu}``  the same of one GPU, where others are of the job
+``{samples/gpu}``, ``{tokens/job}``  the same of one GPU, or of the job, whichever rank prints it
 ``{GiB}``, ``{GB}``, ``{MiB}``, ``{bytes}``  memory; ``{%}``, ``{ratio}``: a share
 ``{*}``  anything
 
@@ -20,7 +20,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from importlib import resources
 from typing import Any, Literal
@@ -91,7 +91,9 @@ class Template:
         if name == "*":
             return ".*?"
         if name in COUNTS:
-            return rf"\s*(?P<{name}>\d[\d,]*(?:(?:\.\d+)?k(?=it))?)(?:\.0+)?(?!\.?\d|e[-+])"
+            return (
+                rf"\s*(?P<{name}>\d[\d,]*(?:(?:\.\d+)?k(?=it))?)(?:\.0+)?(?!\.?\d|e[-+])"
+            )
         self.unit = name or "number"
         if name in _OVER:
             self._over, self.unit = _OVER[name]
@@ -232,8 +234,8 @@ class Value(_Table):
 
     Attributes:
         at: Templates, the first that fits counts.
-        keys: Unit → what stands before ``:`` or ``=`` and a number, with ``|`` between several.
-            Letters may be large or small, and ``_`` or ``-`` stand for spaces. They count first.
+        keys: Unit → pattern of what stands before ``:`` or ``=`` and a number. Letters may be
+            large or small, and ``_`` or ``-`` stand for spaces. They count first.
         kind: ``step``: of the very step; ``interval``: mean of the steps since the line before;
             ``span``: all of them together; ``micro``: of a micro-batch; ``cumulative``: since the
             beginning; ``window``: median or mean of the last few steps, whichever: the clock
@@ -256,16 +258,22 @@ class Value(_Table):
         return [template(text) for text in self.at]
 
     @cached_property
-    def unit_of(self) -> dict[str, str]:
-        """Key in small letters → its unit."""
-        return {key: unit for unit, keys in self.keys.items() for key in keys.split("|")}
+    def unit_of(self) -> Callable[[str], str | None]:
+        """From a key in small letters to its unit; None: it is another's."""
+        patterns = [(unit, re.compile(text)) for unit, text in self.keys.items()]
+
+        @lru_cache(maxsize=4096)
+        def unit_of(key: str) -> str | None:
+            return next((unit for unit, one in patterns if one.fullmatch(key)), None)
+
+        return unit_of
 
     def found_in(self, line: str) -> Iterator[tuple[Template, float]]:
         """Yield the templates that find a value in a line, and the value."""
         keyed = (
             template(f"!{key} {sign} {{{unit}}}")
             for known, key, sign in (_keys_in(line) if self.keys else ())
-            if (unit := self.unit_of.get(known)) is not None
+            if (unit := self.unit_of(known)) is not None
         )
         for one in itertools.chain(keyed, self.templates):
             if (number := one.find(line)) is not None:
@@ -346,6 +354,11 @@ class Format(_Table):
     def words(self) -> list[str]:
         """What a line has to have at least one of."""
         return self.has or list({anchor.literal for anchor in self.anchors})
+
+    def scope_of(self, units: Mapping[str, str]) -> str:
+        """Return whose its rate is, as in `Value.scope`; the unit may say it."""
+        scope = "job" if self.rate is None else self.rate.scope
+        return units.get("rate", "").partition("/")[2] or scope
 
     @cached_property
     def values(self) -> dict[str, Value]:

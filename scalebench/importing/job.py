@@ -188,8 +188,9 @@ def _batch(log: Log, stated: Stated, world_size: int) -> float | None:
 
 def _has_rates_of_whom(log: Log) -> bool:
     """Tell whether several ranks say rates, and nothing says whether theirs or the job's."""
-    rate, records = log.format.rate, log.records
-    if not log.format.general or rate is None or _unit(log)[1] or len(records.ranks) < 2:
+    records = log.records
+    said = "/" in records.units.get("rate", "")
+    if not log.format.general or said or len(records.ranks) < 2:
         return False
     return records.most_copies > 1 and bool(np.isfinite(records.column("rate")).any())
 
@@ -207,8 +208,8 @@ def _work(log: Log, batch: float | None, seq: float | None, world_size: int) -> 
 
 def _unit(log: Log) -> tuple[str, bool]:
     """Return what the printed rate counts, and whether it is that of one GPU."""
-    unit, _, of_gpu = log.records.units.get("rate", "samples").partition("/")
-    return unit, bool(of_gpu) or (log.format.rate is not None and log.format.rate.scope == "gpu")
+    unit = log.records.units.get("rate", "samples").partition("/")[0]
+    return unit, log.format.scope_of(log.records.units) == "gpu"
 
 
 def _batch_by_rate(log: Log, steps: Steps, world_size: int) -> float | None:

@@ -196,8 +196,7 @@ class Reader:
         ended = not form.end or any(word in line for word in form.end)
         self.taken += 1
         self.last_end, self._line = begin + len(line), line
-        adds = form.values["rate"].scope == "rank" if "rate" in form.values else False
-        records.add(at, Line(values, prefix.who, adds, ended))
+        records.add(at, Line(values, prefix.who, form.scope_of(records.units), ended))
 
     def _quick(self, form: Format) -> re.Pattern[str] | None:
         """Return what finds step and time of lines at once; None: lines have to be read in full.

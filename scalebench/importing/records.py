@@ -164,21 +164,23 @@ class Records:
 
 @dataclass(slots=True)
 class Line:
-    """What lines say of one step: of the slowest rank, and of the ranks' rates the sum.
+    """What lines say of one step: of the slowest rank, and of the ranks' rates the sum or mean.
 
     Attributes:
         values: Name → number, in SI units.
         who: Rank or host that printed it; empty: it is not said.
-        adds: Rates are of ranks, and add up.
+        scope: Whose its rate is: those of ranks add up, of those of GPUs the mean counts.
         end: It ends a step of micro-batches.
         copies: Lines that say the same step.
+        rates: How many of them say a rate.
     """
 
     values: dict[str, float]
     who: str
-    adds: bool
+    scope: str
     end: bool
     copies: int = 1
+    rates: int = 1
     whos: set[str] | None = None
 
     def merge(self, other: "Line") -> None:
@@ -200,9 +202,12 @@ class Line:
                 self.values[name] = value
             elif name == "time":
                 self.values[name] = max(mine, value)
+            elif name == "rate" and self.scope == "gpu":
+                self.rates += 1
+                self.values[name] = mine + (value - mine) / self.rates
             elif (
                 name == "rate"
-                and self.adds
+                and self.scope == "rank"
                 and ("/" not in other.who or other.who not in self.whos)
             ):
                 self.values[name] = mine + value

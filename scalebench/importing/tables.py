@@ -74,17 +74,12 @@ _SCALE = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "minutes": 60.0, "hours": 3600.0}
 
 
 @cache
-def _keys_of(name: str) -> Mapping[str, str]:
-    """Return what lines of text call a value: key in small letters → its unit."""
-    (general,) = (form for form in built_in() if form.name == "key-value")
-    return general.values[name].unit_of
-
-
 def _unit_of(name: str, column: str) -> str:
     """Return the unit of a column by its name; empty: its name is none that text has."""
     own = column.rpartition(" - ")[2]
-    keys = _keys_of(name)
-    return keys.get(small(own)) or keys.get(small(own.partition("/")[2])) or ""
+    (general,) = (form for form in built_in() if form.name == "key-value")
+    unit_of = general.values[name].unit_of
+    return unit_of(small(own)) or unit_of(small(own.partition("/")[2])) or ""
 
 
 def _kind_of(path: Path) -> str:
@@ -252,7 +247,8 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
             notices = [f"the step number goes back to {at:.0f}: only the part after it counts"]
             records = Records()
         records.ranks |= set() if rank is None else {rank}
-        records.add(at, Line(values, "" if rank is None else f"/{rank}", False, True))
+        scope = "gpu" if OF_GPU.search(named.get("rate", "")) else "job"
+        records.add(at, Line(values, "" if rank is None else f"/{rank}", scope, True))
     records.close()
     if not len(records) or not {"time", "elapsed", "clock", "rate", "speed"} & named.keys():
         shown = ", ".join(str(name) for name in list(first)[:20])
@@ -267,9 +263,7 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
             f"{named['step']} of W&B counts calls of wandb.log: a step takes what is between two "
             "of them, unless the job gives its own step"
         )
-    rate = named.get("rate", "")
-    unit = "tokens" if re.search("tok|tps", rate, re.I) else "samples"
-    records.units["rate"] = unit + ("/gpu" if OF_GPU.search(rate) else "")
+    records.units["rate"] = _unit_of_rate(named.get("rate", ""))
     records.resolution = 1e-3
     kind: Kind = "cumulative" if "elapsed" in named and "time" not in named else "step"
     if "data_time" in first:  # OpenMMLab, detectron2
@@ -284,6 +278,12 @@ def _of_rows(path: Path, rows: Iterable[Mapping[str, Any]], given: Mapping[str, 
         rate=Value(at=["x"]),
     )
     return Log(path, form, records, facts_of(json.dumps(first, default=str)), notices)
+
+
+def _unit_of_rate(column: str) -> str:
+    unit = _unit_of("rate", column)
+    unit = unit or ("tokens" if re.search("tok|tps", column, re.I) else "samples")
+    return unit + ("/gpu" if "/" not in unit and OF_GPU.search(column) else "")
 
 
 def _with_ranks(
@@ -372,7 +372,7 @@ def _trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
     records = Records()
     for row in history:
         if "loss" in row and isinstance(row.get("step"), int | float):
-            records.add(float(row["step"]), Line({"loss": float(row["loss"])}, "", False, True))
+            records.add(float(row["step"]), Line({"loss": float(row["loss"])}, "", "job", True))
     records.close()
     last = next((row for row in reversed(history) if "train_runtime" in row), None)
     notices = []

@@ -53,15 +53,18 @@ def test_an_endless_step_is_left_out(tmp_path: Path, endless: str) -> None:
 @pytest.mark.parametrize(
     ("front", "said", "rate"),
     [
-        ("[default{}]: ", "tokens/s: 1000", None),  # a rank's or the job's: nothing tells
-        ("[default{}]: ", "tokens/s/gpu: 1000", 4000),
+        ("[default{r}]: ", "tokens/s: 1000", None),  # a rank's or the job's: nothing tells
+        ("[default{r}]: ", "tokens/s/gpu: 1000", 4000),
         ("[default3]: ", "tokens/s: 4000", 4000),
+        ("[default{r}]: ", "global tokens/s: 4000", 4000),
+        ("[default{r}]: ", "tokens/s/gpu: 100{r}", 4006),  # of each its own
     ],
 )
 def test_rates_of_several_ranks_have_to_tell_whose_they_are(
     tmp_path: Path, front: str, said: str, rate: float | None
 ) -> None:
-    lines = (f"{front.format(r)}step: {i} | loss: 3 | {said}" for i in range(20) for r in range(4))
+    line = f"{front}step: {{i}} | loss: 3 | {said}"
+    lines = (line.format(i=i, r=r) for i in range(20) for r in range(4))
     found = job_of(log_of(tmp_path, dict.fromkeys(lines)), Stated(gpus=4))
     assert found.tokens_per_s == (rate and pytest.approx(rate))
     assert any("nothing says whether" in notice for notice in found.notices) is (rate is None)

@@ -49,18 +49,29 @@ def test_a_number_that_is_none_is_left_out(tmp_path: Path, column: int, number: 
     assert steps_of(log, None).mean_s == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("in_blocks", [True, False])
-def test_ranks_of_a_table_are_one_job_whose_slowest_counts(tmp_path: Path, in_blocks: bool) -> None:
+@pytest.mark.parametrize(
+    ("in_blocks", "column", "rate"),
+    [
+        (True, "tokens_per_s", None),  # of a rank, or of the job: nothing tells
+        (False, "tokens_per_s", None),
+        (True, "tokens_per_s_per_gpu", 4006),
+        (False, "global_tokens_per_s", 1000),
+    ],
+)
+def test_ranks_of_a_table_are_one_job_whose_slowest_counts(
+    tmp_path: Path, in_blocks: bool, column: str, rate: float | None
+) -> None:
     steps, ranks = range(20), (2, 0, 3, 1)  # rank 2 is slowest, and its block the first
     at = [(r, i) for r in ranks for i in steps]
     at = at if in_blocks else sorted(at, key=lambda one: one[1])
-    rows = "".join(f"{r},{i},{0.8 if r == 2 else 0.5},{1000 + r}\n" for r, i in at)
-    log = read_table(write(tmp_path, "log.csv", "rank,step,step_time,tokens_per_s\n" + rows), {})
+    each = 0 if column.startswith("global") else 1
+    rows = "".join(f"{r},{i},{0.8 if r == 2 else 0.5},{1000 + r * each}\n" for r, i in at)
+    log = read_table(write(tmp_path, "log.csv", f"rank,step,step_time,{column}\n" + rows), {})
     assert log is not None and not log.notices
     found = job_of(log, Stated(gpus=4))
     assert found.step_s == pytest.approx([0.8] * len(found.step_s)) and len(found.step_s) > 10
-    assert found.tokens_per_s is None  # of a rank, or of the job: nothing tells
-    assert any("the rank's or the job's" in said for said in found.notices)
+    assert found.tokens_per_s == (rate and pytest.approx(rate))
+    assert any("the rank's or the job's" in said for said in found.notices) is (rate is None)
 
 
 @pytest.mark.parametrize("rank", [0, 8])
