@@ -92,7 +92,7 @@ class Template:
             return ".*?"
         if name in COUNTS:
             return (
-                rf"\s*(?P<{name}>\d[\d,]*(?:(?:\.\d+)?k(?=it))?)(?:\.0+)?(?!\.?\d|e[-+])"
+                rf"\s*(?P<{name}>\d[\d,]{{0,14}}(?:(?:\.\d+)?k(?=it))?)(?:\.0+)?(?!\.?\d|e[-+\d])"
             )
         self.unit = name or "number"
         if name in _OVER:

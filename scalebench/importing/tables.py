@@ -66,6 +66,8 @@ KNOWN = {
     "memory": ("memory_bytes", "peak_memory_bytes"),
     "batch": ("global_batch_size", "batch_size_global"),
 }
+MOST_STEPS = 1e15
+"""A larger number counts no steps."""
 ALIASES = (*VALUES, "step", "elapsed")
 OF_GPU = re.compile(r"(per[_ ]|/)(gpu|device|rank|chip)|device/|\(tps\)", re.I)
 """In the name of a rate that is not that of the job; torchtitan's tps is of a GPU."""
@@ -354,6 +356,8 @@ def _numbers(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, floa
             number = elapsed(said) if clocked else of_commas(str(said), name in ("time", "elapsed"))
         except (TypeError, ValueError):
             number, name = prefix_of(str(said)).clock or math.nan, "clock"
+        if name == "step" and number >= MOST_STEPS:
+            continue
         if not math.isfinite(number) and name != "loss":
             continue
         if name in ("time", "elapsed"):

@@ -131,9 +131,9 @@ def test_the_time_of_something_else_is_never_that_of_a_step(said: str, tmp_path:
 
 def test_a_rounded_step_number_is_passed_over(tmp_path: Path) -> None:
     numbers = [f"{i}.0" for i in range(8991, 9010)]
-    numbers[9] = "9e+3"
+    numbers[9:9] = ["9e+3", "9e300", "9" * 400]
     log = log_of(tmp_path, [f"global_step={i}, train_step_timing in s=0.615" for i in numbers])
-    assert (len(log.records), log.notices) == (18, [])
+    assert (len(log.records), log.notices) == (19, [])
 
 
 @pytest.mark.parametrize(
