@@ -114,14 +114,16 @@ class HostWaits:
     """Counts calls that wait for the device, and notes where each stands in the user's code.
 
     ``.item()``, ``.cpu()``, ``synchronize()``: each costs the host the time until the device has
-    done everything that was queued before; on CPU there is nothing to wait for.
+    done everything that was queued before; on CPU there is nothing to wait for. What the host
+    reads of its own tensors is counted only there, where it tells of the script on a GPU.
 
     Attributes:
         places: ``file:line, call`` → how often; in the order in which they were first seen.
         unavailable: Why nothing is looked for; None: something is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.num_calls = 0
         self.seconds = 0.0
         self.places: dict[tuple[str, int, str], int] = {}
@@ -164,7 +166,7 @@ class HostWaits:
 
     def _note(self, tensor: Any, shown: str, frame: Any) -> bool:
         is_on_host = isinstance(tensor, torch.Tensor) and not tensor.is_cuda
-        if is_on_host and (_is_torchs(frame) or _reads_a_dataset(frame)):
+        if is_on_host and (self.device == "cuda" or _is_torchs(frame) or _reads_a_dataset(frame)):
             return False  # a number that is kept on the host, also where there is a GPU
         place = place_of(frame)
         if place is None:

@@ -77,7 +77,7 @@ class Watch:
         self.batches = Batches(self.clock)
         self.traces = Traces(request["device"])
         self.between = Between()
-        self.waits = HostWaits()
+        self.waits = HostWaits(request["device"])
         self.search = UnusedSearch()
         self.calls = OptimizerCalls()
         self.traffic = TrafficWatch()

@@ -17,7 +17,7 @@ def never_compiled(monkeypatch):
 
 
 def test_calls_are_counted_where_they_stand():
-    waits = HostWaits()
+    waits = HostWaits("cpu")
     torch.ones(1).item()
     waits.begin()
     next(iter(DataLoader(range(4), collate_fn=lambda batch: torch.ones(1).item())))
@@ -36,3 +36,16 @@ def test_calls_are_counted_where_they_stand():
         (line + 2, ".cpu()", 3),
     ]
     assert found["places"][0]["file"].endswith("test_instruments.py")
+
+
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
+def test_beside_a_gpu_the_hosts_own_tensors_are_waited_for_by_no_one():
+    waits = HostWaits("cuda")
+    waits.begin()
+    for tensor in (torch.ones(1), torch.ones(1).as_subclass(OnGpu)):
+        tensor.item()
+    waits.end()
+    assert waits.found(1)["calls"] == 1
