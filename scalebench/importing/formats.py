@@ -49,10 +49,14 @@ BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ |:\d\d(?:[.,]\d+)? (?:UTC )?|- |/\d+ )\s*
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _SAID = r"(?:nan|NaN|inf|Inf|None|True|False)\s"
 """A word that is a value, and not the first one of a key."""
+_AFTER = r"(?:\s?[A-Za-z%]{1,3})?\s*(?:$|[|,;)\]]|[A-Za-z][^\d|,;]*\d)"
+"""What stands behind a number that has its name in front: no more, or the next name and number."""
 _KEY = re.compile(
     rf"(?<![\w./=-])(?!{_SAID})"
-    r"([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([A-Za-z/]+\))?)\s*([:=])\s*[\d.]"
+    r"([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([A-Za-z/]+\))?)"
+    rf"(?:\s*([:=])\s*(?=[\d.]){NUMBER}|\s+{NUMBER}(?:/\d+)?(?={_AFTER}))"
 )
+_OF_UNIT = re.compile(r"/|\bper\b")
 _WORD = re.compile(rf"(?<![\w.=])(?!{_SAID})[A-Za-z]+\s$")
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
@@ -218,7 +222,17 @@ def small(key: str) -> str:
 
 @lru_cache(maxsize=1)
 def _keys_in(line: str) -> list[tuple[str, str, str]]:
-    return [(small(key[1]), key[1], key[2]) for key in _KEY.finditer(line)]
+    """Return the names of numbers: what stands between two is the second's, unless it is a unit.
+
+    A unit is the second's name only where the first one has another name before it.
+    """
+    found, end = [], 0
+    for key in _KEY.finditer(line):
+        name, sign, before = key[1], key[2] or "", line[end : key.start()].rstrip()
+        if sign or not before[-1:].isdigit() or not _OF_UNIT.search(name):
+            found.append((small(name), name, sign))
+            end = key.end()
+    return found
 
 
 def _listed(value: Any) -> Any:
@@ -234,8 +248,9 @@ class Value(_Table):
 
     Attributes:
         at: Templates, the first that fits counts.
-        keys: Unit → pattern of what stands before ``:`` or ``=`` and a number. Letters may be
-            large or small, and ``_`` or ``-`` stand for spaces. They count first.
+        keys: Unit → pattern of what stands before ``:`` or ``=`` and a number; before a blank as
+            well, where the number is the last or the next name follows. Letters may be large or
+            small, and ``_`` or ``-`` stand for spaces. They count first.
         kind: ``step``: of the very step; ``interval``: mean of the steps since the line before;
             ``span``: all of them together; ``micro``: of a micro-batch; ``cumulative``: since the
             beginning; ``window``: median or mean of the last few steps, whichever: the clock

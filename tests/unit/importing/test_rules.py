@@ -84,11 +84,15 @@ def test_a_time_of_all_steps_since_the_line_before_is_divided_by_them(tmp_path: 
         ("8,000.0 tok/sec |", 8000),
         ("4000 tokens/s/GPU", 8000),
         ("4000 tokens/sec/device", None),
-        ("tok/s/gpu 4000", None),
+        ("tok/s/gpu 4000", 8000),
         ("tokens/sec/gpu: 4000", 8000),
         ("tok/s: 8000", 8000),
-        ("aux 0.1 tok/s 8000", None),
-        ("aux 0.1 tok/s/gpu 4000", None),
+        ("aux 0.1 tok/s 8000", 8000),  # names stand before their numbers
+        ("aux 0.1 tok/s/gpu 4000 lr 1e-4", 8000),
+        ("aux 0.1 tokens/s 8000 | mem 3 GB", 8000),
+        ("0.1 tok/s 8000", None),  # nothing tells
+        ("seen 9000 tok/s 8000 words", None),
+        ("eval tok/s 8000", None),
     ],
 )
 def test_a_rate_of_a_gpu_is_not_that_of_the_job(
