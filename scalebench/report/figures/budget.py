@@ -407,11 +407,6 @@ def _axis_bars(
     return bars(name, color, [round(100 * share, 4) for share in shares], lanes.places, texts)
 
 
-def _key(figure: go.Figure) -> tuple[charts.KeyEntry, ...]:
-    named = dict.fromkeys((trace.name for trace in figure.data if trace.name), "")
-    return charts.legend(figure, named | {EFFICIENCY: EFFICIENCY_MEANS, REST: REST_MEANS})
-
-
 AXIS_BUDGET = charts.ChartKind(
     "axis-budget",
     axis_budget.AXIS_BUDGET.title,
@@ -419,7 +414,7 @@ AXIS_BUDGET = charts.ChartKind(
     axis_budget.axis_sentence,
     axis_budget.AXIS_COLUMNS,
     axis_budget.losses,
-    _key,
+    lambda figure: charts.legend(figure, {EFFICIENCY: EFFICIENCY_MEANS, REST: REST_MEANS}),
     "Each axis: exposed communication along it, transfer and waiting. Behind each bar: the"
     " efficiency."
     " Only rows on a mesh.",

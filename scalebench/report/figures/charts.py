@@ -163,8 +163,8 @@ def legend(figure: go.Figure, meanings: Mapping[str, str] | None = None) -> tupl
 
     Args:
         figure: Its traces are looked at as they are drawn.
-        meanings: Every name → a line that explains it, in the order of the entries; None: the
-            order of the traces, and the names are enough.
+        meanings: Name → a line that explains it, in the order of the entries; those without one
+            stay in the order of the traces.
     """
     groups: dict[str, list[int]] = {}
     for index, trace in enumerate(figure.data):
@@ -176,11 +176,11 @@ def legend(figure: go.Figure, meanings: Mapping[str, str] | None = None) -> tupl
         named = next((trace for trace in traces if trace.name), None)
         if named is not None:
             name, members = html.unescape(named.name), ",".join(map(str, group))
-            meaning = meanings[name] if meanings else ""
+            meaning = (meanings or {}).get(name, "")
             sample = _sample(named, traces)
             entries.append(KeyEntry(name=name, traces=members, meaning=meaning, **sample))
-    order = list(meanings or ())
-    return tuple(sorted(entries, key=lambda entry: order.index(entry.name) if order else 0))
+    place = {name: index for index, name in enumerate(meanings or ())}
+    return tuple(sorted(entries, key=lambda entry: place.get(entry.name, 0)))
 
 
 def _sample(named: Any, traces: Sequence[Any]) -> dict[str, Any]:

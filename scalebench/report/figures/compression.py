@@ -21,7 +21,7 @@ from scalebench.report.figures.style import (
     wide_axis,
 )
 from scalebench.report.tables import compression
-from scalebench.report.tables.layout import CASE, RANKS, Column, value
+from scalebench.report.tables.layout import CASE, RANKS, Column, value, value_of_each
 from scalebench.report.words import wording
 
 LINK = "this link"
@@ -218,18 +218,12 @@ def _break_even_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
 def _conclude_break_even(rows: Sequence[Row]) -> str:
     drawn = _lines(rows)
     best = max(drawn, key=lambda row: (_break_even(row) or (0.0,))[0])
-    said = f"{wording.plain(best.case, 64)} pays below {_bound(0)(best)}"
+    below, _, _ = _break_even(best) or (0.0, 0.0, 0.0)
+    said = f"{wording.plain(best.case, 64)} pays below {units.bit_rate(below)}"
     most = ", the most of all methods" if len(drawn) > 1 else ""
     link = compression.link_of(best, rows)
-    return (
-        f"{said}{most}."
-        if link is None
-        else (f"{said}{most}; this link gives {units.bit_rate(link)}.")
-    )
-
-
-def _bound(place: int) -> Callable[[Row], str]:
-    return lambda row: units.bit_rate((_break_even(row) or (0.0, 0.0, 0.0))[place])
+    gives = "" if link is None else f"; this link gives {units.bit_rate(link)}"
+    return f"{said}{most}{gives}."
 
 
 COMPRESSION = (
@@ -261,9 +255,11 @@ COMPRESSION = (
         (
             CASE,
             RANKS,
-            Column("pays below", _bound(0)),
-            Column("low", _bound(1)),
-            Column("high", _bound(2)),
+            *value_of_each(
+                {0: "pays below", 1: "low", 2: "high"},
+                lambda row, end: (_break_even(row) or (0.0, 0.0, 0.0))[end],
+                units.bit_rate,
+            ),
         ),
         _lines,
         legend,

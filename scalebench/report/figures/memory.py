@@ -7,13 +7,13 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.records.summary import Row
-from scalebench.report.figures.charts import ChartKind, KeyEntry, legend
+from scalebench.report.figures.charts import ChartKind, legend
 from scalebench.report.figures.lanes import Lanes, bars, diamonds, lay, texts_behind
 from scalebench.report.figures.mesh import COLOR_OF, SEVERAL
 from scalebench.report.figures.style import CATEGORY_COLORS, NEUTRAL, Looks, row_name, style
 from scalebench.report.tables import memory
 from scalebench.report.tables.layout import PLACE, texts
-from scalebench.report.tables.memory import CATEGORIES, Category, Divided, Peak, peaks
+from scalebench.report.tables.memory import CATEGORIES, Divided, Peak, peaks
 from scalebench.report.words import wording
 
 PREDICTION = "predicted"
@@ -33,10 +33,22 @@ def memory_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     longest = max(max(found.total, found.predicted or 0) for found in drawn)
     scale, unit = next(step for step in STEPS if longest >= step[0])
     figure = go.Figure()
-    for index, category in shown_categories(rows):
-        figure.add_trace(_bars(category, index, drawn, lanes, scale))
-    figure.add_trace(_predictions(drawn, lanes, scale))
-    figure.add_trace(_totals(drawn, lanes, scale))
+    for category in shown_categories(rows):
+        figure.add_trace(_bars(category, drawn, lanes, scale))
+    predicted = [
+        (
+            place,
+            found.predicted / scale,
+            f"{row_name(found.row)}<br>predicted: {units.bytes_(found.predicted)},"
+            f" {memory.error(found)} off the measured {units.bytes_(found.total)}",
+        )
+        for place, found in zip(lanes.places, drawn, strict=True)
+        if found.predicted is not None
+    ]
+    figure.add_trace(_marks(PREDICTION, NEUTRAL, predicted))
+    ends = [max(found.total, found.predicted or 0) / scale for found in drawn]
+    told = [f"{GAP}{units.bytes_(found.total)}" for found in drawn]
+    figure.add_trace(texts_behind(ends, lanes.places, told))
     return _in_lanes(figure, "memory", lanes, longest, (scale, unit))
 
 
@@ -60,54 +72,34 @@ def apart(rows: Sequence[Row]) -> list[Peak]:
     return [found for found in memory.peaks(rows) if found.parts]
 
 
-def shown_categories(rows: Sequence[Row]) -> list[tuple[int, Category]]:
-    """Return the categories that hold something in any row, with their place in `Peak.parts`."""
+def shown_categories(rows: Sequence[Row]) -> list[str]:
+    """Return the categories that hold something in any row."""
     drawn = apart(rows)
-    return [
-        (index, category)
-        for index, category in enumerate(CATEGORIES)
-        if any(found.parts[index] for found in drawn)
-    ]
+    return [name for name in CATEGORIES if any(found.parts[name] for found in drawn)]
 
 
-def _bars(
-    category: Category, index: int, drawn: Sequence[Peak], lanes: Lanes, scale: float
-) -> go.Bar:
-    edges = [0.7 * (found.parts[index] > 0) for found in drawn]
+def _marks(name: str, color: str, found: Sequence[tuple[float, float, str]]) -> go.Scatter:
+    """Return marks on the bars; ``found``: place, end and text of each."""
+    places, ends, told = zip(*found, strict=True) if found else ((), (), ())
+    marks = diamonds(name, color, ends, places, told)
+    return marks.update(marker_line={"width": 1.5, "color": "#ffffff"})
+
+
+def _bars(category: str, drawn: Sequence[Peak], lanes: Lanes, scale: float) -> go.Bar:
+    edges = [0.7 * (found.parts[category] > 0) for found in drawn]
     return bars(
-        category.name,
-        CATEGORY_COLORS[category.key],
-        [found.parts[index] / scale for found in drawn],
+        category,
+        CATEGORY_COLORS[category],
+        [found.parts[category] / scale for found in drawn],
         lanes.places,
-        [f"{row_name(found.row)}<br>{category.name}: {written(found, index)}" for found in drawn],
+        [f"{row_name(found.row)}<br>{category}: {written(found, category)}" for found in drawn],
         {"line": {"color": NEUTRAL, "width": edges}},
     )
 
 
-def _predictions(drawn: Sequence[Peak], lanes: Lanes, scale: float) -> go.Scatter:
-    """Mark the predicted peaks."""
-    known = [(y, f) for y, f in zip(lanes.places, drawn, strict=True) if f.predicted is not None]
-    texts = [
-        f"{row_name(found.row)}<br>predicted: {units.bytes_(found.predicted or 0)},"
-        f" {memory.error(found)} off the measured {units.bytes_(found.total)}"
-        for _, found in known
-    ]
-    ends = [(found.predicted or 0) / scale for _, found in known]
-    marks = diamonds(PREDICTION, NEUTRAL, ends, [y for y, _ in known], texts)
-    return marks.update(marker_line={"width": 1.5, "color": "#ffffff"})
-
-
-def _totals(drawn: Sequence[Peak], lanes: Lanes, scale: float) -> go.Scatter:
-    """Write each peak behind its bar."""
-    ends = [max(found.total, found.predicted or 0) / scale for found in drawn]
-    return texts_behind(
-        ends, lanes.places, [f"{GAP}{units.bytes_(found.total)}" for found in drawn]
-    )
-
-
-def written(found: Peak, index: int) -> str:
+def written(found: Peak, category: str) -> str:
     """Write a category: ``"3.50 MB, 11.5 % of the peak"``."""
-    part = found.parts[index]
+    part = found.parts[category]
     return f"{units.bytes_(part)}, {units.percent(part / found.total)} of the peak"
 
 
@@ -115,7 +107,7 @@ def lines(rows: Sequence[Row]) -> list[tuple[Row, str, str, str]]:
     """Return row and every category of each peak: bytes and percent of the peak."""
     found: list[tuple[Row, str, str, str]] = []
     for peak in apart(rows):
-        named = [(category.name, peak.parts[index]) for index, category in shown_categories(rows)]
+        named = [(category, peak.parts[category]) for category in shown_categories(rows)]
         named += [("peak", peak.total)]
         named += [] if peak.predicted is None else [(PREDICTION, peak.predicted)]
         found += [
@@ -125,9 +117,7 @@ def lines(rows: Sequence[Row]) -> list[tuple[Row, str, str, str]]:
     return found
 
 
-MEANINGS = {category.name: category.meaning for category in CATEGORIES} | {
-    PREDICTION: "The peak that the strategy's law predicts."
-}
+MEANINGS = CATEGORIES | {PREDICTION: "The peak that the strategy's law predicts."}
 MEMORY = ChartKind(
     "memory",
     "Memory",
@@ -165,7 +155,12 @@ def memory_axes_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         ]
         color = COLOR_OF.get(axis, SEVERAL)
         figure.add_trace(_axis_bars(axis, (color, PALE), drawn, lanes, sizes, scale))
-    figure.add_trace(_measured(drawn, lanes, scale))
+    measured = [
+        (place, size / scale, f"{row_name(row)}<br>measured: {units.bytes_(size)}")
+        for place, (row, _) in zip(lanes.places, drawn, strict=True)
+        if (size := row.peak_memory_bytes)
+    ]
+    figure.add_trace(_marks(MEASURED, "#222222", measured))
     ends = [found.one_process_bytes / scale for _, found in drawn]
     told = [f"{GAP}{units.bytes_(found.one_process_bytes)}" for _, found in drawn]
     figure.add_trace(texts_behind(ends, lanes.places, told))
@@ -190,24 +185,6 @@ def _axis_bars(
     return bars(name, color, lengths, lanes.places, texts, opacity=opacity)
 
 
-def _measured(drawn: Sequence[Divided], lanes: Lanes, scale: float) -> go.Scatter:
-    """Mark the measured peaks."""
-    known = [
-        (place, row, row.peak_memory_bytes)
-        for place, (row, _) in zip(lanes.places, drawn, strict=True)
-        if row.peak_memory_bytes
-    ]
-    texts = [f"{row_name(row)}<br>measured: {units.bytes_(size)}" for _, row, size in known]
-    ends, places = [size / scale for _, _, size in known], [place for place, _, _ in known]
-    marks = diamonds(MEASURED, "#222222", ends, places, texts)
-    return marks.update(marker_line={"width": 1.5, "color": "#ffffff"})
-
-
-def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
-    named = dict.fromkeys((trace.name for trace in figure.data if trace.name), "")
-    return legend(figure, named | AXIS_MEANINGS)
-
-
 MEMORY_AXES = ChartKind(
     "memory-axes",
     memory.MEMORY_AXES.title,
@@ -215,7 +192,7 @@ MEMORY_AXES = ChartKind(
     memory.axes_sentence,
     memory.AXIS_COLUMNS,
     memory.divided,
-    _key,
+    lambda figure: legend(figure, AXIS_MEANINGS),
     "The whole bar, with the number behind it: the predicted peak of one process on the whole"
     " batch. In colour: what each axis takes off, by its law. Grey: what is left to a rank.",
 )

@@ -20,7 +20,7 @@ from scalebench.report.figures.style import (
     style,
 )
 from scalebench.report.tables import recovery
-from scalebench.report.tables.layout import CASE, RANKS, Column, placed, value
+from scalebench.report.tables.layout import CASE, RANKS, Column, placed, value, value_of_each
 from scalebench.report.words import wording
 from scalebench.report.words.wording import seconds
 
@@ -90,7 +90,8 @@ def _draw_failures(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         known = [one.phases_s.get(key) for _, one in failures]
         lengths = [found.value if found else 0.0 for found in known]
         told = [
-            f"{row_name(row)}, {_failure(one)}<br>{name}: {recovery.seconds_or_none(found)}"
+            f"{row_name(row)}, {_failure(one)}<br>{name}: "
+            f"{recovery.mean_seconds(found) if found else wording.DASH}"
             for (row, one), found in zip(failures, known, strict=True)
         ]
         figure.add_trace(bars(name, color, lengths, lanes.places, told))
@@ -112,7 +113,11 @@ FAILURE_PHASES = ChartKind(
     lambda rows: " ".join(recovery.failed(rows)),
     placed(
         Column("failure", _failure),
-        *(Column(name, recovery.phase(key)) for key, name, *_ in PHASE_LOOKS),
+        *value_of_each(
+            {key: name for key, name, *_ in PHASE_LOOKS},
+            lambda one, key: one.phases_s.get(key),
+            recovery.mean_seconds,
+        ),
         Column("total", lambda one: units.seconds(one.total_s.value)),
     ),
     recovery.failed_rows,
@@ -128,7 +133,7 @@ SAVE_COST = ChartKind(
     placed(
         Column("method", lambda one: wording.plain(one.method, 32)),
         Column("blocked", lambda one: units.seconds(one.stall_s.value)),
-        Column("slower", lambda one: recovery.seconds_or_none(one.slower_s)),
+        value("slower", lambda one: one.slower_s, recovery.mean_seconds),
         Column("cost", lambda one: units.seconds(one.cost_s.value)),
         Column("on the disk", lambda one: units.seconds(one.durable_s.value)),
     ),

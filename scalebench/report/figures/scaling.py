@@ -50,7 +50,7 @@ SPEEDUP_DODGE = 0.02
 
 
 def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
-    """Draw speedup over N against the ideal line; None when there is nothing to draw."""
+    """Draw speedup over N, the ideal line and fitted laws; None when there is nothing to draw."""
     drawn = [row for row in rows if row.speedup and not wording.is_baseline(row)]
     if all(row.world_size == 1 for row in drawn):
         return None
@@ -72,6 +72,7 @@ def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     figure.update_yaxes(
         tickvals=sizes, ticktext=[f"{n}{wording.TIMES}" for n in sizes], automargin=True, **kind
     )
+    figure.add_traces(law_curves(drawn, looks))
     return figure
 
 
@@ -386,14 +387,6 @@ def _case_key(figure: go.Figure) -> tuple[KeyEntry, ...]:
     return (*entries, *law_key(figure))
 
 
-def _speedup(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
-    figure = speedup_figure(rows, looks)
-    if figure is not None:
-        drawn = [row for row in rows if row.speedup and not wording.is_baseline(row)]
-        figure.add_traces(law_curves(drawn, looks))
-    return figure
-
-
 def _axes(rows: Sequence[Row], figure: go.Figure) -> Choices:
     """Return both kinds of axes, that of the figure first."""
     names = {"linear": "linear", "log–log": "log"}
@@ -418,15 +411,12 @@ def _axes(rows: Sequence[Row], figure: go.Figure) -> Choices:
 def _estimates(
     name: str, read: Callable[[Row], Estimate | None], scale: float, unit: str
 ) -> tuple[Column[Row], ...]:
-    def column(header: str, write: Callable[[Estimate], str]) -> Column[Row]:
-        return value(header, read, write)
-
     return (
         CASE,
         RANKS,
-        column(name, lambda found: f"{wording.point(found, scale)}{unit}"),
-        column("95 % interval", lambda found: wording.interval(found, scale) or "none"),
-        column("launches", lambda found: str(found.n)),
+        value(name, read, lambda found: f"{wording.point(found, scale)}{unit}"),
+        value("95 % interval", read, lambda found: wording.interval(found, scale) or "none"),
+        value("launches", read, lambda found: str(found.n)),
         Column("batch all/rank", lambda row: wording.batches(row, "{}/{}")),
     )
 
@@ -434,7 +424,7 @@ def _estimates(
 SPEEDUP = ChartKind(
     "speedup",
     "Speedup",
-    _speedup,
+    speedup_figure,
     speedup_sentence,
     _estimates("speedup", lambda row: row.speedup, 1.0, wording.TIMES),
     lambda rows: [row for row in rows if row.speedup],

@@ -281,19 +281,14 @@ def _memory_strip(row: Row) -> Strip | None:
     found = memory.peak(row)
     if found is None or not found.parts:
         return None
-    named = list(zip(memory.CATEGORIES, found.parts, strict=True))
+    held = {name: size for name, size in found.parts.items() if size}
     segments = tuple(
         Segment(
-            category.key,
-            category.name,
-            CATEGORY_COLORS[category.key],
-            round(100 * size / found.total, 2),
-            units.bytes_(size),
-            True,
+            *(name, name, CATEGORY_COLORS[name]),
+            *(round(100 * size / found.total, 2), units.bytes_(size), True),
         )
-        for category, size in named
-        if size
+        for name, size in held.items()
     )
-    told = ", ".join(f"{category.name} {units.bytes_(size)}" for category, size in named if size)
+    told = ", ".join(f"{name} {units.bytes_(size)}" for name, size in held.items())
     total = units.bytes_(found.total)
     return Strip(segments, f"{total} at the peak: {told}.", total)

@@ -20,6 +20,7 @@ from scalebench.report.tables.layout import (
     Screen,
     Table,
     value,
+    value_of_each,
 )
 from scalebench.report.words import causes, wording
 from scalebench.report.words.causes import NEGLIGIBLE, budgeted, inflation_note
@@ -256,14 +257,17 @@ def axis_sentence(rows: Sequence[Row]) -> str | None:
     )
 
 
-def _pop(name: str) -> Column[Row]:
-    header = POP_NAMES[name].replace(" ", "\n")
-    return value(header, lambda row: getattr(row.pop, name), lambda one: units.percent(one.value))
-
-
 POP = Table(
     "POP's efficiencies",
-    (CASE, RANKS, *map(_pop, POP_NAMES)),
+    (
+        CASE,
+        RANKS,
+        *value_of_each(
+            {name: header.replace(" ", "\n") for name, header in POP_NAMES.items()},
+            lambda row, name: getattr(row.pop, name),
+            lambda one: units.percent(one.value),
+        ),
+    ),
     lambda rows: [row for row in rows if row.pop is not None and row.world_size > 1],
     remark="of traced steps",
     notes=lambda rows: (

@@ -52,9 +52,6 @@ def sentence(rows: Sequence[Row]) -> str | None:
     )
 
 
-OperationOfRow = tuple[Row, OperationFigures]
-
-
 KIND: Column[OperationFigures] = Column(
     "kind", lambda one: wording.plain(one.kind, 40), numeric=False
 )
@@ -69,7 +66,7 @@ OPERATION: tuple[Column[OperationFigures], ...] = (
 )
 
 
-def _operations(rows: Sequence[Row], by_bucket: bool) -> list[OperationOfRow]:
+def _operations(rows: Sequence[Row], by_bucket: bool) -> list[tuple[Row, OperationFigures]]:
     return [
         (row, one)
         for row in rows
@@ -284,8 +281,6 @@ _RANKS = pages(
 
 MOST_PAIRS = 8
 
-WireOfRow = tuple[Row, Transport]
-
 
 def _pairs(pairs: Sequence[Pair]) -> str:
     """Write the first pairs: ``0→1, 1→0``, and how many there are."""
@@ -305,19 +300,9 @@ OF_TRANSPORT: tuple[Column[Transport], ...] = (
 )
 
 
-def _transport(found: WireOfRow) -> Transport:
-    return found[1]
-
-
-WIRE_COLUMNS: tuple[Column[WireOfRow], ...] = (
-    *PLACE,
-    *(one.of(_transport) for one in OF_TRANSPORT),
-)
-
-
 WIRES = Table(
     "Wires",
-    WIRE_COLUMNS,
+    placed(*OF_TRANSPORT),
     lambda rows: [(row, one) for row in rows if row.wires for one in row.wires.transports],
     about=(
         "From NCCL's own log of the inspection launch, whose times do not count. P2P alone: "

@@ -7,7 +7,7 @@ Markdown. Lines for a terminal are ASCII where nothing else can be shown.
 
 import io
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -44,6 +44,7 @@ def line(content: str, ascii_only: bool, style: str = "") -> Text:
 
 R = TypeVar("R", contravariant=True)
 S = TypeVar("S")
+K = TypeVar("K")
 V = TypeVar("V")
 
 CASE_WIDTHS = (24, 16, 10)
@@ -103,6 +104,17 @@ def value(
         return wording.DASH if found is None else write(found)
 
     return Column(header, text, from_width=from_width)
+
+
+def value_of_each(
+    headers: Mapping[K, str], read: Callable[[Any, K], V | None], write: Callable[[V], str]
+) -> tuple[Column[Any], ...]:
+    """Return a column of values for each key of ``headers``; ``read`` finds a row's by the key."""
+
+    def column(key: K, header: str) -> Column[Any]:
+        return value(header, lambda row: read(row, key), write)
+
+    return tuple(column(key, header) for key, header in headers.items())
 
 
 CASE: Column[Placed] = Column(

@@ -17,43 +17,24 @@ from scalebench.report.tables.layout import (
     Table,
     pages,
     value,
+    value_of_each,
 )
 from scalebench.report.words import wording
 
 NOTHING = wording.DASH
 
 
-@dataclass(frozen=True)
-class Category:
-    """What memory is held for.
-
-    Attributes:
-        key: Its name in ``memory``, without the unit.
-        meaning: One line for a key.
-    """
-
-    key: str
-    name: str
-    meaning: str
-
-
-CATEGORIES = (
-    Category("parameters", "parameters", "The model's parameters and buffers."),
-    Category("gradients", "gradients", "Gradients that are alive at the peak."),
-    Category("optimizer", "optimizer", "The optimizer's state."),
-    Category(
-        "communication",
-        "communication",
-        "What the strategy keeps between steps: buckets that gradients are copied to.",
-    ),
-    Category("data", "data", "Samples that the workload holds on the device."),
-    Category(
-        "activations",
-        "activations",
-        "All the rest: activations, and what operators and collectives take for the moment.",
-    ),
-)
-"""In the order of the bars; at one moment, so that they sum to the peak."""
+CATEGORIES = {
+    "parameters": "The model's parameters and buffers.",
+    "gradients": "Gradients that are alive at the peak.",
+    "optimizer": "The optimizer's state.",
+    "communication": "What the strategy keeps between steps: buckets that gradients are copied to.",
+    "data": "Samples that the workload holds on the device.",
+    "activations": "All the rest: activations, and what operators and collectives take for the"
+    " moment.",
+}
+"""What memory is held for → one line about it; in the order of the bars. All are of one moment, so
+that they sum to the peak."""
 
 OTHER_KINDS = {
     "rss_bytes": (
@@ -73,13 +54,13 @@ class Peak:
     """The peak of a row's fullest rank, bytes.
 
     Attributes:
-        parts: By `CATEGORIES`; empty: not separated.
+        parts: Category → its part; empty: not separated.
         total: Their sum, or the row's peak.
         predicted: None: could not be predicted.
     """
 
     row: Row
-    parts: tuple[int, ...]
+    parts: dict[str, int]
     total: int
     predicted: int | None
 
@@ -98,11 +79,11 @@ def peak(row: Row) -> Peak | None:
     """Return the peak of a measured row; None: not counted."""
     if row.status != "ok":
         return None
-    known = [row.memory.get(f"{category.key}_bytes") for category in CATEGORIES]
-    parts = tuple(part for part in known if part is not None)
-    if len(parts) < len(CATEGORIES) or min(parts) < 0:
-        parts = ()
-    total = sum(parts) or row.peak_memory_bytes or 0
+    known = {name: row.memory.get(f"{name}_bytes") for name in CATEGORIES}
+    parts = {name: part for name, part in known.items() if part is not None and part >= 0}
+    if len(parts) < len(CATEGORIES):
+        parts = {}
+    total = sum(parts.values()) or row.peak_memory_bytes or 0
     return Peak(row, parts, total, row.predicted_memory_bytes) if total > 0 else None
 
 
@@ -154,13 +135,21 @@ def _where(found: Peak) -> str:
 def _columns(counted: Sequence[Peak]) -> list[Column[Peak]]:
     apart = any(found.parts for found in counted)
     return [
-        CASE.of(_row),
-        RANKS.of(_row),
-        *(_part_column(i) for i in range(len(CATEGORIES) if apart else 0)),
+        CASE.of(lambda found: found.row),
+        RANKS.of(lambda found: found.row),
+        *value_of_each(
+            {name: name for name in (CATEGORIES if apart else ())},
+            lambda found, name: found.parts.get(name),
+            units.bytes_or_zero,
+        ),
         Column("peak", lambda found: units.bytes_(found.total)),
         value("predicted", lambda found: found.predicted, units.bytes_or_zero),
         Column("error", error),
-        *(_other_column(kind, name) for kind, (name, _) in _others(counted).items()),
+        *value_of_each(
+            {kind: name for kind, (name, _) in _others(counted).items()},
+            lambda found, kind: found.row.memory.get(kind),
+            units.bytes_or_zero,
+        ),
     ]
 
 
@@ -170,21 +159,6 @@ def _others(counted: Sequence[Peak]) -> dict[str, tuple[str, str]]:
         for kind, told in OTHER_KINDS.items()
         if any(found.row.memory.get(kind) is not None for found in counted)
     }
-
-
-def _row(found: Peak) -> Row:
-    return found.row
-
-
-def _part_column(place: int) -> Column[Peak]:
-    def read(found: Peak) -> int | None:
-        return found.parts[place] if found.parts else None
-
-    return value(CATEGORIES[place].name, read, units.bytes_or_zero)
-
-
-def _other_column(kind: str, name: str) -> Column[Peak]:
-    return value(name, lambda found: found.row.memory.get(kind), units.bytes_or_zero)
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:

@@ -15,6 +15,7 @@ from scalebench.report.tables.layout import (
     pages,
     placed,
     value,
+    value_of_each,
 )
 from scalebench.report.words import wording
 
@@ -143,12 +144,10 @@ def _law_columns(lines: Sequence[Mapping[str, Any]]) -> list[Column[Mapping[str,
         Column("case", lambda found: wording.plain(found["case"], 64), numeric=False),
         Column("N", lambda found: str(found["world_size"])),
         Column("fitted on N", lambda found: ", ".join(map(str, found["fitted_on"]))),
-        *(_error_of(law) for law in laws),
+        *value_of_each(
+            {law: law for law in laws}, lambda found, law: found["errors"].get(law), signed_percent
+        ),
     ]
-
-
-def _error_of(law: str) -> Column[Mapping[str, Any]]:
-    return Column(law, lambda found: signed_percent(found["errors"].get(law)))
 
 
 PREDICTIONS = Table(

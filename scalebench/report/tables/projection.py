@@ -1,6 +1,6 @@
 """Projections for the terminal: larger numbers of ranks, and what failures leave of the time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from scalebench import units
 from scalebench.analysis.projection.recovery import ProjectedRecovery
@@ -13,6 +13,7 @@ from scalebench.report.tables.layout import (
     Column,
     Screen,
     value,
+    value_of_each,
     without,
 )
 from scalebench.report.tables.predictions import percent
@@ -158,13 +159,6 @@ def _share_percent(share: float) -> str:
     return f"{100 * share:.3g} %" if share >= 0.01 else f"{100 * share:.2f} %"
 
 
-def _part(name: str) -> Callable[[ProjectedRecovery], str]:
-    def text(row: ProjectedRecovery) -> str:
-        return _share_percent(getattr(row.at_optimum, name)) if row.at_optimum else wording.DASH
-
-    return text
-
-
 RECOVERY_COLUMNS: tuple[Column[ProjectedRecovery], ...] = (
     SHRINKING_CASE,
     RANKS,
@@ -174,10 +168,11 @@ RECOVERY_COLUMNS: tuple[Column[ProjectedRecovery], ...] = (
     value("restart", lambda row: row.restart_s, duration),
     Column("save every\n(Young)", lambda row: duration(row.young_interval_s)),
     Column("save every\n(Daly)", lambda row: duration(row.daly_interval_s)),
-    Column("trains", _part("training")),
-    Column("saves", _part("save")),
-    Column("lost", _part("lost")),
-    Column("restarts", _part("restart")),
+    *value_of_each(
+        {"training": "trains", "save": "saves", "lost": "lost", "restart": "restarts"},
+        lambda row, part: getattr(row.at_optimum, part) if row.at_optimum else None,
+        _share_percent,
+    ),
     value(AT_INTERVAL, lambda row: row.at_interval, lambda one: _share_percent(one.training)),
 )
 

@@ -329,9 +329,6 @@ def _samples_needed(race: RaceFigures) -> float:
     return race.samples_to_target.value
 
 
-LockstepOfRow = tuple[Row, LockstepFigures]
-
-
 def _batches(found: LockstepFigures) -> str | None:
     known = [rank.num_batches for rank in found.ranks if rank.num_batches is not None]
     if not known:
@@ -341,7 +338,7 @@ def _batches(found: LockstepFigures) -> str | None:
     return ", ".join(f"{count:.0f}" for count in known)
 
 
-LOCKSTEP_COLUMNS: tuple[Column[LockstepOfRow], ...] = placed(
+LOCKSTEP_COLUMNS: tuple[Column[tuple[Row, LockstepFigures]], ...] = placed(
     value("batches", _batches, str),
     Column("computing", lambda one: percents([rank.compute for rank in one.ranks])),
     Column("exchanging", lambda one: percents([rank.exchange for rank in one.ranks])),
@@ -366,10 +363,8 @@ LOCKSTEP = Table(
     narrowing=(*without("dropped", "batches", "of gradients"), *FOLDED),
 )
 
-StageOfRow = tuple[Row, StageFigures]
 
-
-def stages(rows: Sequence[Row]) -> list[StageOfRow]:
+def stages(rows: Sequence[Row]) -> list[tuple[Row, StageFigures]]:
     """Return the stages of the pipelines that are never flushed."""
     return [(row, stage) for row, found in looked_at(rows) for stage in found.stages or ()]
 

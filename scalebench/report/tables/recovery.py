@@ -1,6 +1,6 @@
 """Checkpoints: what each way to save costs training, and how long it takes to load again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
@@ -12,15 +12,22 @@ from scalebench.records.rows.recovery import (
     SaveFigures,
 )
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import FOLDED, Column, Table, pages, placed, value, without
+from scalebench.report.tables.layout import (
+    FOLDED,
+    Column,
+    Table,
+    pages,
+    placed,
+    value,
+    value_of_each,
+    without,
+)
 from scalebench.report.words import wording
 from scalebench.report.words.wording import seconds
 from scalebench.spec.recovery import BADPUT
 
-RecoveryOfRow = tuple[Row, RecoveryFigures]
 
-
-def recovering(rows: Sequence[Row]) -> list[RecoveryOfRow]:
+def recovering(rows: Sequence[Row]) -> list[tuple[Row, RecoveryFigures]]:
     """Return the rows that were saved and restored, with what came of it."""
     return [(row, row.recovery) for row in rows if row.recovery is not None]
 
@@ -143,14 +150,9 @@ RESTORE_COLUMNS: tuple[Column[Loaded], ...] = placed(
 )
 
 
-def phase(name: str) -> Callable[[FailureFigures], str]:
-    """Return what writes how long a phase of a failure took."""
-    return lambda one: seconds_or_none(one.phases_s.get(name))
-
-
-def seconds_or_none(estimate: Estimate | None) -> str:
-    """Write the mean of a phase; a dash: it was not timed."""
-    return wording.DASH if estimate is None else units.seconds(estimate.value)
+def mean_seconds(estimate: Estimate) -> str:
+    """Write the mean of a duration."""
+    return units.seconds(estimate.value)
 
 
 FAILURE: tuple[Column[FailureFigures], ...] = (
@@ -159,18 +161,19 @@ FAILURE: tuple[Column[FailureFigures], ...] = (
 )
 FAILURE_COLUMNS: tuple[Column[Failed], ...] = placed(
     *FAILURE,
-    *(
-        Column(header, phase(name))
-        for name, header in (
-            ("notice", "noticed"),
-            ("stop", "stopped"),
-            ("start", "started"),
-            ("rendezvous", "connected"),
-            ("build", "built"),
-            ("load", "loaded"),
-            ("first_step", "first\nstep"),
-            ("catch_up", "caught\nup"),
-        )
+    *value_of_each(
+        {
+            "notice": "noticed",
+            "stop": "stopped",
+            "start": "started",
+            "rendezvous": "connected",
+            "build": "built",
+            "load": "loaded",
+            "first_step": "first\nstep",
+            "catch_up": "caught\nup",
+        },
+        lambda one, phase: one.phases_s.get(phase),
+        mean_seconds,
     ),
     Column("total", lambda one: seconds(one.total_s)),
     Column("lost\nsteps", lambda one: f"{one.lost_steps:.3g}"),
@@ -226,13 +229,13 @@ def _throughput(part: ElasticStretchFigures) -> str:
     return wording.DASH if part.throughput is None else units.count(part.throughput)
 
 
-def _lost(name: str) -> Callable[[FailureFigures], str]:
-    return lambda one: seconds_or_none(one.badput_s.get(name))
-
-
 LOST_COLUMNS: tuple[Column[Failed], ...] = placed(
     *FAILURE,
-    *(Column(name.replace("_", "\n"), _lost(name)) for name in BADPUT),
+    *value_of_each(
+        {name: name.replace("_", "\n") for name in BADPUT},
+        lambda one, name: one.badput_s.get(name),
+        mean_seconds,
+    ),
     Column("total", lambda one: seconds(one.total_s)),
 )
 IN_MEMORY = dict.fromkeys(("tmpfs", "ramfs"), " (memory: gone when the machine stops)")
