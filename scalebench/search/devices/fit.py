@@ -73,7 +73,7 @@ class Fit:
         high: 95 % of it.
         changed: Parameters that the rows decided on.
         most_gpus: Of a row; 0: any number.
-        furthest: ln(measured/predicted) of the fitted row that is furthest off.
+        errors: ln(measured/predicted) of each fitted row.
     """
 
     values: Mapping[str, Parameters]
@@ -82,7 +82,7 @@ class Fit:
     high: float
     changed: tuple[str, ...] = ()
     most_gpus: int = 0
-    furthest: float = 0.0
+    errors: tuple[float, ...] = ()
 
     def of(self, gpu: str) -> Parameters:
         """Return a device's parameters; one that no row has shares those of its system."""
@@ -283,7 +283,7 @@ def fit_rows(
         high=max(SHIPPED[1][1], *own),
         changed=tuple(name for name, on in zip(named, active, strict=True) if on),
         most_gpus=max(row.gpus for row in rows),
-        furthest=float(own[np.argmax(np.abs(own))]),
+        errors=tuple(own.tolist()),
     )
     if len(rows) < ENOUGH or not interval:
         return fit
@@ -320,7 +320,9 @@ def describe_fit(fit: Fit, rows: Sequence[MeasuredRow], name: object, gpu: str) 
         if any(one.split(" ")[0] == each for one in fit.changed)
     ]
     count = f"{len(rows)} row" + "s" * (len(rows) != 1)
-    off = float(100 * np.expm1(fit.furthest))
-    what = "it" if len(rows) == 1 else "the row furthest off"
+    worst = int(np.argmax(np.abs(fit.errors)))
+    off = float(100 * np.expm1(fit.errors[worst]))
+    of = f"row {worst + 1} ({rows[worst].gpus} GPUs), which is furthest off,"
+    what = "it" if len(rows) == 1 else of
     still = f"; {what} took {abs(off):.0f} % {'more' if off > 0 else 'less'} than it then says"
     return f"fitted to {count} of {name}: {', '.join(told)}{still * (abs(off) > TOLD_OFF)}"
