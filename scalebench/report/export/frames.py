@@ -123,8 +123,6 @@ def _defused(value: object) -> object:
 
 def export_csv(run: StoredRun, summary: Summary) -> str:
     """Return the rows as CSV; what a spreadsheet would take for a formula is defused."""
-    from scalebench.report.export.frames import as_csv, run_frame
-
     return as_csv(run_frame(summary))
 
 
@@ -142,8 +140,6 @@ def export_parquet(run: StoredRun, summary: Summary) -> bytes:
             "Parquet is written by pyarrow, which is not installed: "
             "pip install 'scalebench[parquet]'. --format csv needs nothing more."
         ) from error
-    from scalebench.report.export.frames import run_frame
-
     table = pyarrow.Table.from_pandas(run_frame(summary), preserve_index=False)
     about = {"scalebench.format": SUMMARY_FORMAT, "scalebench.run_id": summary.run_id}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **about})

@@ -92,25 +92,23 @@ def _belongs(point: CalibratedPoint, fit: LinkFit) -> bool:
     return all(getattr(point, name) == getattr(fit, name) for name in names)
 
 
-def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[ChartKind, ...]:
-    """Return the kinds of figures of a calibrated link.
+def link_kind(profile: LinkProfile, rate_bit_per_s: float | None) -> ChartKind:
+    """Return the kind of figure of a calibrated link.
 
     At least one sweep of ``profile`` is fitted; ``rate_bit_per_s``: what the link was set to, if it
     was.
     """
     found = sweeps(profile)
     rate = None if rate_bit_per_s is None else rate_bit_per_s / 8
-    return (
-        ChartKind(
-            "busbw",
-            "Bus bandwidth of the link",
-            lambda *_: _busbw(found, rate),
-            lambda _: _conclude(found, rate),
-            COLUMNS,
-            lambda _: [(sweep, point) for sweep in found for point in sweep.points],
-            _key,
-            "Bus bandwidth as nccl-tests defines it; lines: the fitted α–β law.",
-        ),
+    return ChartKind(
+        "busbw",
+        "Bus bandwidth of the link",
+        lambda *_: _busbw(found, rate),
+        lambda _: _conclude(found, rate),
+        COLUMNS,
+        lambda _: [(sweep, point) for sweep in found for point in sweep.points],
+        _key,
+        "Bus bandwidth as nccl-tests defines it; lines: the fitted α–β law.",
     )
 
 

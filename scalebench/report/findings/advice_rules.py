@@ -334,7 +334,7 @@ def _send_less_often(case: AdviceInput) -> Advice:
             "Use fewer ranks for this dimension, or a faster link between them",
             f"transfer takes {taken} % of the step, and grows with the batch",
         )
-    can = _accumulates(case.row)
+    can = _has_hooks(case.row)
     slower = can and _accumulation_was_slower(case)
     more = f"more samples per rank and step than {batch}"
     why = f"divide the {taken} % of the step that transfer takes"
@@ -362,7 +362,7 @@ def _sends_gradients(row: Row) -> bool:
     return row.strategy not in cuts and not (kinds & layouts and not kinds & set(SYNCHRONISING))
 
 
-def _accumulates(row: Row) -> bool:
+def _has_hooks(row: Row) -> bool:
     return row.strategy in GRADIENT_HOOKS or any(one.kind == DDP for one in row.wrappers or ())
 
 
@@ -415,8 +415,7 @@ def _own_operators(case: AdviceInput) -> Advice | None:
 
 def _additions(row: Row) -> list[str]:
     cut = row.pipeline is not None or (row.strategy_settings.get("accumulate") or 1) != 1
-    hooks = row.strategy in GRADIENT_HOOKS or any(one.kind == DDP for one in row.wrappers or ())
-    found = (("microbatches", cut), ("hooks", hooks), ("its wrapper", True))
+    found = (("microbatches", cut), ("hooks", _has_hooks(row)), ("its wrapper", True))
     return [name for name, has in found if has]
 
 

@@ -1,7 +1,5 @@
 """The page of one or several runs."""
 
-import base64
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +18,7 @@ from scalebench.report.page.addresses import fragment, row_address, row_links
 from scalebench.report.page.cards import Card, is_noisy, make_cards
 from scalebench.report.page.comparison import change_cards, compare
 from scalebench.report.page.efficiency_chart import swatch
-from scalebench.report.page.offline import render_offline
+from scalebench.report.page.offline import packed, render_offline
 from scalebench.report.page.overview import (
     Fact,
     LinkCard,
@@ -310,7 +308,5 @@ def _downloads(summary: Summary) -> tuple[Download, ...]:
 
 
 def _download(name: str, text: str, remark: str = "") -> Download:
-    content = text.encode()
-    packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
-    uri = f"data:application/gzip;base64,{packed}"
-    return Download(name, uri, units.bytes_(len(content)), remark)
+    uri = f"data:application/gzip;base64,{packed(text)}"
+    return Download(name, uri, units.bytes_(len(text.encode())), remark)

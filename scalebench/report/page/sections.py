@@ -3,8 +3,9 @@
 A section without data is left out, or says in one line how to get the data.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,8 +18,14 @@ from scalebench.report.figures.budget import AXIS_BUDGET, BUDGET, WATERFALL
 from scalebench.report.figures.charts import Chart, ChartKind, make_chart
 from scalebench.report.figures.compression import COMPRESSION
 from scalebench.report.figures.heat import expert_kind, grid_kind
-from scalebench.report.figures.links import fit_table, link_kinds, sweeps
-from scalebench.report.figures.memory import MEMORY, MEMORY_AXES, capacity_sentence, draw_limit
+from scalebench.report.figures.links import fit_table, link_kind, sweeps
+from scalebench.report.figures.memory import (
+    MEMORY,
+    MEMORY_AXES,
+    apart,
+    capacity_sentence,
+    draw_limit,
+)
 from scalebench.report.figures.mesh import mesh_kind
 from scalebench.report.figures.over_steps import LOSS_SCALE, SHARES
 from scalebench.report.figures.power import ENERGY, power_kind
@@ -101,70 +108,131 @@ class Material:
         """All rows."""
         return [row for rows in self.groups.values() for row in rows]
 
-    def suites(self) -> Iterator[tuple[int, str, Sequence[Row]]]:
-        """Yield number, name and rows of each suite."""
-        for index, (suite, rows) in enumerate(self.groups.items(), 1):
-            yield index, suite, rows
+    def found(self, name: str, suite: str) -> list[Any]:
+        """Return what the page data have of a suite in the field of this name."""
+        every = getattr(self.page_data, name) if self.page_data else ()
+        return [one for one in every if one.suite == suite]
 
     def chart(self, kind: ChartKind, index: int, rows: Sequence[Row]) -> list[Chart]:
         """Return the figure of a suite, in a list; an empty one where there is none."""
         made = make_chart(kind, f"{self.run_id}-{kind.name}-{index}", rows, self.looks)
         return [made] if made else []
 
-    def charts(self, shown: Sequence[ChartKind], index: int, rows: Sequence[Row]) -> list[Chart]:
-        """Return the figures of a suite that there are."""
-        return [chart for kind in shown for chart in self.chart(kind, index, rows)]
+
+Part = ChartKind | Callable[[Sequence[Row]], Sequence[PlainTable]]
+"""A figure, or what makes tables of the rows of a suite."""
+
+Parts = Sequence[Part] | Callable[[str, Sequence[Row]], Sequence[Part]]
+"""The parts of a section, or how they follow from a suite's name and rows."""
 
 
 def sections(material: Material) -> tuple[Section, ...]:
     """Return all sections that have something to show or to say."""
+    section = partial(_section, material)
+    found, page_data = material.found, material.page_data
+    on_gpu = any(row.device == "cuda" for row in material.rows)
     made = (
-        _races(material),
-        _of_rows(
-            material,
+        section(
+            "race",
+            "Time to loss",
+            lambda suite, rows: [race_kind(found("races", suite)), races.tables],
+        ),
+        section(
             "lockstep",
             "Lockstep",
-            [STALENESS],
-            races.lockstep_tables,
-            races.lockstep_sentence,
+            [STALENESS, races.lockstep_tables],
+            lambda suite, rows: races.lockstep_sentence(rows),
         ),
-        _of_rows(
-            material,
-            "recovery",
-            "Recovery",
-            [SAVE_COST, FAILURE_PHASES, ELASTIC_LOSS],
-            recovery.tables,
-        ),
-        _checks(material),
-        _of_rows(material, "frameworks", "Frameworks", [FRAMEWORKS], frameworks.tables),
-        _of_rows(material, "speedup", "Speedup", [scaling.SPEEDUP]),
-        _of_rows(material, "efficiency", "Efficiency", [scaling.EFFICIENCY]),
-        _of_rows(
-            material,
+        section("recovery", "Recovery", [SAVE_COST, FAILURE_PHASES, ELASTIC_LOSS, recovery.tables]),
+        section("checks", "Is the script right?", [_checks]),
+        section("frameworks", "Frameworks", [FRAMEWORKS, frameworks.tables]),
+        section("speedup", "Speedup", [scaling.SPEEDUP], absent=scaling.SPEEDUP.absent),
+        section("efficiency", "Efficiency", [scaling.EFFICIENCY], absent=scaling.EFFICIENCY.absent),
+        section(
             "budget",
             "Where the lost time goes",
-            [BUDGET, WATERFALL, AXIS_BUDGET],
-            pages(POP),
+            [BUDGET, WATERFALL, AXIS_BUDGET, pages(POP)],
+            absent=BUDGET.absent,
         ),
-        _model(material),
-        _timeline(material),
-        _communication(material),
-        _experts(material),
-        _ranks(material),
-        _memory(material),
-        _of_rows(
-            material,
+        section(
+            "model",
+            "Measured against predicted",
+            [PREDICTED_STEPS, predictions.tables, PREDICTED_OPERATIONS],
+            absent=f"Nothing was predicted: {_why_not_predicted(material.rows)}.",
+            more=_link(material),
+        ),
+        section(
+            "timeline",
+            "One step",
+            lambda suite, rows: [
+                timeline_kind(found("timelines", suite)),
+                SCHEDULE,
+                pipelines.tables,
+            ],
+            absent=timeline_kind(()).absent if page_data else "",
+        ),
+        section(
+            "communication",
+            "Communication",
+            lambda suite, rows: [mesh_kind(rows), communication.tables, communication.wires_tables],
+            lambda suite, rows: " ".join(
+                filter(None, (communication.sentence(rows), communication.wires_sentence(rows)))
+            ),
+        ),
+        section(
+            "experts",
+            "Experts",
+            lambda suite, rows: [expert_kind(found("expert_loads", suite)), experts.tables],
+            lambda suite, rows: (
+                experts.slow_sentence(rows)
+                if found("expert_loads", suite)
+                else experts.sentence(rows)
+            ),
+        ),
+        section(
+            "steps",
+            "Ranks and steps",
+            lambda suite, rows: [
+                grid_kind(found("grids", suite)),
+                communication.rank_tables,
+                *(scaling.STEPS, SHARES, LOSS_SCALE),
+            ],
+            absent=scaling.STEPS.absent,
+        ),
+        section(
+            "memory",
+            "Memory",
+            lambda suite, rows: () if wording.of_logs(rows) else _memory(material),
+            lambda suite, rows: None if apart(rows) else MEMORY.absent,
+        ),
+        section(
             "compression",
             "Compression",
-            COMPRESSION,
-            compression.tables,
-            compression.verdict,
+            [*COMPRESSION, compression.tables],
+            lambda suite, rows: compression.verdict(rows),
         ),
-        _power(material),
-        _extrapolation(material),
+        section(
+            "power",
+            "Power, clocks, temperature",
+            lambda suite, rows: [power_kind(found("devices", suite)), ENERGY],
+            absent=NOT_WATCHED if on_gpu else "",
+        ),
+        section(
+            "extrapolation",
+            "At more ranks",
+            lambda suite, rows: (
+                [extrapolation_kind(page_data.extrapolation, suite)] if page_data else []
+            ),
+            absent=extrapolation_kind(page_data.extrapolation, "").absent if page_data else "",
+        ),
     )
     trained = bool(material.rows) and not wording.of_logs(material.rows)
     return tuple(one for one in made if one.blocks or (one.absent and trained))
+
+
+NOT_WATCHED = (
+    "The devices were not watched: NVML was not there, or this page was made without the run."
+)
 
 
 def of_suite(found: Sequence[Section], suite: str) -> tuple[tuple[Section, Block], ...]:
@@ -174,64 +242,39 @@ def of_suite(found: Sequence[Section], suite: str) -> tuple[tuple[Section, Block
     )
 
 
-def _of_rows(
+def _section(
     material: Material,
     name: str,
     title: str,
-    shown: Sequence[ChartKind],
-    tables: Callable[[Sequence[Row]], Sequence[PlainTable]] = lambda rows: (),
-    said: Callable[[Sequence[Row]], str | None] = lambda rows: None,
+    parts: Parts,
+    said: Callable[[str, Sequence[Row]], str | None] = lambda suite, rows: None,
+    absent: str = "",
+    more: Sequence[Block] = (),
 ) -> Section:
-    """Return the section of figures, then tables, that need nothing but the rows."""
-    blocks = [
-        Block(suite, (*material.charts(shown, index, rows), *tables(rows)), said(rows))
-        for index, suite, rows in material.suites()
-    ]
-    return _section(name, title, blocks, shown[0].absent)
+    """Return the section with a block for each suite that has a part, and ``more``.
 
-
-def _section(name: str, title: str, blocks: Sequence[Block], absent: str = "") -> Section:
-    full = tuple(block for block in blocks if block.parts)
+    ``said``: the sentence above a suite's parts, of its name and rows; empty or None: they have
+    their own. ``absent``: see `Section`.
+    """
+    blocks = []
+    for index, (suite, rows) in enumerate(material.groups.items(), 1):
+        drawn: list[ChartOrTable] = []
+        for part in parts(suite, rows) if callable(parts) else parts:
+            if isinstance(part, ChartKind):
+                drawn += material.chart(part, index, rows)
+            else:
+                drawn += part(rows)
+        if drawn:
+            blocks.append(Block(suite, tuple(drawn), said(suite, rows) or None))
+    full = (*blocks, *more)
     return Section(name, title, full, "" if full else absent)
 
 
-def _checks(material: Material) -> Section:
-    blocks = []
-    for _, suite, rows in material.suites():
-        said = script_checks.of_largest(rows)
-        lines = tuple((one.about, one.kind, wording.as_sentence(one.sentence)) for one in said)
-        table = PlainTable("", "", ("check", "", "what was seen"), lines, frozenset({0, 1, 2}))
-        blocks.append(Block(suite, (table,) if lines else ()))
-    return _section("checks", "Is the script right?", blocks)
-
-
-def _races(material: Material) -> Section:
-    blocks = []
-    for index, suite, rows in material.suites():
-        found = material.page_data.races if material.page_data else ()
-        kind = race_kind([curve for curve in found if curve.suite == suite])
-        blocks.append(Block(suite, (*material.chart(kind, index, rows), *races.tables(rows))))
-    return _section("race", "Time to loss", blocks)
-
-
-def _model(material: Material) -> Section:
-    blocks = [
-        Block(
-            suite,
-            (
-                *material.chart(PREDICTED_STEPS, index, rows),
-                *predictions.tables(rows),
-                *material.chart(PREDICTED_OPERATIONS, index, rows),
-            ),
-        )
-        for index, suite, rows in material.suites()
-    ]
-    return _section(
-        "model",
-        "Measured against predicted",
-        [*blocks, *_link(material)],
-        f"Nothing was predicted: {_why_not_predicted(material.rows)}.",
-    )
+def _checks(rows: Sequence[Row]) -> list[PlainTable]:
+    said = script_checks.of_largest(rows)
+    lines = tuple((one.about, one.kind, wording.as_sentence(one.sentence)) for one in said)
+    table = PlainTable("", "", ("check", "", "what was seen"), lines, frozenset({0, 1, 2}))
+    return [table] if lines else []
 
 
 def _why_not_predicted(rows: Sequence[Row]) -> str:
@@ -250,80 +293,16 @@ def _link(material: Material) -> list[Block]:
     if profile is None or not sweeps(profile):
         return []
     rates = [rate for row in material.rows for rate in row.link_bit_per_s or ()]
-    shown = link_kinds(profile, min(rates) if rates else None)
-    made = material.charts(shown, 0, material.rows)
-    return [Block(NO_LINK, (*made, fit_table(profile)))]
+    kind = link_kind(profile, min(rates) if rates else None)
+    return [Block(NO_LINK, (*material.chart(kind, 0, material.rows), fit_table(profile)))]
 
 
-def _timeline(material: Material) -> Section:
-    blocks, absent = [], ""
-    for index, suite, rows in material.suites():
-        parts: list[ChartOrTable] = []
-        if material.page_data is not None:
-            found = [one for one in material.page_data.timelines if one.suite == suite]
-            kind = timeline_kind(found)
-            parts += material.chart(kind, index, rows)
-            absent = kind.absent
-        parts += material.chart(SCHEDULE, index, rows)
-        parts += pipelines.tables(rows)
-        blocks.append(Block(suite, tuple(parts)))
-    return _section("timeline", "One step", blocks, absent)
+def _memory(material: Material) -> list[Part]:
+    def batches(rows: Sequence[Row]) -> list[PlainTable]:
+        found = max_batch_table(rows, material.largest_batches)
+        return [found] if found else []
 
-
-def _communication(material: Material) -> Section:
-    blocks = []
-    for index, suite, rows in material.suites():
-        drawn = material.chart(mesh_kind(rows), index, rows)
-        parts: tuple[ChartOrTable, ...] = (
-            *drawn,
-            *communication.tables(rows),
-            *communication.wires_tables(rows),
-        )
-        said = " ".join(
-            filter(None, (communication.sentence(rows), communication.wires_sentence(rows)))
-        )
-        blocks.append(Block(suite, parts, said or None))
-    return _section("communication", "Communication", blocks)
-
-
-def _experts(material: Material) -> Section:
-    blocks = []
-    for index, suite, rows in material.suites():
-        found = material.page_data.expert_loads if material.page_data else ()
-        kind = expert_kind([load for load in found if load.suite == suite])
-        drawn = material.chart(kind, index, rows)
-        parts: tuple[ChartOrTable, ...] = (*drawn, *experts.tables(rows))
-        said = experts.slow_sentence(rows) if drawn else experts.sentence(rows)
-        blocks.append(Block(suite, parts, said))
-    return _section("experts", "Experts", blocks)
-
-
-def _ranks(material: Material) -> Section:
-    blocks, page_data = [], material.page_data
-    for index, suite, rows in material.suites():
-        parts: list[ChartOrTable] = []
-        if page_data is not None:
-            grids = [grid for grid in page_data.grids if grid.suite == suite]
-            parts += material.chart(grid_kind(grids), index, rows)
-        parts += communication.rank_tables(rows)
-        parts += material.charts([scaling.STEPS, SHARES, LOSS_SCALE], index, rows)
-        blocks.append(Block(suite, tuple(parts)))
-    return _section("steps", "Ranks and steps", blocks, scaling.STEPS.absent)
-
-
-def _memory(material: Material) -> Section:
-    blocks = []
-    for index, suite, rows in material.suites():
-        if wording.of_logs(rows):  # the table of results has their peaks
-            continue
-        drawn = material.chart(_memory_kind(material.environment), index, rows)
-        counted = memory.tables(rows)
-        batches = max_batch_table(rows, material.largest_batches)
-        by_axis = material.chart(MEMORY_AXES, index, rows)
-        last = [batches] if batches else []
-        parts: tuple[ChartOrTable, ...] = (*drawn, *by_axis, *counted, *last)
-        blocks.append(Block(suite, parts, None if drawn else MEMORY.absent))
-    return _section("memory", "Memory", blocks)
+    return [_memory_kind(material.environment), MEMORY_AXES, memory.tables, batches]
 
 
 def _memory_kind(environment: Mapping[str, Any]) -> ChartKind:
@@ -336,25 +315,3 @@ def _memory_kind(environment: Mapping[str, Any]) -> ChartKind:
         return figure
 
     return replace(MEMORY, draw=draw, remark=lambda rows: capacity_sentence(rows, environment))
-
-
-def _power(material: Material) -> Section:
-    blocks = []
-    for index, suite, rows in material.suites():
-        watched = material.page_data.devices if material.page_data else ()
-        found = [one for one in watched if one.suite == suite]
-        blocks.append(Block(suite, (*material.charts([power_kind(found), ENERGY], index, rows),)))
-    on_gpu = any(row.device == "cuda" for row in material.rows)
-    why = "The devices were not watched: NVML was not there, or this page was made without the run."
-    return _section("power", "Power, clocks, temperature", blocks, why if on_gpu else "")
-
-
-def _extrapolation(material: Material) -> Section:
-    if material.page_data is None:
-        return Section("extrapolation", "At more ranks", ())
-    extrapolation, blocks, absent = material.page_data.extrapolation, [], ""
-    for index, suite, rows in material.suites():
-        kind = extrapolation_kind(extrapolation, suite)
-        absent = absent or kind.absent
-        blocks.append(Block(suite, tuple(material.chart(kind, index, rows))))
-    return _section("extrapolation", "At more ranks", blocks, absent)
