@@ -115,7 +115,7 @@ class HostWaits:
 
     ``.item()``, ``.cpu()``, ``synchronize()``: each costs the host the time until the device has
     done everything that was queued before; on CPU there is nothing to wait for. What the host
-    reads of its own tensors is counted only there, where it tells of the script on a GPU.
+    reads of its own tensors is counted only there, where a GPU may hold them later.
 
     Attributes:
         places: ``file:line, call`` → how often; in the order in which they were first seen.
