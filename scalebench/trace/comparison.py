@@ -90,6 +90,7 @@ def _idle(job: JobFigures) -> _Sums:
     return {
         (f"idle: {name.removesuffix('_s').replace('_', ' ')}", "", ""): (0, spent)
         for name, spent in times.items()
+        if name != "ends_s"  # of what the profiler was told to record
     }
 
 

@@ -13,7 +13,7 @@ without its kernel, a kernel that begins before its launch, calls of NCCL of whi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -38,7 +38,7 @@ _CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 @dataclass(frozen=True)
 class IdleTime:
-    """Seconds between the first kernel and the last in which nothing ran, by cause.
+    """Seconds of a trace in which nothing ran, by cause.
 
     Attributes:
         host_wait_s: The launch came late.
@@ -46,12 +46,14 @@ class IdleTime:
         stream_wait_s: It waited for work of another stream.
         other_wait_s: Nothing tells why. HolisticTraceAnalysis' ``other`` is this and the waiting
             for another stream.
+        ends_s: Before the first kernel, and after the last.
     """
 
     host_wait_s: float = 0.0
     kernel_wait_s: float = 0.0
     stream_wait_s: float = 0.0
     other_wait_s: float = 0.0
+    ends_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ class Idleness:
     largest: Gap | None = None
 
 
-def idleness_of(events: Events) -> Idleness | None:
-    """Return why the GPU was idle; None: the trace has no kernel."""
+def idleness_of(events: Events, extent: tuple[int, int]) -> Idleness | None:
+    """Return why the GPU was idle from start to end of a trace; None: it has no kernel."""
     if not len(events.of("kernel")):
         return None
     on_gpu = gpu_events(events)
@@ -100,7 +102,8 @@ def idleness_of(events: Events) -> Idleness | None:
     for stream in np.unique(stream_of).tolist():
         mine = stream_of == stream
         own_ends = events.end_ns[on_gpu[mine]]
-        streams[stream] = _sums(*_gaps(events, on_gpu[mine], launched_ns[mine], ends, own_ends))
+        gaps = _gaps(events, on_gpu[mine], launched_ns[mine], ends, own_ends)
+        streams[stream] = _sums(*gaps, _ends_s(events, on_gpu[mine], extent))
     idle_from = np.maximum.accumulate(events.end_ns[on_gpu])
     lengths, causes = _gaps(events, on_gpu, launched_ns, ends, idle_from)
     lengths = np.maximum(lengths, 0)
@@ -109,13 +112,13 @@ def idleness_of(events: Events) -> Idleness | None:
     if len(lengths) and lengths[at] > 0:
         launched = int(threads[at + 1]) if launched_ns[at + 1] != NEVER else None
         largest = _gap(events, int(on_gpu[at + 1]), int(lengths[at]), int(causes[at]), launched)
-    return Idleness(_sums(lengths, causes), streams, largest)
+    return Idleness(_sums(lengths, causes, _ends_s(events, on_gpu, extent)), streams, largest)
 
 
 def idle_together(ranks: Sequence[Idleness | None]) -> IdleTime:
     """Return the sums over the devices of several ranks."""
     known = [idle.device for idle in ranks if idle is not None]
-    return IdleTime(*(sum(getattr(idle, f"{cause}_wait_s") for idle in known) for cause in _CAUSES))
+    return IdleTime(*map(sum, zip(*map(astuple, known), strict=True)))
 
 
 def _gaps(
@@ -146,9 +149,14 @@ def _gaps(
     return lengths, causes
 
 
-def _sums(lengths: Indices, causes: NDArray[np.int64]) -> IdleTime:
+def _sums(lengths: Indices, causes: NDArray[np.int64], ends_s: float) -> IdleTime:
     sums = (int(lengths[causes == code].sum()) for code in range(len(_CAUSES)))
-    return IdleTime(*(max(nanoseconds, 0) / 1e9 for nanoseconds in sums))
+    return IdleTime(*(max(nanoseconds, 0) / 1e9 for nanoseconds in sums), ends_s)
+
+
+def _ends_s(events: Events, kernels: Indices, extent: tuple[int, int]) -> float:
+    before = events.start_ns[kernels].min() - extent[0]
+    return float(before + extent[1] - events.end_ns[kernels].max()) / 1e9
 
 
 def _gap(events: Events, kernel: int, length: int, cause: int, thread: int | None) -> Gap:

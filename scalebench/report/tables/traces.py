@@ -46,6 +46,7 @@ IDLE_COLUMNS: tuple[Column[tuple[str, IdleTime]], ...] = (
     value("between kernels", lambda row: row[1].kernel_wait_s, units.seconds),
     value("stream or event", lambda row: row[1].stream_wait_s, units.seconds),
     value("other", lambda row: row[1].other_wait_s, units.seconds),
+    value("at the ends", lambda row: row[1].ends_s, units.seconds),
 )
 
 

@@ -166,8 +166,11 @@ class _Columns:
         return code
 
     def _thread(self, given: object) -> int:
-        """Return a thread's number; one below zero for a thread that has a name instead."""
-        number = _whole(given)
+        """Return a thread's number; one below zero for a thread that has a name instead.
+
+        Before torch 1.11 streams were threads with names, such as ``stream 7``.
+        """
+        number = _whole(str(given).removeprefix("stream "))
         if number >= 0 or given is None:
             return number
         return self._threads.setdefault(str(given), -2 - len(self._threads))

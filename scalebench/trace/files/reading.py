@@ -310,5 +310,5 @@ def _read_part(part: FilePart, window: Window, communication: re.Pattern[str] | 
         part=part.name,
         by_device=part.by == "device",
         work=work_of(events, timeline),
-        idle=idleness_of(events),
+        idle=idleness_of(events, timeline.extent),
     )

@@ -1,5 +1,7 @@
 """What a GPU did by kind, and why it was idle: hand-made and golden traces."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -64,4 +66,18 @@ def test_idle_time_as_holistic_trace_analysis_has_it(
         waits = (*waits, found["stream_wait_s"] + found["other_wait_s"])
         assert [1e6 * s for s in waits] == pytest.approx([host, between, other], abs=0.02)
     assert idle["streams"] == {}
+    idle["device"].pop("ends_s")
     assert sum(idle["device"].values()) * 1e6 == pytest.approx(device_us, abs=0.01)
+    (whole,) = as_json(analyse_job([GOLDEN / f"{file}.json.gz"], "file"))["files"]
+    assert sum(whole["gpu_idle"]["device"].values()) == pytest.approx(whole["idle_s"], abs=1e-7)
+
+
+def test_streams_that_have_names_in_the_file_keep_their_numbers(tmp_path: Path) -> None:
+    text = gzip.decompress((GOLDEN / "nccl-2.17_2ranks_rank0.json.gz").read_bytes())
+    trace = json.loads(text)
+    for event in trace["traceEvents"]:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            event["tid"] = f"stream {event['tid']}"  # as torch 1.9 wrote it
+    (tmp_path / "old.json").write_text(json.dumps(trace))
+    (found,) = as_json(analyse_job([tmp_path / "old.json"], "file"))["files"]
+    assert list(found["gpu_idle"]["streams"]) == [7, 40]
