@@ -103,7 +103,7 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
         emit(json.dumps(content, indent=1, allow_nan=False))
     else:
         said = [verdict.sentence for verdict in verdicts]
-        emit_for_terminal(lambda *t: render_calibration(profile, t[0], t[1], t[2], said))
+        emit_for_terminal(lambda screen: render_calibration(profile, said, screen))
     uncounted = sum(point.failed_check for point in profile.points)
     if profile.num_wrong:
         say(f"scalebench: {profile.num_wrong} elements of results are wrong.")
@@ -235,7 +235,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     if as_json:
         emit_json(certificate)
     else:
-        emit_for_terminal(lambda *terminal: render_certificate(certificate, *terminal))
+        emit_for_terminal(lambda screen: render_certificate(certificate, screen))
     try:
         results.keep(certificate)
     except OSError as error:

@@ -72,9 +72,7 @@ def show_result(result: "GateResult", flags: Mapping[str, Any]) -> None:
         return
     from scalebench.report.gate.table import render_verdict
 
-    emit_for_terminal(
-        lambda width, color, plain: render_verdict(result, width, color, plain, everything)
-    )
+    emit_for_terminal(lambda screen: render_verdict(result, screen, everything))
 
 
 _shared = options(
@@ -110,12 +108,11 @@ def compare(base: str, new: str | None, **flags: Any) -> None:
     code is always 0; use `scalebench gate` for a verdict.
     """
     from scalebench.report.gate.sentence import sentence
-    from scalebench.report.tables.layout import Screen
     from scalebench.session import results
 
     result = results.compare(base, new, allow_mismatch=flags["allowed"])
     if not flags["as_json"] and flags["form"] == "table" and (text := sentence(result)):
-        emit_for_terminal(lambda *terminal: Screen(*terminal).line(text, "bold").text())
+        emit_for_terminal(lambda screen: screen.line(text, "bold").text())
     show_result(result, flags)
 
 
@@ -338,4 +335,4 @@ def history(runs: tuple[str, ...], as_json: bool) -> None:
         return
     from scalebench.report.gate.history import render_history
 
-    emit_for_terminal(lambda width, color, plain: render_history(changes, width, color, plain))
+    emit_for_terminal(lambda screen: render_history(changes, screen))

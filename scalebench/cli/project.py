@@ -121,10 +121,10 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
     if as_json:
         emit_json(projection)
     elif projection.rows:
-        emit_for_terminal(lambda *terminal: render_projection(projection, *terminal))
+        emit_for_terminal(lambda screen: render_projection(projection, screen))
     if recovery and not as_json:
         run_id = projection.run_id
-        emit_for_terminal(lambda *terminal: render_recovery(recovery, run_id, *terminal))
+        emit_for_terminal(lambda screen: render_recovery(recovery, run_id, screen))
     has_step = bool(recovery) or any(row.step_s is not None for row in projection.rows)
     return int(ExitCode.OK if has_step else ExitCode.INCONCLUSIVE)
 

@@ -96,7 +96,7 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
     if as_json:
         emit_json(result)
     else:
-        emit_for_terminal(lambda *terminal: render_search(result, *terminal))
+        emit_for_terminal(lambda screen: render_search(result, screen))
 
 
 def _searched(flags: dict[str, Any]) -> "SearchResult":

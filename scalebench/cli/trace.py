@@ -114,9 +114,7 @@ def _pattern(given: str | None) -> re.Pattern[str] | None:
 def _print_table(job: "JobFigures", comparison: "Comparison | None") -> None:
     from scalebench.report.tables.traces import render_traces
 
-    emit_for_terminal(
-        lambda width, color, plain: render_traces(job, width, color, plain, comparison)
-    )
+    emit_for_terminal(lambda screen: render_traces(job, screen, comparison))
 
 
 def _show_dumps(dumps: Mapping[Path, "Source"], against: Sequence[str], as_json: bool) -> None:
@@ -134,4 +132,4 @@ def _show_dumps(dumps: Mapping[Path, "Source"], against: Sequence[str], as_json:
         content["link"] = {"name": link[0], **link[1].model_dump()} if link else None
         emit(json.dumps(content, indent=1, allow_nan=False))
     else:
-        emit_for_terminal(lambda *terminal: render_dumps(examinations, link, *terminal))
+        emit_for_terminal(lambda screen: render_dumps(examinations, link, screen))

@@ -22,15 +22,14 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from scalebench.records.summary import Summary
+    from scalebench.report.tables.layout import Screen
 
 
 def print_table(summary: "Summary", verbose: bool) -> None:
     """Print tables and verdict on standard output, as wide and as colourful as it allows."""
-    from scalebench.report import render_table
+    from scalebench.report.table import render_table
 
-    emit_for_terminal(
-        lambda width, color, plain: render_table(summary, width, color, plain, verbose)
-    )
+    emit_for_terminal(lambda screen: render_table(summary, screen, verbose))
 
 
 def print_where_the_rest_is(run: str | None) -> None:
@@ -49,13 +48,15 @@ def how_to_go_on(status: str, folder: Path) -> str:
     return f"Go on   scalebench run --resume {shlex.quote(str(folder))}" if early else ""
 
 
-def emit_for_terminal(render: Callable[[int, bool, bool], str]) -> None:
-    """Print what ``render(width, color, ascii_only)`` makes for this standard output."""
+def emit_for_terminal(render: Callable[["Screen"], str]) -> None:
+    """Print what ``render`` makes of an empty screen like this standard output."""
+    from scalebench.report.tables.layout import Screen
+
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((100, 24)).columns
     color = terminal and "NO_COLOR" not in os.environ
     encoding = (sys.stdout.encoding or "ascii").lower()
-    emit(render(width, color, "utf" not in encoding), color)
+    emit(render(Screen(width, color, "utf" not in encoding)), color)
 
 
 def emit_json(model: "BaseModel") -> None:
@@ -145,7 +146,7 @@ def show(
     if pop:
         from scalebench.report.table import render_pop
 
-        emit_for_terminal(lambda *terminal: render_pop(summary, *terminal))
+        emit_for_terminal(lambda screen: render_pop(summary, screen))
         return
     print_table(summary, verbose)
     if not verbose:
@@ -170,7 +171,7 @@ def show_reference(run: str | None, file: Path, as_json: bool) -> None:
     if as_json:
         emit(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
     else:
-        emit_for_terminal(lambda *terminal: render_against(found, *terminal))
+        emit_for_terminal(lambda screen: render_against(found, screen))
 
 
 def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> None:
@@ -190,7 +191,7 @@ def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> N
     if as_json:
         emit(json.dumps(schedule_as_json(timeline)))
         return
-    emit_for_terminal(lambda width, color, plain: render_schedule(timeline, width, color, plain))
+    emit_for_terminal(lambda screen: render_schedule(timeline, screen))
 
 
 @click.command()
@@ -267,7 +268,7 @@ def doctor(as_json: bool, links: bool, logs: tuple[Path, ...]) -> None:
         if as_json:
             emit_json(wires)
         else:
-            emit_for_terminal(lambda *terminal: render_wires(wires, *terminal))
+            emit_for_terminal(lambda screen: render_wires(wires, screen))
         return
     from scalebench import machine
     from scalebench.cli.text_tables import render_diagnosis

@@ -14,13 +14,7 @@ from pathlib import Path
 from scalebench.errors import UsageError
 from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import TIMES, Format, Template, Value, elapsed
-from scalebench.importing.lines import (
-    SINCE_1970,
-    chunks,
-    clock_in_seconds,
-    opened,
-    prefix_of,
-)
+from scalebench.importing.lines import SINCE_1970, chunks, clock_in_seconds, opened, prefix_of
 from scalebench.importing.records import Line, Records
 
 FACTS_CHARS = 2 << 20

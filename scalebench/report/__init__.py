@@ -23,8 +23,9 @@ def render_table(
 ) -> str:
     """Return tables and verdict as text for a terminal; see `scalebench.report.table`."""
     from scalebench.report import table
+    from scalebench.report.tables.layout import Screen
 
-    return table.render_table(summary, width, color, ascii_only, verbose)
+    return table.render_table(summary, Screen(width, color, ascii_only), verbose)
 
 
 def render_markdown(summary: "Summary") -> str:

@@ -23,11 +23,8 @@ _WRITE: dict[str, Callable[[float], str]] = {
 }
 
 
-def render_certificate(
-    certificate: Certificate, width: int = 100, color: bool = False, ascii_only: bool = False
-) -> str:
+def render_certificate(certificate: Certificate, screen: Screen) -> str:
     """Return a certificate as text for a terminal."""
-    screen = Screen(width, color, ascii_only)
     screen.table(COLUMNS, certificate.lines)
     for line in certificate.lines:
         if line.reason:

@@ -62,11 +62,8 @@ def columns_of(result: SearchResult) -> list[Column[tuple[int, RankedChoice]]]:
     return [column for column in COLUMNS if has_mfu or column.name != "MFU"]
 
 
-def render_search(
-    result: SearchResult, width: int = 100, color: bool = False, ascii_only: bool = False
-) -> str:
+def render_search(result: SearchResult, screen: Screen) -> str:
     """Return the tables as text; all in the first is predicted."""
-    screen = Screen(width, color, ascii_only)
     rows = list(enumerate(result.best, 1))
     columns = [
         IN_BRIEF if column.name.startswith("exposed") else column for column in columns_of(result)
@@ -208,9 +205,8 @@ def _regret_words(found: Experiment) -> str:
     )
 
 
-def render_against(found: Sequence[AgainstReference], width: int, color: bool, plain: bool) -> str:
+def render_against(found: Sequence[AgainstReference], screen: Screen) -> str:
     """Return how rows stand against published or own results; what is said of several, once."""
-    screen = Screen(width, color, plain)
     places: dict[str, list[str]] = {}
     for one in found:
         places.setdefault(_held_words(one), []).append(

@@ -54,24 +54,15 @@ SAME_METHOD = "verified of a compressed row: it equals the same method, emulated
 LONGEST_REASON = 400
 
 
-def render_table(
-    summary: Summary,
-    width: int = 100,
-    color: bool = False,
-    ascii_only: bool = False,
-    verbose: bool = False,
-) -> str:
+def render_table(summary: Summary, screen: Screen, verbose: bool = False) -> str:
     """Return tables and verdict as text for a terminal.
 
     Args:
         summary: The run.
-        width: Columns of the terminal; less important table columns give way below 140.
-        color: Whether ANSI styles are written.
-        ascii_only: Write nothing but ASCII, for terminals that are not UTF-8.
+        screen: An empty one; less important table columns give way below a width of 140.
         verbose: Also budgets, compression and predictions, every case in sentences, and what the
             instrument is worth.
     """
-    screen = Screen(width, color, ascii_only)
     screen.lines(map(wording.plain, summary.notices), "yellow")
     if summary.status != "complete":
         screen.line(f"This run is not complete: {wording.plain(summary.status, 40)}.", "yellow")
@@ -97,11 +88,8 @@ def render_table(
     return screen.text()
 
 
-def render_pop(
-    summary: Summary, width: int = 100, color: bool = False, ascii_only: bool = False
-) -> str:
+def render_pop(summary: Summary, screen: Screen) -> str:
     """Return POP's efficiencies of every suite, or why there are none."""
-    screen = Screen(width, color, ascii_only)
     for suite, rows in wording.by_suite(summary.rows).items():
         screen.line().line(wording.plain(suite, 64), "bold")
         show(POP, rows, screen)
@@ -236,7 +224,7 @@ def show_brief(summary: Summary, screen: Screen) -> None:
         screen.line(suite.headline)
         if suite.cases:
             screen.add(_cases(suite, screen))
-        screen.add(*_next_step(suite.next_step, "All cases: ", screen.ascii_only))
+        screen.add(*_next_step(suite.next_step, "All cases: ", screen))
         named = " ".join(text for case in suite.cases for text in case.losses)
         screen.lines([told for word, told in MEANINGS.items() if word in named], "dim")
     show_first_steps(summary, screen)
@@ -251,40 +239,39 @@ def show_first_steps(summary: Summary, screen: Screen) -> None:
         screen.line(FIRST, "bold")
     for step in found:
         told = f"{step.action}: {step.gain} ({step.whence})"
-        screen.add(*_next_step(told, "", screen.ascii_only))
+        screen.add(*_next_step(told, "", screen))
 
 
 def _cases(suite: SuiteVerdict, screen: Screen) -> RichTable:
-    width, ascii_only = screen.width, screen.ascii_only
-    fold = CASE_WIDTHS[(width < WIDE) + (width < NARROW)]
+    fold = CASE_WIDTHS[(screen.width < WIDE) + (screen.width < NARROW)]
     names = min(fold, max(cell_len(case.name) for case in suite.cases))
     grid = RichTable.grid(padding=(0, GAP, 0, 0), pad_edge=False)
     grid.add_column(width=names, overflow="fold")
     grid.add_column()
     for case in suite.cases:
-        name = line(case.name, ascii_only)
-        grid.add_row(name, _case(case, suite, width - names - GAP, ascii_only))
+        room = screen.width - names - GAP
+        grid.add_row(line(case.name, screen.ascii_only), _case(case, suite, room, screen))
     return grid
 
 
-def _case(case: Finding, suite: SuiteVerdict, width: int, ascii_only: bool) -> RenderableType:
+def _case(case: Finding, suite: SuiteVerdict, room: int, screen: Screen) -> RenderableType:
     first = _result(case, suite)
-    room = width - cell_len(first) - GAP
-    fitting = [text for text in case.losses if cell_len(text) <= room] or case.losses[-1:]
+    left = room - cell_len(first) - GAP
+    fitting = [text for text in case.losses if cell_len(text) <= left] or case.losses[-1:]
     for text in fitting[:1]:
         first = f"{first}{' ' * GAP}{text}"
     step = None if suite.next_step else case.next_step
-    return Group(line(first, ascii_only), *_next_step(step, "", ascii_only))
+    return Group(line(first, screen.ascii_only), *_next_step(step, "", screen))
 
 
-def _next_step(step: str | None, of: str, ascii_only: bool) -> list[RenderableType]:
+def _next_step(step: str | None, of: str, screen: Screen) -> list[RenderableType]:
     if step is None:
         return []
-    arrow = to_ascii(ARROW) if ascii_only else ARROW
+    arrow = to_ascii(ARROW) if screen.ascii_only else ARROW
     grid = RichTable.grid()
     grid.add_column(width=cell_len(arrow))
     grid.add_column()
-    grid.add_row(Text(arrow, style="green"), line(f"{of}{step}", ascii_only))
+    grid.add_row(Text(arrow, style="green"), line(f"{of}{step}", screen.ascii_only))
     return [grid]
 
 

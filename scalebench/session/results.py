@@ -57,8 +57,9 @@ class Verdicts(Shown, GateResult):
 
     def _render(self, width: int, color: bool, ascii_only: bool) -> str:
         from scalebench.report.gate.table import render_verdict
+        from scalebench.report.tables.layout import Screen
 
-        return render_verdict(self, width, color, ascii_only)
+        return render_verdict(self, Screen(width, color, ascii_only))
 
     def frame(self) -> "pd.DataFrame":
         """Return one line for each case, size and metric; columns as in ``gate --json``."""
@@ -78,9 +79,10 @@ class Traces(Shown):
     job: "JobFigures"
 
     def _render(self, width: int, color: bool, ascii_only: bool) -> str:
+        from scalebench.report.tables.layout import Screen
         from scalebench.report.tables.traces import render_traces
 
-        return render_traces(self.job, width, color, ascii_only)
+        return render_traces(self.job, Screen(width, color, ascii_only))
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``scalebench trace --json`` prints."""

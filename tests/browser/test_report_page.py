@@ -343,8 +343,7 @@ axe.run(document, {resultTypes: ['violations']}).then(
 
 
 @pytest.mark.parametrize(
-    ("name", "scheme"),
-    [("everything", "light"), ("everything", "dark"), ("two", "light")],
+    ("name", "scheme"), [("everything", "light"), ("everything", "dark"), ("two", "light")]
 )
 def test_axe_finds_nothing_at_any_level(visit, name, scheme):
     axe_core = pytest.importorskip("axe_core_python")

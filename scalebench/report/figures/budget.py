@@ -20,6 +20,7 @@ from scalebench.report.figures.style import (
     PART_COLORS,
     Looks,
     hover,
+    lane_axis,
     row_name,
     safe,
     style,
@@ -211,13 +212,7 @@ def waterfall_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     height = len(names) * BAR_PX + 84
     style(figure, "waterfall", height=height, hovermode="closest", margin={"t": 30}, bargap=0)
     reach = _hanging_reach(accounted[0][1], parts)
-    figure.update_yaxes(
-        tickvals=list(range(len(names))),
-        ticktext=names,
-        range=[len(names) - 0.4, -0.6],
-        showgrid=False,
-        automargin=True,
-    )
+    lane_axis(figure, list(enumerate(names)), len(names) - 0.4, -0.6)
     figure.update_xaxes(title="ms per step", range=[0, reach * (1 + HANGING_ROOM)], automargin=True)
     return figure
 

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from scalebench.records.summary import Row
-from scalebench.report.figures.style import NEUTRAL, hover, safe
+from scalebench.report.figures.style import NEUTRAL, hover, lane_axis, safe
 from scalebench.report.words.wording import case_key
 
 LANE_PX = 30
@@ -85,13 +85,8 @@ class Lanes:
             hovermode="closest",
             margin={"t": 8},
         )
-        figure.update_yaxes(
-            tickvals=self.places,
-            ticktext=[f"N={row.world_size}" for row in self.rows],
-            range=[self.bottom, 0.0],
-            showgrid=False,
-            automargin=True,
-        )
+        sizes = [f"N={row.world_size}" for row in self.rows]
+        lane_axis(figure, list(zip(self.places, sizes, strict=True)), self.bottom)
 
 
 def lay(rows: Sequence[Row]) -> Lanes:

@@ -24,6 +24,7 @@ from scalebench.report.figures.style import (
     Look,
     Looks,
     hover,
+    lane_axis,
     reference_line,
     row_name,
     safe,
@@ -128,13 +129,7 @@ def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         top = max(y for y, _, _ in placed) + 0.9
     tall = int(top * LANE_PX + 90)
     style(figure, "steps", height=tall, boxmode="overlay", hovermode="closest")
-    figure.update_yaxes(
-        tickvals=[y for y, _ in ticks],
-        ticktext=[text for _, text in ticks],
-        range=[top, -0.2],
-        showgrid=False,
-        automargin=True,
-    )
+    lane_axis(figure, ticks, top, -0.2)
     values = [t for row in rows for sample in row.samples for t in sample.step_s]
     logarithmic = min(values) > 0 and max(values) / min(values) > 20
     kind = {"type": "log", "dtick": "D1"} if logarithmic else {}

@@ -12,7 +12,7 @@ from scalebench.records.rows.strategies import TimedPass
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.figures.lanes import write_heading
-from scalebench.report.figures.style import PART_COLORS, Looks, hover, safe, style
+from scalebench.report.figures.style import PART_COLORS, Looks, hover, lane_axis, safe, style
 from scalebench.report.tables.layout import PLACE, Column, placed, texts
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place
@@ -263,13 +263,7 @@ def schedule_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         hovermode="closest",
         margin={"t": 8},
     )
-    figure.update_yaxes(
-        tickvals=[y for y, _ in ticks],
-        ticktext=[name for _, name in ticks],
-        range=[bottom, 0.0],
-        showgrid=False,
-        automargin=True,
-    )
+    lane_axis(figure, ticks, bottom)
     figure.update_xaxes(title="ms after the first pass of the step", automargin=True)
     return figure
 

@@ -112,6 +112,19 @@ def style(figure: go.Figure, name: str, **layout: Any) -> None:
     figure.update_layout(**{"meta": {"figure": name}, "height": 400} | layout)
 
 
+def lane_axis(
+    figure: go.Figure, ticks: Sequence[tuple[float, str]], bottom: float, top: float = 0.0
+) -> None:
+    """Write next to its lanes what each tick is, from the top to the bottom."""
+    figure.update_yaxes(
+        tickvals=[place for place, _ in ticks],
+        ticktext=[text for _, text in ticks],
+        range=[bottom, top],
+        showgrid=False,
+        automargin=True,
+    )
+
+
 def wide_axis(values: Sequence[float]) -> dict[str, Any]:
     """Return the kind of an axis: logarithmic where the values along it differ by much."""
     known = [value for value in values if value > 0]

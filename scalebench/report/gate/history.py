@@ -14,11 +14,8 @@ MOST_BARS = 20
 MOST_VALUES = 3
 
 
-def render_history(
-    history: History, width: int = 100, color: bool = False, ascii_only: bool = False
-) -> str:
+def render_history(history: History, screen: layout.Screen) -> str:
     """Return the series and the changes of level as text for a terminal."""
-    screen = layout.Screen(width, color, ascii_only)
     screen.line(headline(history), "bold")
     for shift in history.shifts:
         screen.line(_shift_text(shift), STYLES["regressed" if shift.worse else "improved"])

@@ -196,24 +196,17 @@ def left_out(result: GateResult) -> str:
     return f"{len(unchanged)} without a change, not shown: {which}"
 
 
-def render_verdict(
-    result: GateResult,
-    width: int = 100,
-    color: bool = False,
-    ascii_only: bool = False,
-    everything: bool = False,
-) -> str:
+def render_verdict(result: GateResult, screen: Screen, everything: bool = False) -> str:
     """Return the verdicts as text for a terminal, the worst first.
 
     ``everything``: show what is unchanged, too; otherwise it is only counted.
     """
-    screen = Screen(width, color, ascii_only)
     shown = worst_first([row for row in result.rows if everything or not is_quiet(row)])
     sides = f"{wording.plain(result.base, 200)} → {wording.plain(result.new, 200)}"
     screen.lines((f"note: {note}" for note in result.notes if note == SAME_RUN), "yellow")
     screen.line(headline(result), STYLES[result.verdict])
     screen.line(sides, "dim")
-    columns = fit(_COLUMNS, shown, screen.width, ascii_only, _NARROWING)
+    columns = fit(_COLUMNS, shown, screen.width, screen.ascii_only, _NARROWING)
     if shown:
         screen.line()
         screen.table(columns, shown)

@@ -16,15 +16,8 @@ from scalebench.spec.collectives import BACKEND, ONLY_IN_PLACE
 S = TypeVar("S")
 
 
-def render_calibration(
-    profile: LinkProfile,
-    width: int = 100,
-    color: bool = False,
-    ascii_only: bool = False,
-    said: Sequence[str] = (),
-) -> str:
+def render_calibration(profile: LinkProfile, said: Sequence[str], screen: Screen) -> str:
     """Return a calibration as text for a terminal; ``said``: sentences that stand at its end."""
-    screen = Screen(width, color, ascii_only)
     screen.lines(map(_text, profile.notices), "yellow")
     for title, points in _sweeps(profile.points):
         _titled_table(title, POINT_COLUMNS, points, screen)

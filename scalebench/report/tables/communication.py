@@ -23,7 +23,6 @@ from scalebench.report.tables.layout import (
     ending,
     pages,
     placed,
-    table,
     value,
 )
 from scalebench.report.words import notes, wording
@@ -331,9 +330,8 @@ def wires_sentence(rows: Sequence[Row]) -> str:
     return " ".join(f"{said}." for said in wire_findings_of(rows))
 
 
-def render_wires(wires: NcclWires, width: int, color: bool, ascii_only: bool) -> str:
+def render_wires(wires: NcclWires, screen: Screen) -> str:
     """Return what ``scalebench doctor`` prints of a log. What it does not say is called unknown."""
-    screen = Screen(width, color, ascii_only)
     unknown = "the log does not say"
     nodes = [f"{one.host} ({one.num_ranks} rank{'s' * (one.num_ranks > 1)})" for one in wires.nodes]
     sizes = ", ".join(map(str, wires.communicator_sizes))
@@ -351,7 +349,7 @@ def render_wires(wires: NcclWires, width: int, color: bool, ascii_only: bool) ->
         screen.line(f"{name:<12}{wording.plain(told or unknown, 300)}")
     screen.line()
     if wires.transports:
-        screen.add(table(OF_TRANSPORT, wires.transports, screen.ascii_only))
+        screen.table(OF_TRANSPORT, wires.transports)
     else:
         screen.line("The log has no channels: which wires is not known.")
     screen.lines(wire_findings(wires) or (["No problems found."] if wires.transports else []))

@@ -89,7 +89,7 @@ STRETCH = "─"
 MOST_RANKS_IN_FLIGHT = 16
 
 
-def render_schedule(timeline: Timeline, width: int, color: bool, ascii_only: bool) -> str:
+def render_schedule(timeline: Timeline, screen: Screen) -> str:
     """Return the drawing of a dry run, and what it says of bubble and memory.
 
     Times are of whole units: one unit is a column, as wide as the longest name. On a terminal that
@@ -97,7 +97,7 @@ def render_schedule(timeline: Timeline, width: int, color: bool, ascii_only: boo
     """
     schedule = timeline.schedule
     rows = [f"rank {rank}" for rank in range(schedule.num_ranks)]
-    room = width - max(map(len, rows)) - 2
+    room = screen.width - max(map(len, rows)) - 2
     several = schedule.num_stages > schedule.num_ranks
     names = [[_name(a, several) for a in actions] for actions in schedule.ranks]
     cell = max(len(name) for of_rank in names for name in of_rank) + 1
@@ -107,12 +107,12 @@ def render_schedule(timeline: Timeline, width: int, color: bool, ascii_only: boo
         if units * cell <= room
         else (_summed_up(timeline, rank, room) for rank in range(schedule.num_ranks))
     )
-    screen = Screen(max(width, units * cell), color, ascii_only)
+    screen.width = max(screen.width, units * cell)
     for label, parts in zip(rows, drawn, strict=True):
         text = Text(label.ljust(max(map(len, rows)) + 2))
         for content, kind in parts:
-            style = COLORS.get(kind, "") if color else ""
-            text.append(line(content, ascii_only, style))
+            style = COLORS.get(kind, "") if screen.color else ""
+            text.append(line(content, screen.ascii_only, style))
         text.no_wrap = True
         screen.add(text)
     screen.line()

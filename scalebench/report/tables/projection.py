@@ -22,11 +22,8 @@ from scalebench.report.words import wording
 NOTHING = wording.DASH
 
 
-def render_projection(
-    projection: Projection, width: int = 100, color: bool = False, ascii_only: bool = False
-) -> str:
+def render_projection(projection: Projection, screen: Screen) -> str:
     """Return the table as text; everything in it is predicted."""
-    screen = Screen(width, color, ascii_only)
     rows = [row for row in projection.rows if row.step_s is not None]
     screen.title("projected", f"from run {wording.plain(projection.run_id, 80)}")
     if not rows:
@@ -177,15 +174,8 @@ RECOVERY_COLUMNS: tuple[Column[ProjectedRecovery], ...] = (
 )
 
 
-def render_recovery(
-    rows: Sequence[ProjectedRecovery],
-    run_id: str,
-    width: int = 100,
-    color: bool = False,
-    ascii_only: bool = False,
-) -> str:
+def render_recovery(rows: Sequence[ProjectedRecovery], run_id: str, screen: Screen) -> str:
     """Return the table as text; everything in it is derived."""
-    screen = Screen(width, color, ascii_only)
     given = any(row.at_interval for row in rows)
     shown = [column for column in RECOVERY_COLUMNS if given or column.header != AT_INTERVAL]
     goes = ("save every (Young)", "saves", "restarts")

@@ -224,15 +224,8 @@ def suspects(job: JobFigures) -> dict[str, float]:
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-def render_traces(
-    job: JobFigures,
-    width: int = 100,
-    color: bool = False,
-    ascii_only: bool = False,
-    comparison: Comparison | None = None,
-) -> str:
+def render_traces(job: JobFigures, screen: Screen, comparison: Comparison | None = None) -> str:
     """Return the tables as text for a terminal."""
-    screen = Screen(width, color, ascii_only)
     ranks = rank_lines(job)
     if len(ranks) > 1:
         ranks.append(RankLine("all", _known(job.total, unavailable_together(job))))
@@ -307,17 +300,12 @@ MOST_BANDWIDTHS = 20
 
 
 def render_dumps(
-    examinations: Sequence[Examination],
-    link: tuple[str, Link] | None,
-    width: int,
-    color: bool,
-    ascii_only: bool,
+    examinations: Sequence[Examination], link: tuple[str, Link] | None, screen: Screen
 ) -> str:
     """Return the text for a terminal.
 
     ``link``: name and figures of the link to compare bandwidths with.
     """
-    screen = Screen(width, color, ascii_only)
     for one in examinations:
         screen.lines(one.notices, "yellow")
         screen.line()

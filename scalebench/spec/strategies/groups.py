@@ -76,10 +76,7 @@ class Tensor(InGroups):
     operations = ("all_reduce", "all_gather", "reduce_scatter")
     always_communicates = "every layer needs the results of the other ranks"
     no_race = "no rank of a tensor group has the whole model, which a race evaluates"
-    plan_field = (
-        "tensor_plan",
-        "which says how its layers are divided; choose gpt or mlp",
-    )
+    plan_field = ("tensor_plan", "which says how its layers are divided; choose gpt or mlp")
     sequence: bool = False
     loss: bool = False
 

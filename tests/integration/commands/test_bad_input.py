@@ -96,8 +96,7 @@ def test_cuda_where_there_is_none(scalebench: Scalebench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "words"),
-    [("taken", ["taken is a file"]), ("full/thesis.tex", ["full", "--resume"])],
+    ("file", "words"), [("taken", ["taken is a file"]), ("full/thesis.tex", ["full", "--resume"])]
 )
 def test_out_is_or_holds_a_file(
     in_process: Scalebench, project: Path, file: str, words: list[str]

@@ -15,6 +15,7 @@ import pytest
 from benchmarks import published
 from scalebench.records.certificate import Certificate
 from scalebench.report.certificate import render_certificate
+from scalebench.report.tables.layout import Screen
 from scalebench.session.suites.files import load_suite
 from scalebench.spec import Context, Tensor
 from tests.builders.repository.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands
@@ -207,7 +208,7 @@ def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
     committed = ROOT / "reports" / "gallery" / "certificate-2-cores.json"
     certificate = Certificate.model_validate_json(committed.read_text())
     (shown,) = blocks("docs/self-test.md", "text")
-    assert_is_cut_from(shown, render_certificate(certificate, 100))
+    assert_is_cut_from(shown, render_certificate(certificate, Screen()))
 
 
 def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:

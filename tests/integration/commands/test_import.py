@@ -20,10 +20,7 @@ SAYS_NO_N = {
     "44": 8, "51": 8, "53": 8,
 }  # fmt: skip
 """Folder → N that its logs do not say; 0: it is in the file's name."""
-REFUSED = {
-    "21": "only a final line of each rank",
-    "24": "single step without its time",
-}
+REFUSED = {"21": "only a final line of each rank", "24": "single step without its time"}
 """Folder → why its logs have no step."""
 EXCERPT = ("09", "19")
 """Whose excerpts are of other steps than the whole log: what was seen of the excerpt is right."""

@@ -145,12 +145,7 @@ PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
         "shared",
         lambda self, device: torch.Generator(device).manual_seed(1),
     ),
-    "one bit": (
-        "top-k",
-        hook.Compression,
-        "_end",
-        spoiled_end(hook.Compression._end),
-    ),
+    "one bit": ("top-k", hook.Compression, "_end", spoiled_end(hook.Compression._end)),
 }
 """What is planted on rank 1 → method, and what is replaced by what."""
 

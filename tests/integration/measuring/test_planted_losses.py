@@ -225,9 +225,7 @@ def late_operations(found: Found) -> list[Late]:
     return planted
 
 
-def test_the_parts_and_the_residual_are_the_gap_and_the_residual_is_small(
-    planted: Planted,
-) -> None:
+def test_the_parts_and_the_residual_are_the_gap_and_the_residual_is_small(planted: Planted) -> None:
     budget = planted("layered").row["budget"]
     parts = ("compute_inflation_s", "exposed_transfer_s", "wait_s", "bubble_s", "codec_s")
     parts += ("data_stall_s", "other_idle_s", "residual_s")

@@ -46,10 +46,7 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "mesh, groups of replicas": (Mesh(data=2, tensor=2, sequence=True, loss=True), GPT),
     "mesh, shards": (Mesh(shard=None, sequence=True, loss=True), GPT),
     "mesh": (Mesh(shard=None, tensor=2), GPT),
-    "mesh, groups of shards, all": (
-        Mesh(shard=None, tensor=2, sequence=True, loss=True),
-        GPT,
-    ),
+    "mesh, groups of shards, all": (Mesh(shard=None, tensor=2, sequence=True, loss=True), GPT),
     "ulysses": (Context(method="ulysses"), GPT),
     "ring": (Context(method="ring"), GPT),
     "ring, groups": (Context(size=2, method="ring"), GPT),
@@ -66,22 +63,12 @@ OF_EIGHT: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "data × shard × tensor": (Mesh(data=2, shard=2, tensor=2, sequence=True, loss=True), GPT),
     "shard × context × tensor, other order": (
         Mesh(
-            shard=2,
-            context=2,
-            tensor=2,
-            order=("tensor", "data", "context", "pipeline", "shard"),
+            shard=2, context=2, tensor=2, order=("tensor", "data", "context", "pipeline", "shard")
         ),
         GPT,
     ),
     "pipeline × data × context": (
-        Mesh(
-            pipeline=2,
-            data=2,
-            context=2,
-            microbatches=2,
-            chunks=2,
-            schedule="interleaved-1f1b",
-        ),
+        Mesh(pipeline=2, data=2, context=2, microbatches=2, chunks=2, schedule="interleaved-1f1b"),
         GPT,
     ),
 }

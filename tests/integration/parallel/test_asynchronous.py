@@ -6,12 +6,7 @@ from statistics import median
 
 import pytest
 
-from tests.integration.parallel.asynchronous_ranks import (
-    FAST_S,
-    SLOW_RANK,
-    SLOW_S,
-    STALE_STEPS,
-)
+from tests.integration.parallel.asynchronous_ranks import FAST_S, SLOW_RANK, SLOW_S, STALE_STEPS
 from tests.integration.programs import Found, reports_of
 
 NUM_RANKS = 4
@@ -127,9 +122,7 @@ def test_clients_weigh_differently(reports: Found) -> None:
     assert sum(samples) == 200 and max(samples) > 2 * min(samples)
 
 
-def test_clients_are_drawn_anew_in_each_round_and_never_twice_at_once(
-    reports: Found,
-) -> None:
+def test_clients_are_drawn_anew_in_each_round_and_never_twice_at_once(reports: Found) -> None:
     rounds = zip(*(report["fedavg"]["of later rounds"] for report in reports), strict=True)
     drawn = [[client for of_rank in one for client in of_rank] for one in rounds]
     assert all(len(set(one)) == 8 for one in drawn)
@@ -180,9 +173,7 @@ def test_a_server_answers_every_gradient_that_is_pushed(reports: Found) -> None:
     assert others == pytest.approx([STALE_STEPS] * (NUM_RANKS - 1), rel=0.02)
 
 
-def test_a_slow_rank_holds_up_a_synchronous_server_as_the_model_says(
-    reports: Found,
-) -> None:
+def test_a_slow_rank_holds_up_a_synchronous_server_as_the_model_says(reports: Found) -> None:
     """In lockstep N / max t batches a second, without Σ 1/t. Medians, so that no delay counts."""
     fast_s, slow_s = [FAST_S] * (NUM_RANKS - 1), [SLOW_S]
     model = SLOW_S * sum(1 / s for s in fast_s + slow_s) / NUM_RANKS

@@ -309,11 +309,7 @@ def test_a_script_that_ends_early_is_measured_and_marked(
 @pytest.mark.parametrize(
     ("trouble", "code", "told"),
     [
-        (
-            "never-steps",
-            2,
-            "training step. It ended by itself and printed last: nothing to train",
-        ),
+        ("never-steps", 2, "training step. It ended by itself and printed last: nothing to train"),
         ("by-hand", 2, "made 4096 backward passes and no training step that scalebench sees"),
         ("too-short", 2, "ended after 2 training steps, and at least 4 are needed"),
         ("nests", 2, "the script starts torchrun, which starts ranks as well"),

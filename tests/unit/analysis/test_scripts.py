@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.analysis.summarise import summarise
 from scalebench.records.run import CellResult
-from scalebench.report.table import render_table
+from scalebench.report import render_table
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result, make_run
@@ -105,10 +105,7 @@ def test_ranks_that_are_given_the_same_do_the_work_of_one(ranks, wrapper, same):
 
 @pytest.mark.parametrize(
     ("others", "why"),
-    [
-        ((), "the script was not run at N=1"),
-        ((1,), "no launch of the script at N=1 succeeded"),
-    ],
+    [((), "the script was not run at N=1"), ((1,), "no launch of the script at N=1 succeeded")],
 )
 def test_a_script_without_its_base_says_so_in_its_own_words(others, why):
     failed = [result(n, 0.1).model_copy(update={"status": "failed", "ranks": []}) for n in others]

@@ -15,6 +15,7 @@ from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
 from scalebench.report.gate.github import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
+from scalebench.report.tables.layout import Screen
 from tests.builders.gated import gated, gated_run, verdict_of
 from tests.builders.summaries import make_row, make_summary
 
@@ -90,7 +91,7 @@ def test_a_host_that_differs_from_all_accepted_ones_is_no_change_of_the_code(lev
     assert (step.verdict, step.host_allowance) == (verdict, 0.03)
     assert step.reason == f"a host that is {host} explains it; --interleave rules that out"
     assert step.min_detectable > 0.03 and step.p_value > 0.01
-    told = " ".join(render_verdict(found, 100).split())
+    told = " ".join(render_verdict(found, Screen()).split())
     assert "from 8 accepted runs, and a host may be 3 % slower than theirs" in told
 
 
@@ -109,11 +110,11 @@ def test_the_output_says_what_the_promise_covers():
         (alone, "--interleave"), (alone, "not how jobs and hosts do"),
         (several, "from 2 accepted runs"), (interleaved, "interleaved in one job"),
     ):  # fmt: skip
-        told = " ".join(render_verdict(found, 100).split())
+        told = " ".join(render_verdict(found, Screen()).split())
         assert words in told and "at most 1 gate in 100 fails by mistake" in told
         assert words.split(" (")[0] in render_verdict_markdown(found).replace("\\", "")
     nothing = replace(alone, rows=())
-    assert nothing.covers is None and "by mistake" not in render_verdict(nothing, 100)
+    assert nothing.covers is None and "by mistake" not in render_verdict(nothing, Screen())
 
 
 def run(number, *rows, **changes):

@@ -14,6 +14,7 @@ from scalebench.errors import UsageError
 from scalebench.gate.metrics import GateSettings, gate_settings
 from scalebench.records.storage.files import write_model
 from scalebench.report.gate.table import render_verdict
+from scalebench.report.tables.layout import Screen
 from scalebench.session.suites.files import load_suite
 from tests.builders.gated import explained, gated_run
 
@@ -67,7 +68,7 @@ def test_the_suite_brings_its_floors(tmp_path):
 
 def test_the_explanation_is_what_the_gate_prints():
     (shown,) = blocks("text")
-    assert shown.strip() in render_verdict(explained(), 100)
+    assert shown.strip() in render_verdict(explained(), Screen())
 
 
 def test_a_suite_that_asks_for_what_there_is_not_is_refused_before_it_runs(tmp_path):

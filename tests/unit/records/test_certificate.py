@@ -10,6 +10,7 @@ from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Line, cannot, checked
 from scalebench.report import render_page
 from scalebench.report.certificate import render_certificate
+from scalebench.report.tables.layout import Screen
 from tests.builders.summaries import HOSTILE, make_summary
 
 RATIO = st.floats(min_value=0, max_value=1)
@@ -75,4 +76,4 @@ def test_a_hostile_certificate_is_text(text):
     line = a_line(0.0, 0.0, 0.1, detail=text).model_copy(update={"name": text})
     made = a_certificate(line, cannot(text, text), id=text)
     assert "<script>window" not in render_page([make_summary(certificate=made)])
-    assert "\x1b" not in render_certificate(made)
+    assert "\x1b" not in render_certificate(made, Screen())

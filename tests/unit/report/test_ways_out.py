@@ -21,6 +21,7 @@ from scalebench.report.export import FORMATS
 from scalebench.report.gate.github import render_verdict_github, render_verdict_markdown
 from scalebench.report.gate.junit import render_verdict_junit
 from scalebench.report.gate.table import render_verdict
+from scalebench.report.tables.layout import Screen
 from scalebench.report.words.plain_text import printable
 from tests.builders.gated import hostile_verdict
 from tests.builders.runs import make_cell, make_failed, make_info
@@ -48,7 +49,7 @@ RENDERED = {
     "page of what is missing": lambda: render_page(
         [make_summary([make_missing(reason="\n".join(ATTACKS), status="failed")])]
     ),
-    "verdict": lambda: render_verdict(hostile_verdict(), 100),
+    "verdict": lambda: render_verdict(hostile_verdict(), Screen()),
     "verdict.md": lambda: render_verdict_markdown(hostile_verdict()),
     "verdict.xml": lambda: render_verdict_junit(hostile_verdict()),
     "annotations": lambda: render_verdict_github(hostile_verdict()),

@@ -12,6 +12,7 @@ from scalebench.report.gate.junit import render_verdict_junit
 from scalebench.report.gate.sentence import sentence
 from scalebench.report.gate.table import render_verdict
 from scalebench.report.tables import memory
+from scalebench.report.tables.layout import Screen
 from tests.builders.rows.states import STATES, run_of
 from tests.builders.shown.verdicts import VERDICTS
 
@@ -36,7 +37,7 @@ def gate_words(name: str) -> str:
     """One sentence, the table, and what a comment, an annotation and JUnit say of two runs."""
     result = VERDICTS[name]
     renderers = (render_verdict_markdown, render_verdict_github, render_verdict_junit)
-    texts = [sentence(result), render_verdict(result, 100)]
+    texts = [sentence(result), render_verdict(result, Screen())]
     return "\n".join([*texts, *(render(result) for render in renderers), ""])
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from scalebench.report.search import render_search
+from scalebench.report.tables.layout import Screen
 from scalebench.search.choice import Choice, choices
 from scalebench.search.prediction.step import PARTS, StepParts
 from scalebench.search.ranking import search
@@ -31,7 +32,7 @@ def test_a_shorter_pipeline_that_is_as_fast_is_named_to_try_first(slower, told) 
     best = replace(both, parts=StepParts(**parts))
     found = result_of(known, replace(ranking, best=best), Scores(), "", (), 0.0)
     assert found.first_to_try == int(told)
-    assert (f"try {found.best[1].mesh_words} first" in render_search(found, width=400)) is told
+    assert (f"try {found.best[1].mesh_words} first" in render_search(found, Screen(400))) is told
 
 
 def test_the_probabilities_of_all_sum_to_one() -> None:

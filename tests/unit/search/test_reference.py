@@ -7,6 +7,7 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.report.search import render_against
+from scalebench.report.tables.layout import Screen
 from scalebench.search.devices.reference import compare, read_references
 from scalebench.search.prediction.speed import short_name
 from tests.builders.repository.field_files import field_file
@@ -45,7 +46,7 @@ def test_a_row_is_a_part_of_the_fastest_result_that_is_alike(tmp_path):
     assert found.part.value == pytest.approx(0.62)
     assert found.part.low < 0.62 < found.part.high
     assert found.num_alike == 2
-    said = render_against([found], 300, False, False)
+    said = render_against([found], Screen(300))
     assert "62 % of what 8 × H100 reach with a 6.70B model of 2,048 tokens a sample" in said
     assert "under FSDP (the cluster of others). Fastest of 2 that are alike." in said
 
@@ -63,9 +64,9 @@ def test_a_row_is_a_part_of_the_fastest_result_that_is_alike(tmp_path):
 def test_where_none_is_alike_the_nearest_is_named_and_nothing_compared(other, tmp_path):
     (found,) = compare(run(**other), read_references(table(tmp_path)))
     assert found.part is None and found.reference is not None
-    said = render_against([found], 300, False, True)
+    said = render_against([found], Screen(300, ascii_only=True))
     assert "nothing is compared. Nearest: 8 x " in said and "%" not in said
-    assert render_against([found, found], 300, False, True).count("Nearest") == 1
+    assert render_against([found, found], Screen(300, ascii_only=True)).count("Nearest") == 1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.traces import render_dumps
 from scalebench.trace.dumps.examination import examine, find_dumps
 
@@ -96,7 +97,7 @@ def test_who_is_missing_and_what_does_not_fit(
     (group,) = found[0].groups
     assert [behind.rank for behind in group.missing] == missing
     assert (group.mismatch.what if group.mismatch else None) == mismatch
-    assert said in render_dumps(found, None, 120, False, False)
+    assert said in render_dumps(found, None, Screen(120))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -206,5 +207,5 @@ def test_dumps_of_nccl_inspector(tmp_path: Path) -> None:
     assert ([b.rank for b in group.missing], group.without_dump) == ([1], [3])
     assert bandwidth.busbw_byte_per_s == 360e9
     assert found[0].notices == ("3 lines are no records of the Inspector and left out.",)
-    text = render_dumps(found, None, 100, False, False)
+    text = render_dumps(found, None, Screen())
     assert "rank 1 has no record of it; the last call was 2, ReduceScatter" in text

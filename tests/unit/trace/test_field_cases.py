@@ -8,6 +8,7 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.report.page.trace_page import render_trace_page
+from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.traces import render_traces
 from scalebench.trace.job import analyse_job, as_json
 from tests.builders.repository.field_files import field_file
@@ -73,7 +74,7 @@ def test_a_lost_kernel_leaves_no_zero():
     assert (file["num_calls"], file["num_unseen_calls"]) == (1, 1)
     assert file["comm_s"] is file["overlap_ratio"] is file["exposed_comm_s"] is None
     assert file["unavailable"]["comm_s"] == "1 of 1 NCCL calls have no kernel"
-    assert re.search(r"^0 +– +80\.0 µs +– ", render_traces(job), re.MULTILINE)
+    assert re.search(r"^0 +– +80\.0 µs +– ", render_traces(job, Screen()), re.MULTILINE)
     assert "was hidden is not known: calls have no kernel." in render_trace_page(job)
 
 

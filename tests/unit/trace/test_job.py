@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.report.page.trace_page import render_trace_page
+from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.traces import render_traces
 from scalebench.trace.job import analyse_job, as_json
 
@@ -103,8 +104,10 @@ def test_a_job_without_communication_names_what_may_be_it(write, world_size, man
         reason = f"a job of {world_size or many} ranks" if several else "there was no communication"
         assert reason in file["unavailable"]["overlap_ratio"]
     assert not several or "If the kernels named below communicate" in said[0]
-    assert ("may be communication: mine::exchange<8>(int), " in render_traces(job)) is several
-    assert "not separated" not in render_traces(job)
+    assert (
+        "may be communication: mine::exchange<8>(int), " in render_traces(job, Screen())
+    ) is several
+    assert "not separated" not in render_traces(job, Screen())
     named = analyse_job(files, communication=re.compile(r"^mine::"))
     assert named.ranks[0].figures.overlap_s == pytest.approx(5e-6)
     assert not any("recognised" in notice for notice in named.notices)
@@ -198,7 +201,7 @@ def test_communication_beside_copies_is_shown_as_that(write):
         pytest.approx(15e-6),
     )
     told = "rank 0: 5.00 µs of the exposed communication ran during copies, without computation"
-    assert told in render_traces(job)
+    assert told in render_traces(job, Screen())
     page = render_trace_page(job)
     assert told in page
     spec = json.loads(re.search(r'id="trace-parts-spec">(.*?)</script>', page, re.DOTALL)[1])
@@ -211,7 +214,7 @@ def test_communication_beside_copies_is_shown_as_that(write):
 
 def test_names_of_a_trace_are_harmless_in_table_and_page(write):
     job = analyse_job([write("a.json", trace(0, 2, [(HOSTILE, 30, 40)]))])
-    assert "\x1b" not in render_traces(job)
+    assert "\x1b" not in render_traces(job, Screen())
     page = render_trace_page(job)
     assert "</script><b>" not in page
     assert "&lt;/script&gt;&lt;b&gt;all_reduce" in page
@@ -229,6 +232,6 @@ def test_of_a_deep_stack_the_innermost_calls_are_shown(write):
          "args": {} if link is None else {"correlation": link}}
         for cat, name, ts, dur, tid, link in rows
     ]  # fmt: skip
-    shown = render_traces(analyse_job([write("a.json", {"traceEvents": events})]))
+    shown = render_traces(analyse_job([write("a.json", {"traceEvents": events})]), Screen())
     told = " ".join(shown.partition("the host meanwhile: ")[2].split())
     assert told.startswith("… > model.py(3): forward > ") and "torch/nn.py" not in told

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scalebench.analysis.convergence.projected import Training, arrival, time_to_loss
 from scalebench.analysis.projection.project import project
 from scalebench.records.measured.rank import RacePoint
+from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.projection import render_projection
 from scalebench.stats import Estimate
 from tests.builders.rows.projections import make_run, the_profile
@@ -62,12 +63,12 @@ def test_a_larger_batch_never_needs_fewer_samples_nor_more_than_in_proportion(a,
 def test_the_table_says_where_more_ranks_do_not_help(tmp_path):
     run = make_run(tmp_path, link=the_profile(2), scaling="weak")
     slow = project(run, [2, 8, 64], noise_scale=1.0)
-    told = " ".join(render_projection(slow, 160).split())
+    told = " ".join(render_projection(slow, Screen(160)).split())
     best = max(slow.rows, key=lambda row: row.speedup_to_loss)
     assert best.world_size == 2
     assert "ddp reaches a loss soonest at N=2 (more ranks take longer)" in told
     assert "a gradient noise scale of 1.00 samples" in told
     fast = project(run, [2, 8], noise_scale=1e6)
-    told = " ".join(render_projection(fast, 160).split())
+    told = " ".join(render_projection(fast, Screen(160)).split())
     assert "ddp reaches a loss soonest at N=8 (the largest number projected)" in told
     assert "samples" in told and "1×" in told

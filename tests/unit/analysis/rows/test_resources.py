@@ -8,7 +8,7 @@ from scalebench.analysis.rows.resources import mfu_of_row
 from scalebench.analysis.rows.strategies.axes import wires_of_row
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log
-from scalebench.report.table import render_table
+from scalebench.report import render_table
 from scalebench.report.tables import communication as table
 from scalebench.spec.presets import PRESETS
 from tests.builders.links.nccl_wire_logs import LOGS

@@ -18,6 +18,7 @@ from scalebench.report.gate.github import (
 )
 from scalebench.report.gate.sentence import sentence
 from scalebench.report.gate.table import render_verdict
+from scalebench.report.tables.layout import Screen
 from scalebench.report.words.plain_text import plain
 from tests.builders.gated import REGRESSED
 from tests.builders.shown.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
@@ -33,9 +34,11 @@ def test_an_interval_with_one_long_side_has_both_ends():
 
 def test_a_gate_that_sees_huge_changes_alone_says_so():
     unseen = replace(REGRESSED, verdict="no change seen", low=-0.5, high=1.5, min_detectable=3.57)
-    assert "only one of 357 % would have been (see --need)" in render_verdict(result_of(unseen))
+    assert "only one of 357 % would have been (see --need)" in render_verdict(
+        result_of(unseen), Screen()
+    )
     seen = replace(unseen, min_detectable=0.03)
-    assert "a slowdown of 3 % or more would have been" in render_verdict(result_of(seen))
+    assert "a slowdown of 3 % or more would have been" in render_verdict(result_of(seen), Screen())
 
 
 # Markdown

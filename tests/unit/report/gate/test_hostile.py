@@ -6,6 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from scalebench.report.gate.table import render_verdict
+from scalebench.report.tables.layout import Screen
 from tests.builders.gated import gated, gated_run
 from tests.builders.summaries import (
     gpu_rows,
@@ -33,7 +34,7 @@ def test_any_two_runs_can_be_judged_and_shown(base, new):
     result = gated(RUNS[base](), RUNS[new]())
     json.dumps(result.as_json(), allow_nan=False)
     assert result.exit_code in (0, 1, 3, 4)
-    text = render_verdict(result, 80, everything=True)
+    text = render_verdict(result, Screen(80), everything=True)
     assert max(cell_len(line) for line in text.splitlines()) <= 80
     for row in result.rows:
         assert row.reason, row

@@ -7,12 +7,13 @@ from click.testing import CliRunner
 from scalebench.cli import cli
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import plan_schedule
+from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.pipelines import render_schedule
 
 
 def drawn(name: str, p: int, m: int, v: int = 1, width: int = 100, ascii_only: bool = False):
     timeline = dry_run(plan_schedule(name, p, m, v), equal_times(p * v))
-    return render_schedule(timeline, width, color=False, ascii_only=ascii_only).splitlines()
+    return render_schedule(timeline, Screen(width, ascii_only=ascii_only)).splitlines()
 
 
 def test_1f1b_looks_like_this() -> None:
