@@ -49,14 +49,18 @@ BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ |:\d\d(?:[.,]\d+)? (?:UTC )?|- |/\d+ )\s*
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _SAID = r"(?:nan|NaN|inf|Inf|None|True|False)\s"
 """A word that is a value, and not the first one of a key."""
-_AFTER = r"(?:\s?[A-Za-z%]{1,3})?\s*(?:$|[|,;)\]]|[A-Za-z][^\d|,;]*\d)"
+_AFTER = r"(?:\s?[A-Za-z%]{1,3})?\s*(?:$|[|,;()\]]|[A-Za-z][^\d|,;]*\d)"
 """What stands behind a number that has its name in front: no more, or the next name and number."""
 _KEY = re.compile(
     rf"(?<![\w./=-])(?!{_SAID})"
     r"([A-Za-z][\w/-]*(?: [A-Za-z][\w/-]*){0,4}(?: ?\([A-Za-z/]+\))?)"
-    rf"(?:\s*([:=])\s*(?=[\d.]){NUMBER}|\s+{NUMBER}(?:/\d+)?(?={_AFTER}))"
+    rf"(?:\s*([:=])\s*(?>{NUMBER})|\s+(?>{NUMBER})(?:/\d+)?(?={_AFTER}))"
 )
 _OF_UNIT = re.compile(r"/|\bper\b")
+_UNIT = re.compile(
+    rf"(?<![\d.,])(?>{NUMBER})\s?(?:[KkMGB]\s)?([A-Za-z]++(?:(?:/| per )[A-Za-z]++)++)"
+    r"(?!\w|/|\s*[:=]|\s+[\d.])"
+)
 _WORD = re.compile(rf"(?<![\w.=])(?!{_SAID})[A-Za-z]+\s$")
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
@@ -215,24 +219,26 @@ def template(text: str) -> Template:
     return Template(text)
 
 
+@lru_cache(maxsize=4096)
 def small(key: str) -> str:
     """Return a key as `Value.keys` are written."""
     return " ".join(re.sub("[_-]", " ", key.lower()).replace("(", " (").split())
 
 
 @lru_cache(maxsize=1)
-def _keys_in(line: str) -> list[tuple[str, str, str]]:
-    """Return the names of numbers: what stands between two is the second's, unless it is a unit.
+def _keys_in(line: str) -> list[tuple[str, str]]:
+    """Return the names and the units of numbers, and their templates without what is in the hole.
 
-    A unit is the second's name only where the first one has another name before it.
+    What stands between two numbers is the second's name; a unit is it only where the first one has
+    another name before it.
     """
     found, end = [], 0
     for key in _KEY.finditer(line):
         name, sign, before = key[1], key[2] or "", line[end : key.start()].rstrip()
         if sign or not before[-1:].isdigit() or not _OF_UNIT.search(name):
-            found.append((small(name), name, sign))
+            found.append((small(name), f"!{name} {sign} {{}}"))
             end = key.end()
-    return found
+    return found + [(small(unit[1]), f"{{}} {unit[1]}") for unit in _UNIT.finditer(line)]
 
 
 def _listed(value: Any) -> Any:
@@ -249,8 +255,9 @@ class Value(_Table):
     Attributes:
         at: Templates, the first that fits counts.
         keys: Unit → pattern of what stands before ``:`` or ``=`` and a number; before a blank as
-            well, where the number is the last or the next name follows. Letters may be large or
-            small, and ``_`` or ``-`` stand for spaces. They count first.
+            well, where the number is the last or the next name follows; and of a unit behind a
+            number. Letters may be large or small, and ``_`` or ``-`` stand for spaces. They count
+            first.
         kind: ``step``: of the very step; ``interval``: mean of the steps since the line before;
             ``span``: all of them together; ``micro``: of a micro-batch; ``cumulative``: since the
             beginning; ``window``: median or mean of the last few steps, whichever: the clock
@@ -286,8 +293,8 @@ class Value(_Table):
     def found_in(self, line: str) -> Iterator[tuple[Template, float]]:
         """Yield the templates that find a value in a line, and the value."""
         keyed = (
-            template(f"!{key} {sign} {{{unit}}}")
-            for known, key, sign in (_keys_in(line) if self.keys else ())
+            template(text.replace("{}", f"{{{unit}}}"))
+            for known, text in (_keys_in(line) if self.keys else ())
             if (unit := self.unit_of(known)) is not None
         )
         for one in itertools.chain(keyed, self.templates):
@@ -359,6 +366,11 @@ class Format(_Table):
         *("memory", "mfu", "tflops", "micro"),
         mode="before",
     )(_as_value)
+
+    def seen(self, text: str) -> str:
+        """Return a text as it is read: names and numbers may be quoted."""
+        quoted = self.general and not self.bar
+        return text.replace('"', "").replace("'", "") if quoted else text
 
     @cached_property
     def anchors(self) -> list[Template]:

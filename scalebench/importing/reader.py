@@ -139,6 +139,7 @@ class Reader:
         return text[:begin]
 
     def _scan(self, form: Format, text: str, unended: bool) -> None:
+        text = form.seen(text)
         end, self.last_end = len(text), 0
         quick = self._quick(form)
         for begin, stop in candidates(text, form) if quick is None else self._left(quick, text):
@@ -333,14 +334,15 @@ def _lines_of(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         begin += len(line) + 1
 
 
-def choose(text: str, known: Sequence[Format], lines: int) -> Format | None:
+def choose(whole: str, known: Sequence[Format], lines: int) -> Format | None:
     """Return the first format of which a text has a line of a step with a time or a clock.
 
     A general format has to have so many ``lines``.
     """
     for form in known:
-        if not any(word in text for word in form.words):
+        if not any(word in whole for word in form.words):
             continue
+        text = form.seen(whole)
         seen, left = 0, lines if form.general else 1
         for begin, end in candidates(text, form):
             line = text[begin:end]

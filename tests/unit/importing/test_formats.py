@@ -281,7 +281,14 @@ LINES = {
     "key-value of MLX": "Iter {i}: Train loss 2.1, It/sec 0.500, Tokens/sec 812.1, Peak mem 10 GB",
     "key-value of OpenNMT-tf": "Step = {i} ; steps/s = 0.50, source words/s = 29000 ; Loss = 8.1",
     "key-value with a clock": DAY + ",100 INFO step {i} loss 9.1 epoch time 2.0",
-    "trainer-steps with a clock": "[INFO] " + DAY + ",371 >> {{'loss': 0.63, 'step': {i}}}",
+    "key-value of transformers with a clock": "[INFO] "
+    + DAY
+    + ",371 >> {{'loss': 0.63, 'step': {i}}}",
+    "key-value of FunASR": (
+        "[" + DAY + ",101][root][INFO] - train, rank: 0, epoch: 0/50, step_in_slice: {i}/1000, "
+        "total step: {i}, (loss_avg_rank: 1.2), (lr: 1.e-04), [('loss', 1.2)], {{'total_time': 9}}"
+    ),
+    "key-value of Detectron": 'json_stats: {{"eta": "1:00:00", "iter": {i}, "time": "2.000"}}',
     "key-value of ranks": "[rank0]: step {i} loss 9.1 step_time 2.0",
     "key-value with a mean": "step {i} | loss 9.1 | time per step: 2.0 s",
     "key-value of a tutorial": "Epoch [1/5], Step [{i}/938], Loss: 0.3, Time per step: 2.0 s",

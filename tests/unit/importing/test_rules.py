@@ -83,7 +83,7 @@ def test_a_time_of_all_steps_since_the_line_before_is_divided_by_them(tmp_path: 
         ("8000 tokens/s", 8000),
         ("8,000.0 tok/sec |", 8000),
         ("4000 tokens/s/GPU", 8000),
-        ("4000 tokens/sec/device", None),
+        ("4000 tokens/sec/device", 8000),
         ("tok/s/gpu 4000", 8000),
         ("tokens/sec/gpu: 4000", 8000),
         ("tok/s: 8000", 8000),
@@ -111,6 +111,8 @@ def test_a_rate_of_a_gpu_is_not_that_of_the_job(
         *("tok/sec: 8.192K", "Tokens/sec/GPU: 1024", "throughput(samples/s): 16", "Images/s=16.0"),
         *("optimizer step time: 0.2 | step time: 0.5", "max iter time: 0.9, iter time: 0.5"),
         *("local tokens/s: 1024 tokens/s: 8192", "mem: 20.1GB batch time: 0.5"),
+        *("speed: 1024 toks/s/device", "8.192K tokens per second", "0.5 seconds per step"),
+        *("iter_dt 500ms", "Speed (samples/sec) 16.0", '"step_time_ms": 500.0', "'dt': '0.5'"),
     ],
 )
 @pytest.mark.parametrize("head", ["step {}", "Iter: {}/99", "[iteration {}]", "update={}"])
@@ -126,6 +128,7 @@ def test_keys_are_read_in_any_spelling_and_only_whole(said: str, head: str, tmp_
     [
         *("Avg step time: 0.5", "max iter time: 0.9", "optimizer step time: 0.2", "tps: 8192"),
         *("step time (cum): 0.5", "remaining iter time: 30", "eval samples/s: 900"),
+        "0.174 sec/batch",  # TensorFlow's tutorial has divided it by the number of GPUs
     ],
 )
 def test_the_time_of_something_else_is_never_that_of_a_step(said: str, tmp_path: Path) -> None:
