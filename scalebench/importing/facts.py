@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from math import prod
 
-from scalebench.importing.formats import NUMBER, Template, template
+from scalebench.importing.templates import NUMBER, Template, template
 
 BETWEEN = r"""["']?\s*(?:=>|[:=]|\.{2,}|,\s*"value":|\s)\s*["']?"""
 _SCALES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "billion": 1e9, "million": 1e6, "T": 1e12}

@@ -22,13 +22,11 @@ from scalebench.importing.formats import (
     Kind,
     Value,
     built_in,
-    elapsed,
-    of_commas,
-    small,
 )
 from scalebench.importing.lines import SINCE_1970, chunks, clock_in_seconds, opened, prefix_of
 from scalebench.importing.reader import Log
 from scalebench.importing.records import Line, Records
+from scalebench.importing.templates import elapsed, of_commas, small
 
 KNOWN = {
     "step": (
