@@ -16,6 +16,8 @@ from scalebench.importing.templates import Template, keys_in, template
 Kind = Literal["step", "interval", "span", "micro", "cumulative", "window"]
 Scope = Literal["job", "gpu", "rank"]
 
+_EPOCH = re.compile(r"(?<!best )(?<!max )(?<!total )\bepoch\W{1,4}(\d{1,9})\b", re.IGNORECASE)
+
 
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
@@ -147,6 +149,11 @@ class Format(_Table):
         """Return a text as it is read: names and numbers may be quoted."""
         quoted = self.general and not self.bar
         return text.replace('"', "").replace("'", "") if quoted else text
+
+    def epoch_in(self, text: str) -> str | None:
+        """Return the epoch that is named last; None: none is, or only templates tell."""
+        told = _EPOCH.findall(text) if self.general and not self.bar else []
+        return told[-1] if told else None
 
     @cached_property
     def anchors(self) -> list[Template]:

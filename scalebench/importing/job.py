@@ -190,15 +190,18 @@ def _has_rates_of_whom(log: Log) -> bool:
     """Tell whether several ranks say rates, and nothing says whether theirs or the job's."""
     records = log.records
     said = "/" in records.units.get("rate", "")
-    if not log.format.general or said or len(records.ranks) < 2:
+    if not log.format.general or said or records.most_copies < 2:
         return False
-    return records.most_copies > 1 and bool(np.isfinite(records.column("rate")).any())
+    several = len(records.ranks) > 1 and bool(np.isfinite(records.column("rate")).any())
+    return several or records.rates_differ
 
 
 def _work(log: Log, batch: float | None, seq: float | None, world_size: int) -> float | None:
     """Return what a step does in the unit of the printed rate; None: not known."""
     rate = log.format.rate
     if rate is None or rate.doubtful:
+        return None
+    if rate.scope == "rank" and log.records.most_copies < world_size:
         return None
     work = batch
     if _unit(log)[0] == "tokens":
@@ -273,7 +276,7 @@ def _of_whole(log: Log, steps: Steps) -> float | None:
     totals = log.totals
     per_second = totals.get("train_samples_per_second")
     if per_second is None or (len(steps.seconds) and steps.source != "total"):
-        return totals.get("training_sequences_per_second")
+        return totals.get("training_sequences_per_second") or totals.get("total images/sec")
     return per_second * totals["train_runtime"] / (totals["train_runtime"] - steps.pauses[1])
 
 

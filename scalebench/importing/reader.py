@@ -46,9 +46,7 @@ class Log:
 
 
 def read_log(path: Path, known: Sequence[Format]) -> Log:
-    """Read a log.
-
-    The file may be packed with gzip; the first of ``known`` that fits is taken.
+    """Read a log, packed with gzip or not; the first of ``known`` that fits is taken.
 
     Raises:
         UsageError: It is no such log, or that of two jobs.
@@ -169,7 +167,9 @@ class Reader:
         total = _int(groups.get("last")) or 0
         records = self.bars.setdefault(total, Records()) if form.bar else self.bars[0]
         records.last_total = total
-        at = records.place(step, _int(groups.get("epoch")), _int(groups.get("per_epoch")), form.bar)
+        since = text[self.last_end if self.taken else begin : begin + len(line)]
+        epoch = _int(groups.get("epoch") or form.epoch_in(since))
+        at = records.place(step, epoch, _int(groups.get("per_epoch")), form.bar)
         values = self._values(form, line, records)
         if form.bar and "time" in values:
             values["time"] += records.bars_before
@@ -371,7 +371,7 @@ def _tells_time(form: Format, line: str, start: int) -> bool:
 
 def totals_of(text: str) -> dict[str, float]:
     """Return what is said at the end of a training, and by DeepSpeed's timer of its rate."""
-    name = r"\b(train(?:_\w+|ing_sequences)_per_second|train_runtime)"
+    name = r"\b(train(?:_\w+|ing_sequences)_per_second|train_runtime|total images/sec)"
     number = r"[\u2019'\"]?\s*[:=]\s*[\u2018'\"]?(\d[\d.:]*)"
     found = {
         key: elapsed(value) if ":" in value else float(value)

@@ -34,6 +34,7 @@ class Records:
         resolution: Of the clock, seconds.
         unsaid: Times may be of a step or of all since the line before.
         bars_before: Seconds of the bars of earlier epochs.
+        rates_differ: Several lines say the same step of the job, and not the same rate.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Records:
         self.ranks: set[int] = set()
         self.resolution = 1.0
         self.unsaid = False
+        self.rates_differ = False
         self.last_total = 0
         self.loss: list[float] = []
         self.bad_loss = 0
@@ -52,7 +54,7 @@ class Records:
         self._seen: dict[float, float] = {}
         self._clock = -math.inf
         self._newest = -1.0
-        self._offset, self._place = 0.0, -1.0
+        self._offset, self._earlier, self._place = 0.0, 0.0, -1.0
         self.bars_before = self._elapsed = 0.0
         self._epoch = -1.0
 
@@ -78,16 +80,19 @@ class Records:
         """Return the number of a step over all epochs; a smaller one than before: a restart."""
         if epoch is not None and per_epoch is not None:
             return epoch * per_epoch + step
+        if epoch is not None and epoch < self._epoch:  # a rank lags behind, or a restart
+            return self._earlier + step
         starts = epoch is not None and epoch > self._epoch
         if bar:
             ended = self._place == self.last_total
             starts = (starts and ended) or (step < self._place - OPEN_STEPS and step <= 2)
         if starts and self._place >= 0 and step <= self._place:
-            self._offset += self._place
+            self._earlier = self._offset
+            self._offset += self._place + (step == 0)
             self.bars_before = self._elapsed + HALF_SECOND * (self.units.get("time") == "elapsed")
         if epoch is not None:
             self._epoch = max(epoch, self._epoch)
-        self._place = step
+        self._place = step if bar or starts else max(step, self._place)
         return self._offset + step
 
     def goes_back(self, step: float) -> bool:
@@ -160,6 +165,7 @@ class Records:
             self.bad_loss += 1
             self.bad_at = step if self.bad_at is None else self.bad_at
         self.memory = max(self.memory, values.get("memory", 0.0))
+        self.rates_differ = self.rates_differ or (line.scope == "job" and line.rates > 1)
 
 
 @dataclass(slots=True)
@@ -172,7 +178,7 @@ class Line:
         scope: Whose its rate is: those of ranks add up, of those of GPUs the mean counts.
         end: It ends a step of micro-batches.
         copies: Lines that say the same step.
-        rates: How many of them say a rate.
+        rates: How many of them say another rate, or that of a GPU.
     """
 
     values: dict[str, float]
@@ -211,5 +217,7 @@ class Line:
                 and ("/" not in other.who or other.who not in self.whos)
             ):
                 self.values[name] = mine + value
+            elif name == "rate":
+                self.rates += mine != value
         self.whos.add(other.who)
         self.end = self.end or other.end

@@ -356,7 +356,9 @@ def _spans(
 
 def _by_rate(form: Format, columns: dict[str, Floats], work: float | None) -> Steps:
     """Return steps by the printed rate."""
-    rate = columns["rate"]
+    rate, copies = columns["rate"], columns["copies"]
+    if form.rate is not None and form.rate.scope == "rank" and len(copies):
+        rate = np.where(copies == copies.max(), rate, np.nan)
     if work is None or not np.isfinite(rate).any():
         return Steps(source="rate")
     time = work / np.where(rate > 0, rate, np.nan)

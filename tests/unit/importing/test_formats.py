@@ -420,6 +420,26 @@ def test_what_a_framework_prints_beside_its_times_is_read(
 
 
 @pytest.mark.parametrize(
+    ("ranks", "end", "rate"),
+    [
+        (8, "total images/sec: 1188.51", 1188.51),
+        (1, "total images/sec: 1188.51", 1188.51),  # one process has all GPUs
+        (8, "", 8 * 148),  # Horovod: each rank prints its own
+        (1, "", None),  # that of a rank or of all
+    ],
+)
+def test_what_each_rank_of_tf_cnn_benchmarks_prints_is_its_own(
+    ranks: int, end: str, rate: float | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.log"
+    lines = [f"{i}\timages/sec: 148.0 +/- 0.0\t9.1" for i in (1, 10, 20) for _ in range(ranks)]
+    path.write_text("\n".join(["Batch size:  512 global", "  64 per device", *lines, end, ""]))
+    job = job_of(read_log(path, formats()), Stated(gpus=8))
+    assert job.samples_per_s == (rate and pytest.approx(rate, rel=0.005))
+    assert list(job.step_s) == pytest.approx([512 / 1184] * 3 * (ranks == 8))
+
+
+@pytest.mark.parametrize(
     ("said", "unit"),
     [
         ("throughput: 500.0 tokens/s/gpu", "tokens"),

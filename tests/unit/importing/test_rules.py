@@ -57,6 +57,8 @@ def test_an_endless_step_is_left_out(tmp_path: Path, endless: str) -> None:
         ("[default{r}]: ", "tokens/s/gpu: 1000", 4000),
         ("[default3]: ", "tokens/s: 4000", 4000),
         ("[default{r}]: ", "global tokens/s: 4000", 4000),
+        ("", "tokens/s: 100{r}", None),  # who prints it is not said either
+        ("", "tokens/s: 4000", 4000),
         ("[default{r}]: ", "tokens/s/gpu: 100{r}", 4006),  # of each its own
     ],
 )
@@ -164,6 +166,31 @@ def test_a_bar_of_all_epochs_does_not_begin_again_with_the_next_one(tmp_path: Pa
         for epoch in dict.fromkeys((max(i - 1, 0) // 50, i // 50))  # its name changes at a step
     ]
     assert read(tmp_path, bars).mean_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch [{e}/9] step {i}/70 loss: 1.1 step time: {t}",
+        "Epoch {e:05d} | Step {i:05d} | Loss 2.3 | step time {t}",
+        "{head}Batch {i}/70 | loss: 1.1 | step time: {t}",
+        "{head}best epoch: 1\nstep={i} loss=1.1 step_time={t}",
+        "[rank0]: Epoch {e}, step {i}: loss 1.1, step time {t}",
+    ],
+)
+def test_steps_that_begin_again_with_an_epoch_are_further_ones(line: str, tmp_path: Path) -> None:
+    """Short epochs were taken for lines of several ranks, of which the slowest counts."""
+    lines = [
+        line.format(e=e, i=i, t=0.5 + 0.1 * (e % 2), head=f"Epoch {e}/9\n" * (i == 0))
+        for e in range(1, 9)
+        for i in range(0, 70, 10)
+    ]
+    if "rank" in line:  # one that lags behind
+        late = [text.replace("rank0", "rank1") for text in lines]
+        lines = [text for two in zip([*lines, ""], ["", *late], strict=True) for text in two]
+    log = log_of(tmp_path, ["epoch: 9", *lines])
+    assert (len(log.records), log.notices) == (56, [])
+    assert steps_of(log, None).mean_s == pytest.approx(0.55)
 
 
 def test_colours_carriage_returns_and_packed_files_are_read(tmp_path: Path) -> None:
