@@ -19,7 +19,7 @@ from scalebench.errors import UsageError
 from scalebench.importing.formats import Format
 from scalebench.importing.lines import opened, text_of
 from scalebench.importing.reader import Log, Reader, read_log
-from scalebench.importing.steps import DIFFER, Steps, steps_of, warmup_of
+from scalebench.importing.steps import DIFFER, ROUNDED, Steps, steps_of, warmup_of
 from scalebench.importing.tables import is_table, read_table
 from scalebench.records.imported import ImportedLog
 
@@ -277,7 +277,11 @@ def _of_whole(log: Log, steps: Steps) -> float | None:
     per_second = totals.get("train_samples_per_second")
     if per_second is None or (len(steps.seconds) and steps.source != "total"):
         return totals.get("training_sequences_per_second") or totals.get("total images/sec")
-    return per_second * totals["train_runtime"] / (totals["train_runtime"] - steps.pauses[1])
+    runtime, done = totals["train_runtime"], totals.get("steps", 0.0)
+    planned = runtime * totals.get("train_steps_per_second", 0.0)  # of which the rates are
+    if done and planned and abs(done - planned) > max(ROUNDED * runtime, DIFFER * done):
+        per_second *= done / planned
+    return per_second * runtime / (runtime - steps.pauses[1])
 
 
 def _mean(log: Log, name: str, steps: Steps) -> float | None:

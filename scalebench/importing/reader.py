@@ -377,8 +377,9 @@ def totals_of(text: str) -> dict[str, float]:
         key: elapsed(value) if ":" in value else float(value)
         for key, value in re.findall(name + number, text)
     }
-    timer = re.findall(r"RunningAvgSamplesPerSec=([\d.]+)", text)
-    if timer:
+    if done := re.findall(r"TrainOutput\(global_step=(\d+)", text):
+        found["steps"] = float(done[-1])
+    if timer := re.findall(r"RunningAvgSamplesPerSec=([\d.]+)", text):
         found["timer_rate"] = float(timer[len(timer) // 2])
     return found
 

@@ -382,16 +382,17 @@ def _trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
     if last is not None:
         steps = _finite(last, "step") or _finite(content, "global_step")
         begun = min((row["step"] for row in history if "step" in row), default=0)
-        evaluation = sum(_finite(row, "eval_runtime") for row in history)
+        within = history[: history.index(last)]  # evaluations that come later are not in the total
+        evaluation = sum(_finite(row, "eval_runtime") for row in within)
         totals = {"train_runtime": _finite(last, "train_runtime"), "steps": steps}
         totals |= {
             "eval_runtime": evaluation,
-            "num_evals": sum("eval_runtime" in r for r in history),
+            "num_evals": sum("eval_runtime" in r for r in within),
         }
         for rate in ("train_samples_per_second", "train_steps_per_second"):
             if last.get(rate):
                 totals[rate] = _finite(last, rate)
-        if sum("predict_runtime" in row for row in history):
+        if sum("predict_runtime" in row for row in within):
             notices.append("predictions between the steps are not taken off: only evaluations are")
         every = float(content.get("logging_steps") or 0)
         if every >= 1 and begun > 2 * every and begun > 0.05 * steps:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.importing.formats import formats
 from scalebench.importing.job import Stated, job_of
+from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
 from scalebench.importing.tables import read_table
 
@@ -347,6 +349,7 @@ def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
         *({"step": 10 * i, "loss": 2.0} for i in range(1, 10)),
         *({"step": 50 * i, "eval_runtime": 100.0} for i in range(1, 3)),
         {"step": 100, "train_runtime": 400.0, "train_samples_per_second": 2.0},
+        {"step": 100, "eval_runtime": 50.0},  # after the training
     ]
     state = {"log_history": history, "logging_steps": 10, "global_step": 100}
     path = write(tmp_path, "trainer_state.json", json.dumps(state))
@@ -359,8 +362,11 @@ def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["train_runtime", "eval_runtime", "step"])
 def test_an_endless_total_is_refused(tmp_path: Path, name: str) -> None:
-    total = {"step": 100, "train_runtime": 400.0, "eval_runtime": 1.0} | {name: float("inf")}
-    path = write(tmp_path, "trainer_state.json", json.dumps({"log_history": [total]}))
+    total = {"step": 100, "train_runtime": 400.0}
+    rows = [
+        row | {name: float("inf")} if name in row else row for row in ({"eval_runtime": 1}, total)
+    ]
+    path = write(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))
     with pytest.raises(UsageError, match=f"its {name} is inf"):
         read_table(path, {})
 
@@ -369,12 +375,26 @@ def test_the_results_of_transformers_tell_the_mean_of_all_steps(tmp_path: Path) 
     """What its trainer saves beside its state: train_results.json, or the history alone."""
     total = {"train_runtime": 400.0, "train_samples_per_second": 2.0}
     alone = {"epoch": 1.0, "train_loss": 2.0, **total, "train_steps_per_second": 0.25}
+    with_evaluation = alone | {"eval_runtime": 350.0}  # all_results.json: after the training
     history = [{"step": 50, "loss": 2.0}, {"step": 100, **total}]
-    for content in (alone, history):
+    for content in (alone, with_evaluation, history):
         log = read_table(write(tmp_path, "train_results.json", json.dumps(content)), {})
         assert log is not None
         job = job_of(log, Stated(gpus=8))
         assert (job.step_s, job.counts, job.samples_per_s) == ([4.0], [100.0], 2.0)
+
+
+def test_a_job_that_stopped_early_did_fewer_steps_than_its_rates_say(tmp_path: Path) -> None:
+    """The rates of transformers are those of all steps that were planned, 280 here."""
+    total = {"train_runtime": 50.0, "train_samples_per_second": 358.4}
+    total |= {"train_steps_per_second": 5.6, "epoch": 4.0}
+    state = json.dumps({"log_history": [{"step": 50, "loss": 2.0}, total | {"step": 160}]})
+    table = read_table(write(tmp_path, "trainer_state.json", state), {})
+    text = f"TrainOutput(global_step=160, training_loss=0.5, metrics={total})\n"
+    for log in (table, read_log(write(tmp_path, "train.log", text), formats())):
+        assert log is not None
+        job = job_of(log, Stated(gpus=8))
+        assert (job.step_s, job.samples_per_s) == ([50 / 160], pytest.approx(64 * 160 / 50))
 
 
 def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path: Path) -> None:
