@@ -16,6 +16,12 @@ from scalebench.importing.templates import Template, keys_in, template
 Kind = Literal["step", "interval", "span", "micro", "cumulative", "window"]
 Scope = Literal["job", "gpu", "rank"]
 
+_OTHER_BAR = re.compile(
+    r"\bepochs?:?\s+\d+%\||<[^,\]]*,\s*[\d.]+[kMG]?+(?:s/)?+"
+    r"(?!(?:b|its?|iters?|iterations?|steps?|batch|batches|updates?)\b)[a-z]",
+    re.IGNORECASE,
+)
+"""A progress bar that counts epochs, samples or the like."""
 _EPOCH = re.compile(r"(?<!best )(?<!max )(?<!total )\bepoch\W{1,4}(\d{1,9})\b", re.IGNORECASE)
 
 
@@ -144,6 +150,11 @@ class Format(_Table):
         *("memory", "mfu", "tflops", "micro"),
         mode="before",
     )(_as_value)
+
+    def passes_over(self, line: str) -> bool:
+        """Tell whether a line is of something else, though it looks like one of a step."""
+        counts = self.bar and self.step_in == "steps" and _OTHER_BAR.search(line)
+        return bool(counts) or any(word in line for word in self.without)
 
     def seen(self, text: str) -> str:
         """Return a text as it is read: names and numbers may be quoted."""

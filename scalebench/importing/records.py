@@ -88,7 +88,7 @@ class Records:
             starts = (starts and ended) or (step < self._place - OPEN_STEPS and step <= 2)
         if starts and self._place >= 0 and step <= self._place:
             self._earlier = self._offset
-            self._offset += self._place + (step == 0)
+            self._offset += self._place + (step == 0 and not bar)
             self.bars_before = self._elapsed + HALF_SECOND * (self.units.get("time") == "elapsed")
         if epoch is not None:
             self._epoch = max(epoch, self._epoch)

@@ -30,6 +30,8 @@ _SIZES = {
 } | {"bytes": 1.0, "M": 2.0**20, "G": 2.0**30}
 _OVER = {"s/step": (1.0, "steps"), "s/kimg": (1e3, "samples")}
 _LONGER = r"\s?(?:(?:m|mins|minutes|h|hrs?|hours?)\b|min\s*\d)"
+_OF_TIME = r"\s?(?:ms|us|µs|s|sec|seconds)\b(?!/)"
+"""Behind a number that is a time, and counts nothing."""
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
 BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ |:\d\d(?:[.,]\d+)? (?:UTC )?|- |/\d+ )\s*"
@@ -87,9 +89,8 @@ class Template:
         if name == "*":
             return ".*?"
         if name in COUNTS:
-            return (
-                rf"\s*(?P<{name}>\d[\d,]{{0,14}}(?:(?:\.\d+)?k(?=it))?)(?:\.0+)?(?!\.?\d|e[-+\d])"
-            )
+            behind = rf"(?:\.0+)?(?!\.?\d|e[-+\d]|{_OF_TIME})"
+            return rf"\s*(?P<{name}>\d[\d,]{{0,14}}(?:(?:\.\d+)?k(?=it))?){behind}"
         self.unit = name or "number"
         if name in _OVER:
             self._over, self.unit = _OVER[name]

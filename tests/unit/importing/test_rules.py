@@ -114,12 +114,18 @@ def test_a_rate_of_a_gpu_is_not_that_of_the_job(
         *("optimizer step time: 0.2 | step time: 0.5", "max iter time: 0.9, iter time: 0.5"),
         *("local tokens/s: 1024 tokens/s: 8192", "mem: 20.1GB batch time: 0.5"),
         *("speed: 1024 toks/s/device", "8.192K tokens per second", "0.5 seconds per step"),
-        *("iter_dt 500ms", "Speed (samples/sec) 16.0", '"step_time_ms": 500.0', "'dt': '0.5'"),
+        *(
+            "iter_dt 500ms | step 350 ms",
+            "Speed (samples/sec) 16.0",
+            '"step_time_ms": 500.0',
+            "'dt': '0.5'",
+        ),
     ],
 )
 @pytest.mark.parametrize("head", ["step {}", "Iter: {}/99", "[iteration {}]", "update={}"])
 def test_keys_are_read_in_any_spelling_and_only_whole(said: str, head: str, tmp_path: Path) -> None:
     log = log_of(tmp_path, (f"{head.format(i)} | loss 3.1 | {said}" for i in range(20)))
+    assert len(log.records) == 20
     job = job_of(log, Stated(gpus=8, batch_per_gpu=1, seq=512))
     assert np.mean(job.step_s) == pytest.approx(0.5)
     assert job.samples_per_s == pytest.approx(16)
@@ -157,6 +163,33 @@ def test_the_last_bar_of_each_epoch_tells_its_steps(line: str, tmp_path: Path) -
     validation = "mAP: 100% ━━━━ 8/8 2.1it/s 3.8s\nmAP: 100%|#| 8/8 [00:03<00:00,  2.17it/s]"
     lines = [text for i in range(1, 9) for text in (line.format(i=i), validation)]
     assert read(tmp_path, lines).mean_s == pytest.approx(1 / 3.42, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("bar", "mean_s"),
+    [
+        ("Training: {i}%|#| {i}/99 [{t}<9:00,  3.00s/step, loss=3.1, tok/s=1e4]", 3.0),
+        ("Training: {i}%|#| {i}/99 [{t}<9:00,  1.20batch/s]", 3.0),
+        ("Training: {i}%|#| {i}/99 [{t}<9:00,  3.00s/it, 9 samples/s]", 3.0),
+        ("Iteration: {i}%|#| {k}/30 [{l}<9:00,  3.00s/it]", 3.0),  # begins again with each epoch
+        ("Training: {i}%|#| {i}00/9900 [{t}<9:00, 33.33samples/s, loss=3.1]", None),
+        ("Training: {i}%|#| {i}/99 [{t}<9:00,  3.00s/file]", None),
+        ("Epoch: {i}%|#| {i}/99 [{t}<9:00,  3.00s/it]", None),
+        ("Epochs: {i}%|#| {i}/99 [{t}<9:00,  3.00s/epoch, loss=3.1]", None),
+        ("{i}/99 [{t}<9:00,  3.00s/epoch, loss=3.1]", None),
+    ],
+)
+def test_a_bar_that_counts_epochs_or_samples_tells_no_steps(
+    bar: str, mean_s: float | None, tmp_path: Path
+) -> None:
+    clocks = [f"{3 * i // 60:02}:{3 * i % 60:02}" for i in range(60)]
+    again = [*range(31), *range(29)]
+    lines = [bar.format(i=i, t=clocks[i], k=k, l=clocks[k]) for i, k in enumerate(again)]
+    if mean_s is not None:
+        assert read(tmp_path, lines).mean_s == pytest.approx(mean_s, rel=0.004)
+        return
+    with pytest.raises(UsageError, match="no known format fits"):
+        read(tmp_path, lines)
 
 
 def test_a_bar_of_all_epochs_does_not_begin_again_with_the_next_one(tmp_path: Path) -> None:
