@@ -64,8 +64,6 @@ class BytesPerParameter:
 
 FP32_ADAM = BytesPerParameter(4, 4, 8)
 """float32 throughout; autocast keeps parameters so, too."""
-MIXED_PRECISION_ADAM = BytesPerParameter(2, 2, 12)
-"""ZeRO §3.1: half-precision parameters and gradients; float32 copy, momentum and variance."""
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,6 @@ class RunPaths:
         """Return the folder of one cell's logs."""
         return self.root / "logs" / _checked(cell_id)
 
-    def log(self, cell_id: str, rank: int) -> Path:
-        """Return what one rank printed in one cell."""
-        return self.logs(cell_id) / f"rank{rank}.log"
-
     @property
     def lock(self) -> Path:
         """Held by the session that works on the run."""

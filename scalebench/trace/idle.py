@@ -151,7 +151,7 @@ def _gaps(
 
 def _sums(lengths: Indices, causes: NDArray[np.int64], ends_s: float) -> IdleTime:
     sums = (int(lengths[causes == code].sum()) for code in range(len(_CAUSES)))
-    return IdleTime(*(max(nanoseconds, 0) / 1e9 for nanoseconds in sums), ends_s)
+    return IdleTime(*[*(max(nanoseconds, 0) / 1e9 for nanoseconds in sums), ends_s])
 
 
 def _ends_s(events: Events, kernels: Indices, extent: tuple[int, int]) -> float:

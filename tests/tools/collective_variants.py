@@ -14,6 +14,7 @@ from scalebench.worker.collectives import (
     ring,
     tree,
 )
+from scalebench.worker.collectives.schedule import Send
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,13 @@ class Variant:
             for rank in range(num_ranks)
         ]
 
-    def sent(self, num_ranks: int, length: int) -> list[int]:
-        """The law: elements sent by every rank."""
-        options = self.options(num_ranks)
-        return [self.module.sent(rank, num_ranks, length, **options) for rank in range(num_ranks)]
+    def sent(self, num_ranks: int, length: int, segment: int | None = None) -> list[int]:
+        """Elements sent by every rank; uncut without a segment."""
+        schedules = self.schedules(num_ranks, length, segment or max(1, length))
+        return [
+            sum(m.piece.length for step in schedule for m in step if isinstance(m, Send))
+            for schedule in schedules
+        ]
 
 
 VARIANTS = {

@@ -152,7 +152,6 @@ class Network:
         except BaseException:
             self.close()
             raise
-        self.switch: Path = Path(answer["switch"])
         self.namespaces: list[str] = answer["namespaces"]
         self.user_namespace: str | None = answer["user_namespace"]
 

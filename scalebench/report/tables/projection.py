@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from scalebench import units
 from scalebench.analysis.projection.recovery import ProjectedRecovery
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
-from scalebench.costmodel.recovery import JOBS
+from scalebench.costmodel.recovery import LLAMA_3
+from scalebench.grouping import by_key
 from scalebench.report.tables.layout import (
     FOLDED,
     RANKS,
@@ -112,10 +113,9 @@ def _refused(projection: Projection) -> list[str]:
 
 
 def _time_to_loss(projection: Projection) -> list[str]:
-    by_case: dict[tuple[str, str], list[ProjectedRow]] = {}
-    for row in projection.rows:
-        if row.speedup_to_loss is not None:
-            by_case.setdefault((row.suite, row.case), []).append(row)
+    by_case = by_key(
+        ((row.suite, row.case), row) for row in projection.rows if row.speedup_to_loss is not None
+    )
     if not by_case:
         return []
     scales = {row.noise_scale for rows in by_case.values() for row in rows if row.noise_scale}
@@ -211,14 +211,13 @@ def _recovery_notes(rows: Sequence[ProjectedRecovery]) -> list[str]:
         f"save and restart, unless given, as measured at N={', '.join(map(str, sizes))}: a larger "
         "job has other costs"
     ]
-    llama = JOBS[0]
     return [
         *_formula_doubts(rows),
         "derived, not measured: failures at random, saved at the best interval (Young 1974, "
         "Daly 2006); trains: share of the time in which steps are made that are not lost",
         *(measured if sizes else []),
-        f"for comparison: {llama.name} on {llama.num_devices:,} GPUs had a failure every "
-        f"{duration(llama.mtbf_s)} and trained more than {100 * (llama.goodput or 0):.0f} % of the "
-        f"time ({llama.source})",
+        f"for comparison: {LLAMA_3.name} on {LLAMA_3.num_devices:,} GPUs had a failure every "
+        f"{duration(LLAMA_3.mtbf_s)} and trained more than {100 * LLAMA_3.goodput:.0f} % of the "
+        f"time ({LLAMA_3.source})",
         *dict.fromkeys(row.reason for row in rows if row.reason),
     ]

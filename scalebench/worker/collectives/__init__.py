@@ -1,9 +1,8 @@
 """All-reduce by hand, over point-to-point messages: one short file for each algorithm.
 
-Each file has ``schedule(...)``, the messages of one rank as data; ``sent(...)``, the law of how
-many elements a rank sends; and ``all_reduce``, see `execute.reduce_in_place`, which carries the
-schedule out. The backends' own all-reduces are black boxes that choose by size; these run the
-algorithm they are named after.
+Each file has ``schedule(...)``, the messages of one rank as data, and ``all_reduce``, see
+`execute.reduce_in_place`, which carries the schedule out. The backends' own all-reduces are black
+boxes that choose by size; these run the algorithm they are named after.
 """
 
 from collections.abc import Callable

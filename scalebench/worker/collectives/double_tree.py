@@ -19,7 +19,7 @@ from functools import partial
 
 from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.schedule import Piece, Schedule, bounds, side_by_side
-from scalebench.worker.collectives.tree import Tree, reduce_and_broadcast, sent_through
+from scalebench.worker.collectives.tree import Tree, reduce_and_broadcast
 
 
 def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
@@ -30,13 +30,6 @@ def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
         reduce_and_broadcast(first, rank, bounds(whole, 2, 0), segment),
         reduce_and_broadcast(second, rank, bounds(whole, 2, 1), segment),
     )
-
-
-def sent(rank: int, world_size: int, length: int) -> int:
-    """Return how many elements ``rank`` sends, through both trees."""
-    halves = (bounds(Piece(0, length), 2, half).length for half in range(2))
-    trees = two_trees(world_size)
-    return sum(sent_through(tree, rank, half) for tree, half in zip(trees, halves, strict=True))
 
 
 all_reduce = partial(reduce_in_place, schedule=schedule)

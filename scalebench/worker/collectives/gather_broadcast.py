@@ -26,9 +26,4 @@ def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
     yield from ((Send(other, whole),) for other in others)
 
 
-def sent(rank: int, world_size: int, length: int) -> int:
-    """Return how many elements ``rank`` sends."""
-    return length * (world_size - 1 if rank == ROOT else 1)
-
-
 all_reduce = partial(reduce_in_place, schedule=schedule, segment_bytes=None)

@@ -53,19 +53,6 @@ def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
         yield from _pass(whole, segment, to=surplus)
 
 
-def sent(rank: int, world_size: int, length: int) -> int:
-    """Return how many elements ``rank`` sends.
-
-    Halving gives away all but the last window, doubling sends each window but the first.
-    """
-    core = 1 << (world_size.bit_length() - 1)
-    if rank >= core:
-        return length
-    pieces = windows(rank, core, length)
-    exchanged = length - pieces[-1].length + sum(piece.length for piece in pieces[1:])
-    return exchanged + (length if rank + core < world_size else 0)
-
-
 all_reduce = partial(reduce_in_place, schedule=schedule)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from scalebench.errors import UsageError
+from scalebench.grouping import by_key
 from scalebench.worker.collectives.execute import reduce_in_place
 from scalebench.worker.collectives.ring import all_gather, reduce_scatter
 from scalebench.worker.collectives.schedule import Piece, Step, bounds
@@ -47,20 +48,7 @@ def schedule(
     yield from all_gather(place.inside, place.position, place.shards, segment)
 
 
-def sent(rank: int, world_size: int, length: int, hosts: Sequence[Hashable]) -> int:
-    """Return how many elements ``rank`` sends: in each ring twice all parts but one."""
-    place = _Place.of(rank, length, hosts)
-    return _sent_in_ring(place.position, place.shards) + _sent_in_ring(place.host, place.chunks)
-
-
 all_reduce = partial(reduce_in_place, schedule=schedule)
-
-
-def _sent_in_ring(position: int, chunks: Sequence[Piece]) -> int:
-    if len(chunks) < 2:
-        return 0
-    kept = chunks[position].length + chunks[(position + 1) % len(chunks)].length
-    return 2 * sum(chunk.length for chunk in chunks) - kept
 
 
 @dataclass(frozen=True)
@@ -100,7 +88,5 @@ class _Place:
 
 def ranks_by_host(hosts: Sequence[Hashable]) -> list[list[int]]:
     """Return the ranks of each host, hosts in the order in which they first appear."""
-    members: dict[Hashable, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        members.setdefault(host, []).append(rank)
+    members = by_key((host, rank) for rank, host in enumerate(hosts))
     return list(members.values())

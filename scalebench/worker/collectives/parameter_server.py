@@ -59,9 +59,4 @@ def schedule(
     yield pull[-1]
 
 
-def sent(rank: int, world_size: int, length: int, server: int = 0, overlap: bool = False) -> int:
-    """Return how many elements ``rank`` sends."""
-    return length * (world_size - 1 if rank == server else 1)
-
-
 all_reduce = partial(reduce_in_place, schedule=schedule)

@@ -44,22 +44,7 @@ def schedule(
     )
 
 
-def sent(rank: int, world_size: int, length: int, both_ways: bool = False) -> int:
-    """Return how many elements ``rank`` sends: all chunks but one, twice."""
-    if not both_ways:
-        return _sent_around(rank, world_size, Piece(0, length))
-    right, left = (bounds(Piece(0, length), 2, half) for half in range(2))
-    return _sent_around(rank, world_size, right) + _sent_around(
-        world_size - 1 - rank, world_size, left
-    )
-
-
 all_reduce = partial(reduce_in_place, schedule=schedule)
-
-
-def _sent_around(position: int, num_ranks: int, whole: Piece) -> int:
-    kept = (bounds(whole, num_ranks, (position + i) % num_ranks).length for i in range(2))
-    return 2 * whole.length - sum(kept) if num_ranks > 1 else 0
 
 
 def _around(ring: Sequence[int], position: int, whole: Piece, segment: int) -> Iterator[Step]:

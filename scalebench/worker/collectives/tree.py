@@ -96,11 +96,6 @@ def reduce_and_broadcast(tree: Tree, rank: int, whole: Piece, segment: int) -> I
         yield tuple(messages)
 
 
-def sent_through(tree: Tree, rank: int, length: int) -> int:
-    """Return how many elements ``rank`` sends: once up, once down to each child."""
-    return length * ((tree.parents[rank] is not None) + len(tree.children[rank]))
-
-
 Shape = Literal["binary", "binomial"]
 SHAPES: dict[Shape, Callable[[int], Tree]] = {
     "binary": lambda n: Tree(tuple((rank - 1) // 2 if rank else None for rank in range(n))),
@@ -119,11 +114,6 @@ def schedule(
     if shape not in SHAPES:
         raise unknown_name("shape of a tree", shape, SHAPES)
     return reduce_and_broadcast(SHAPES[shape](world_size), rank, Piece(0, length), segment)
-
-
-def sent(rank: int, world_size: int, length: int, shape: Shape = "binary") -> int:
-    """Return how many elements ``rank`` sends."""
-    return sent_through(SHAPES[shape](world_size), rank, length)
 
 
 all_reduce = partial(reduce_in_place, schedule=schedule)

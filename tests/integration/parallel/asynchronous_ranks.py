@@ -377,7 +377,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     training, _ = ranks.build(everybody)
     drawn = training.clients_of_round(0)
     for client in drawn:
-        training.step(training.samples_of(client))
+        training.step(training.batches.gather(torch.from_numpy(training.samples[client])))
     cell = cell_of(everybody, ranks.world_size)
     context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device)
     workload = workload_for(everybody, context)
@@ -395,7 +395,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
         usual.step(next(own))
     return {
         "clients": drawn,
-        "samples": [len(training.samples_of(client)[0]) for client in drawn],
+        "samples": [len(training.samples[client]) for client in drawn],
         "as one step on all": distance(flat(training), expected),
         "of later rounds": [usual.clients_of_round(number) for number in range(40)],
         "judged by the common model": distance(common, start),

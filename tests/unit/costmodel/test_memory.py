@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.memory import (
-    MIXED_PRECISION_ADAM,
+    BytesPerParameter,
     Division,
     MeasuredBaseline,
     MemoryPrediction,
@@ -22,7 +22,7 @@ PSI = 1000
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_zero_paper_figure_1(stage, gigabytes):
     """7.5 billion parameters on 64 ranks, mixed precision, Adam."""
-    state = zero_state(stage, 7_500_000_000, 64, MIXED_PRECISION_ADAM)
+    state = zero_state(stage, 7_500_000_000, 64, BytesPerParameter(2, 2, 12))
     assert state.total / 1e9 == pytest.approx(gigabytes, abs=0.05)
 
 

@@ -23,14 +23,12 @@ class Table:
             nccl-tests builds from sends and receives.
         points: In the order of the file.
         world_size: Ranks of the communicator; None: not known.
-        world_size_reason: Why the world size is not known; None: it is.
         notices: What a reader of the points should know.
     """
 
     op: str
     points: tuple[Point, ...]
     world_size: int | None
-    world_size_reason: str | None
     notices: tuple[str, ...]
 
 
@@ -77,7 +75,7 @@ def table_of(run: Run, world_size: int | None, op: str | None) -> Table:
     whole = [point for point in run.points if point.place not in law.damaged]
     run = replace(run, points=whole, left_out=[*run.left_out, *law.damaged.values()])
     run = replace(run, points=_checked(run, law))
-    return Table(law.op, tuple(run.points), law.world_size, law.reason, tuple(_notices(run, law)))
+    return Table(law.op, tuple(run.points), law.world_size, tuple(_notices(run, law)))
 
 
 _MOST_RANKS = 2**16

@@ -170,10 +170,6 @@ class FedAvgTraining(Replica):
         epochs = [random.permutation(own) for _ in range(-(-wanted // len(own)))]
         return np.concatenate(epochs)[:wanted].reshape(self.strategy.period, self.rank_batch)
 
-    def samples_of(self, client: int) -> Any:
-        """Return all samples of a client as one batch."""
-        return self.batches.gather(torch.from_numpy(self.samples[client]).to(self.device))
-
     def evaluated_parameters(self) -> torch.Tensor:
         """Return the common model."""
         return self.common.clone()

@@ -194,10 +194,6 @@ class Codec(ABC):
     def exchange(self, bucket: Bucket, memory: Memory, draw: Draw, world_size: int) -> Rounds:
         """Turn this rank's gradient into the mean over the ranks, in place."""
 
-    @abstractmethod
-    def wire_bytes(self, numel: int) -> int | None:
-        """Return the bytes handed over for a bucket; None: that depends on its values."""
-
 
 class OneRound(Codec):
     """A method that encodes, communicates once, and decodes.
@@ -226,12 +222,6 @@ class OneRound(Codec):
         ``wire``: one rank's code, or a sum of codes where the method is linear. ``into``: float32,
         shape ``[elements]``, contiguous. ``draw``: as in `encode`; its rank is not looked at.
         """
-
-    def decode(self, wire: torch.Tensor, numel: int, draw: Draw) -> torch.Tensor:
-        """Return the gradient that a code stands for: float32, shape ``[numel]``."""
-        decoded = torch.zeros(numel, device=wire.device)
-        self.add_decoded(wire, decoded, 1.0, draw)
-        return decoded
 
     def exchange(self, bucket: Bucket, memory: Memory, draw: Draw, world_size: int) -> Rounds:
         """Encode, communicate once, decode."""

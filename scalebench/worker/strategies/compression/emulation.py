@@ -84,9 +84,6 @@ class PowerSgd(Codec):
             matrix.copy_(basis @ factor.t())
         self._error[bucket.index] = wanted - gradient
 
-    def wire_bytes(self, numel: int) -> None:
-        """Return None: it depends on the shapes."""
-
     def _divided(self, bucket: Bucket) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the matrices that are compressed, by shape, and the rest; views of the bucket."""
         by_shape: dict[tuple[int, ...], list[torch.Tensor]] = {}

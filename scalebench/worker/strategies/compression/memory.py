@@ -73,10 +73,6 @@ class ErrorFeedback(Memory):
         """Keep what was not sent."""
         subtract_sent(self._residual.of(bucket))
 
-    def residual(self, bucket: Bucket) -> torch.Tensor:
-        """Return what is kept for a bucket, shape ``[elements]``."""
-        return self._residual.of(bucket)
-
 
 class MomentumCorrection(Memory):
     """Keeps velocity and what of it was not sent; two float32 per parameter and rank.

@@ -52,10 +52,6 @@ class RandomProjection(RandomK):
         blocks = left @ rotated.view(-1, *signs.shape) @ right * signs
         into += blocks.view(-1)[: into.numel()]
 
-    def wire_bytes(self, numel: int) -> int:
-        """Return the bytes handed over for a bucket."""
-        return super().wire_bytes(_padded(numel))
-
 
 def _block(numel: int) -> int:
     return min(BLOCK, 1 << max(0, numel - 1).bit_length())

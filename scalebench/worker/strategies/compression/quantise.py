@@ -76,7 +76,6 @@ from scalebench.worker.strategies.compression.codec import (
     WireField,
     flat,
     new_wire,
-    num_bytes,
     views,
 )
 
@@ -212,10 +211,6 @@ class GridCode(OneRound):
             chunks.mul_(step * weight).add_(offset * weight)
             into[start:stop] += chunks.view(-1)
 
-    def wire_bytes(self, numel: int) -> int:
-        """Return the bytes handed over for a bucket."""
-        return num_bytes(*self._parts(numel))
-
     def _parts(self, numel: int) -> tuple[WireField, WireField]:
         num_chunks = -(-numel // self.chunk)
         scales = (torch.float32, self.num_scales * num_chunks)
@@ -349,7 +344,3 @@ class Cast(OneRound):
     ) -> None:
         """Add it in float32."""
         into.add_(wire.to(torch.float32), alpha=weight)
-
-    def wire_bytes(self, numel: int) -> int:
-        """Return the bytes handed over for a bucket."""
-        return self.dtype.itemsize * numel

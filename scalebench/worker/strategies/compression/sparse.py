@@ -62,7 +62,6 @@ from scalebench.worker.strategies.compression.codec import (
     flat,
     index_dtype,
     new_wire,
-    num_bytes,
     num_kept,
     poison,
     views,
@@ -100,10 +99,6 @@ class TopK(OneRound):
         count = num_kept(into.numel(), self.ratio_at(draw.step))
         indices, sent = views(wire, *_sparse_parts(into.numel(), count))
         into.index_add_(0, indices, sent, alpha=weight)
-
-    def wire_bytes(self, numel: int) -> int:
-        """Return the bytes handed over for a bucket, once any warm-up is over."""
-        return num_bytes(*_sparse_parts(numel, num_kept(numel, self.ratio)))
 
 
 FIRST_RATIO = 0.25
@@ -146,10 +141,6 @@ class RandomK(OneRound):
         """Add the values at the indices that the draw names."""
         indices, _ = self.chosen(into.numel(), draw, into.device)
         into.index_add_(0, indices, wire, alpha=weight)
-
-    def wire_bytes(self, numel: int) -> int:
-        """Return the bytes handed over for a bucket."""
-        return torch.float32.itemsize * num_kept(numel, self.ratio)
 
     def chosen(
         self, numel: int, draw: Draw, device: torch.device
@@ -209,9 +200,6 @@ class Threshold(Codec):
     def chosen(self, values: torch.Tensor) -> torch.Tensor:
         """Return the indices of the elements that are sent."""
         return (~(values.abs() < self.threshold)).nonzero().view(-1)
-
-    def wire_bytes(self, numel: int) -> None:
-        """Return None: it depends on the values."""
 
 
 BLOCK = 1 << 15
@@ -284,11 +272,6 @@ class CountSketch(Codec):
     def columns(self, numel: int) -> int:
         """Return the columns of a row; more than the elements would be a waste."""
         return min(numel, self.columns_per_kept * num_kept(numel, self.ratio))
-
-    def wire_bytes(self, numel: int) -> int:
-        """Return the bytes handed over for a bucket, both rounds."""
-        sent = self.rows * self.columns(numel) + num_kept(numel, self.ratio)
-        return torch.float32.itemsize * sent
 
 
 def _block(values: torch.Tensor) -> int:
