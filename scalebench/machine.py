@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 
-from scalebench import cgroups
-from scalebench.processors import allowed_processors, count_cores, read_processors
+from scalebench import resources
 from scalebench.records.measured.wires import NodeLinks
 from scalebench.records.storage.secrets import names_a_secret, without_secrets
+from scalebench.resources import allowed_processors, count_cores, read_processors
 from scalebench.spec.world import World
 
 _VARIABLES = re.compile(
@@ -35,7 +35,7 @@ def num_cores() -> int:
 def cgroup_cpu_quota() -> float | None:
     """Return the CPU limit of this process's cgroups in cores, or None without one."""
     try:
-        return cgroups.cpu_quota(cgroups.own_hierarchy("cpu"))
+        return resources.cpu_quota(resources.own_hierarchy("cpu"))
     except OSError:
         return None
 
@@ -43,7 +43,7 @@ def cgroup_cpu_quota() -> float | None:
 def cgroup_memory_bytes() -> int | None:
     """Return the memory limit of this process's cgroups in bytes, or None without one."""
     try:
-        return cgroups.memory_bytes(cgroups.own_hierarchy("memory"))
+        return resources.memory_bytes(resources.own_hierarchy("memory"))
     except OSError:
         return None
 

@@ -36,7 +36,8 @@ import numpy as np
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.timing.step_parts import StepParts, clean_parts
 from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.records.measured.trace import Trace, TracedOperation
+from scalebench.grouping import by_key
+from scalebench.records.measured.trace import Trace
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
 from scalebench.stats import Estimate, estimate_signed
 from scalebench.trace import intervals
@@ -86,10 +87,7 @@ def in_flight_by_axis(
     trace: Trace, chosen: frozenset[int]
 ) -> dict[str | None, intervals.Intervals]:
     """Return dimension → when a rank communicated along it in some steps, as `in_flight` has it."""
-    by_axis: dict[str | None, list[TracedOperation]] = {}
-    for op in trace.operations:
-        if op.step in chosen:
-            by_axis.setdefault(op.axis, []).append(op)
+    by_axis = by_key((op.axis, op) for op in trace.operations if op.step in chosen)
     if not trace.blocked:
         return {axis: covered_by(operations) for axis, operations in by_axis.items()}
     between_two = {axis for axis, ops in by_axis.items() if any(is_between_two(op) for op in ops)}

@@ -13,6 +13,7 @@ import numpy as np
 
 from scalebench.costmodel.pipelines.dry_run import Deadlock, Timeline, dry_run
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check, needs
+from scalebench.grouping import by_key
 from scalebench.records.measured.trace import ClockAlignment, Trace, TracedAction
 from scalebench.spec import Pipeline
 from scalebench.trace.intervals import Intervals, intersect, intervals, length_s, union
@@ -53,10 +54,7 @@ class PipelineTrace:
     @cached_property
     def seconds(self) -> dict[tuple[str, int], float]:
         """Kind and stage → what one such action takes: median over microbatches and steps."""
-        found: dict[tuple[str, int], list[int]] = {}
-        for action in self._actions():
-            lasted = action.end_ns - action.start_ns
-            found.setdefault((action.kind, action.stage), []).append(lasted)
+        found = by_key(((a.kind, a.stage), a.end_ns - a.start_ns) for a in self._actions())
         return {key: float(np.median(lasted)) / 1e9 for key, lasted in sorted(found.items())}
 
     @cached_property

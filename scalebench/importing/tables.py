@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
+from scalebench.grouping import by_key
 from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import (
     VALUES,
@@ -299,9 +300,7 @@ def _with_ranks(
         yield from ((None, row) for row in itertools.chain(head, rows))
         return
     every = [*head, *rows]
-    held: dict[str, list[Mapping[str, Any]]] = {}
-    for row in every:
-        held.setdefault(str(row.get("rank")), []).append(row)
+    held = by_key((str(row.get("rank")), row) for row in every)
     if held.keys() != set(map(str, range(len(held)))):
         yield from ((None, row) for row in every)
         return

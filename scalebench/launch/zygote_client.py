@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
-from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.processes import end_process, interpreter
 from scalebench.records.storage.channel import Channel
+from scalebench.resources import OutOfMemoryWatch
 
 START_LIMIT_S = 300.0
 WORKER = "scalebench.worker.process.zygote"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.report.tables.layout import Column, Screen, value, without
 from scalebench.report.tables.predictions import percent
 from scalebench.report.words import wording
@@ -207,11 +208,9 @@ def _regret_words(found: Experiment) -> str:
 
 def render_against(found: Sequence[AgainstReference], screen: Screen) -> str:
     """Return how rows stand against published or own results; what is said of several, once."""
-    places: dict[str, list[str]] = {}
-    for one in found:
-        places.setdefault(_held_words(one), []).append(
-            f"{wording.plain(one.case, 64)} on {one.world_size}"
-        )
+    places = by_key(
+        (_held_words(one), f"{wording.plain(one.case, 64)} on {one.world_size}") for one in found
+    )
     for words, named in places.items():
         screen.line(f"{wording.joined(named)}: {words}")
     return screen.text()

@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report import certificate
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
@@ -178,10 +179,11 @@ def _show_details(rows: list[Row], screen: Screen) -> None:
 
 def _show_reasons(rows: Sequence[Row], screen: Screen) -> None:
     """Show why rows were not measured: a line for each reason, with all that it holds for."""
-    missing: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row.status != "ok":
-            missing.setdefault((row.status, row.reason or "no reason recorded"), []).append(row)
+    missing = by_key(
+        ((row.status, row.reason or "no reason recorded"), row)
+        for row in rows
+        if row.status != "ok"
+    )
     if missing:
         screen.line("not measured", "bold")
     for (status, reason), alike in missing.items():
@@ -191,12 +193,8 @@ def _show_reasons(rows: Sequence[Row], screen: Screen) -> None:
 
 def _which(rows: Sequence[Row]) -> str:
     """Name rows: their cases, together where they are of the same numbers of ranks."""
-    sizes: dict[str, list[str]] = {}
-    for row in rows:
-        sizes.setdefault(wording.plain(row.case, 64), []).append(str(row.world_size))
-    cases: dict[str, list[str]] = {}
-    for case, at in sizes.items():
-        cases.setdefault(wording.joined(at), []).append(case)
+    sizes = by_key((wording.plain(row.case, 64), str(row.world_size)) for row in rows)
+    cases = by_key((wording.joined(at), case) for case, at in sizes.items())
     return "; ".join(f"{', '.join(names)}, N={at}" for at, names in cases.items())
 
 

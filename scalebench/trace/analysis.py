@@ -6,6 +6,7 @@ Unions of intervals, never sums: two collectives in flight at once cover the tim
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from scalebench.grouping import by_key
 from scalebench.trace.intervals import (
     Intervals,
     clip,
@@ -144,9 +145,7 @@ def _shares(
     whole: Intervals,
     compute: Intervals,
 ) -> tuple[Share, ...]:
-    groups: dict[str, list[Operation]] = {}
-    for operation in operations:
-        groups.setdefault(group_of(operation), []).append(operation)
+    groups = by_key((group_of(operation), operation) for operation in operations)
     shares = [_share(name, members, whole, compute) for name, members in groups.items()]
     return _longest_first(shares)
 
@@ -167,9 +166,7 @@ def _share(
 
 
 def _summed(shares: Iterable[Share]) -> tuple[Share, ...]:
-    groups: dict[str, list[Share]] = {}
-    for share in shares:
-        groups.setdefault(share.name, []).append(share)
+    groups = by_key((share.name, share) for share in shares)
     return _longest_first(
         Share(
             name=name,

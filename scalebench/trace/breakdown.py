@@ -18,6 +18,7 @@ from typing import Self
 
 import numpy as np
 
+from scalebench.grouping import by_key
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.budget import RankTimes
 from scalebench.records.rows.communication import OperationFigures
@@ -204,9 +205,7 @@ def within(steps: Intervals, spans: Intervals) -> Intervals:
 def _figures(
     operations: Sequence[TracedOperation], num_steps: int, found: Partition, by_bucket: bool
 ) -> tuple[OperationFigures, ...]:
-    groups: dict[tuple[str, int | None], list[TracedOperation]] = {}
-    for op in operations:
-        groups.setdefault((op.kind, op.ordinal if by_bucket else None), []).append(op)
+    groups = by_key(((op.kind, op.ordinal if by_bucket else None), op) for op in operations)
     return tuple(
         _one(kind, ordinal, alike, num_steps, found)
         for (kind, ordinal), alike in sorted(groups.items(), key=str)

@@ -18,6 +18,7 @@ from scipy.special import fdtrc
 from scalebench.analysis.rows.fields import Fields
 from scalebench.costmodel.scaling_laws import fit_all
 from scalebench.costmodel.step import PredictedStep
+from scalebench.grouping import by_key
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.summary import Row
 from scalebench.stats import Variance, quantile, sum_variances, t_half_width
@@ -201,9 +202,7 @@ def _holds(row: Row) -> bool:
 
 
 def _by_case(rows: Sequence[Row]) -> list[list[Row]]:
-    cases: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        cases.setdefault((row.suite, row.case), []).append(row)
+    cases = by_key(((row.suite, row.case), row) for row in rows)
     return list(cases.values())
 
 

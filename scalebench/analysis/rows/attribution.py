@@ -15,6 +15,7 @@ from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, Unavaila
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.strategies.axes import NO_MESH, axes_of_row, pipeline_figures
 from scalebench.analysis.timing.steps import launch_step_s
+from scalebench.grouping import by_key
 from scalebench.records.rows.budget import Budget, ComputeInflation, RankTimes
 from scalebench.records.rows.communication import OperationFigures, Straggler
 from scalebench.records.rows.strategies import ExposedEstimates
@@ -225,11 +226,8 @@ def disagreements(estimates: Mapping[str, Estimate]) -> list[list[str]] | None:
 
 def _communication(launches: Sequence[LaunchAttribution], rank: int) -> list[OperationFigures]:
     """Return the figures of every kind and every bucket: means over the launches."""
-    sorts: dict[tuple[str, int | None], list[OperationFigures]] = {}
-    for launch in launches:
-        parts = launch.breakdowns[rank]
-        for figures in (*parts.by_kind, *parts.by_bucket):
-            sorts.setdefault((figures.kind, figures.ordinal), []).append(figures)
+    parts = [launch.breakdowns[rank] for launch in launches]
+    sorts = by_key(((f.kind, f.ordinal), f) for one in parts for f in one.by_kind + one.by_bucket)
     return [_mean_figures(figures, len(launches)) for figures in sorts.values()]
 
 

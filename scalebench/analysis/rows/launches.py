@@ -18,6 +18,7 @@ from scalebench.analysis.timing.steps import (
     mean_step,
     steps_of_block,
 )
+from scalebench.grouping import by_key
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Script
 from scalebench.stats import Estimate, estimate_over_launches
@@ -114,28 +115,17 @@ Table = Mapping[tuple[str, str, int], Launches]
 
 def grouped(run: StoredRun) -> Table:
     """Return the launches of every row, in the order of the plan."""
-    cells: dict[tuple[str, str, int], list[Cell]] = {}
-    for cell in run.info.plan:
-        if cell.purpose == "measure":
-            cells.setdefault(cell.row_key, []).append(cell)
-    inspections = {
-        result.cell.row_key: result
-        for result in run.results.values()
-        if result.cell.purpose == "inspect"
-    }
-    shards: dict[tuple[str, str, int], list[CellResult]] = {}
-    for result in run.results.values():
-        if result.cell.purpose == "shard" and result.status == "ok":
-            shards.setdefault(result.cell.row_key, []).append(result)
-    checkpoints: dict[tuple[str, str, int], list[CellResult]] = {}
-    for result in run.results.values():
-        if result.cell.purpose in ("save", "restore", "fail"):
-            checkpoints.setdefault(result.cell.row_key, []).append(result)
+    cells = by_key((cell.row_key, cell) for cell in run.info.plan if cell.purpose == "measure")
+    results = by_key((one.cell.row_key, one) for one in run.results.values())
+
+    def of(key: tuple[str, str, int], *purposes: str) -> tuple[CellResult, ...]:
+        return tuple(one for one in results.get(key, ()) if one.cell.purpose in purposes)
+
     table = {
         key: replace(
-            _launches(of_row, inspections.get(key), run),
-            shards=tuple(shards.get(key, ())),
-            checkpoints=tuple(checkpoints.get(key, ())),
+            _launches(of_row, next(reversed(of(key, "inspect")), None), run),
+            shards=tuple(one for one in of(key, "shard") if one.status == "ok"),
+            checkpoints=of(key, "save", "restore", "fail"),
         )
         for key, of_row in cells.items()
     }
@@ -192,11 +182,11 @@ def independent(run: StoredRun) -> Table:
 
     Their case is called `independent_case`.
     """
-    cells: dict[tuple[str, str, int], list[Cell]] = {}
-    for cell in run.info.plan:
-        if cell.purpose == "independent":
-            key = (cell.suite, independent_case(cell.case, cell.rank_batch), cell.world_size)
-            cells.setdefault(key, []).append(cell)
+    cells = by_key(
+        ((cell.suite, independent_case(cell.case, cell.rank_batch), cell.world_size), cell)
+        for cell in run.info.plan
+        if cell.purpose == "independent"
+    )
     return {
         key: Launches(
             cell=launches[0],

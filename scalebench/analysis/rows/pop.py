@@ -9,6 +9,7 @@ from scalebench.analysis.attribution import LARGEST_ROOTED_SHARE, LaunchAttribut
 from scalebench.analysis.rows.attribution import why_not_traced
 from scalebench.analysis.rows.fields import Context, Fields, Unavailable, null
 from scalebench.analysis.rows.launches import Launches
+from scalebench.grouping import by_key
 from scalebench.records.measured.trace import TracedOperation
 from scalebench.records.rows.budget import PopEfficiencies
 from scalebench.stats import estimate_over_launches
@@ -95,9 +96,7 @@ def ideal_network_s(launch: LaunchAttribution) -> float:
         other = sum(one.exposed_s for one in of_rank.by_kind if one.kind not in SYNCHRONISING)
         if other > LARGEST_ROOTED_SHARE * of_rank.step_s:
             raise Unavailable("not all ranks wait for all in sends, receives and broadcasts")
-    operations: dict[int, list[dict[int, TracedOperation]]] = {}
-    for one in together(launch.traces)[0]:
-        operations.setdefault(next(iter(one.values())).step, []).append(one)
+    operations = by_key((next(iter(one.values())).step, one) for one in together(launch.traces)[0])
     useful = {rank: UsefulTime(own.exposed) for rank, own in launch.partitions.items()}
     steps = [
         _ideal_step_ns(launch, step, operations.get(step, ()), useful)

@@ -6,6 +6,7 @@ import numpy as np
 
 from scalebench.analysis.rows.fields import Context, Fields, known
 from scalebench.analysis.rows.launches import Launches
+from scalebench.grouping import by_key
 from scalebench.records.measured.recovery import (
     ElasticRun,
     ElasticStretch,
@@ -119,9 +120,7 @@ def save_figures(method: str, saves: Sequence[OfRanks]) -> recovery.SaveFigures:
 
 def failure_figures(faults: Sequence[FaultTimeline]) -> list[recovery.FailureFigures]:
     """Return what failures cost, one for each kind and for who started the ranks again."""
-    groups: dict[tuple[str, str], list[FaultTimeline]] = {}
-    for fault in faults:
-        groups.setdefault((fault.kind, fault.restarted_by), []).append(fault)
+    groups = by_key(((fault.kind, fault.restarted_by), fault) for fault in faults)
     return [
         recovery.FailureFigures(
             kind=kind,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from scalebench.analysis.counted_batch import ranks_per_batch
 from scalebench.analysis.rows.fields import Context, Fields
 from scalebench.analysis.rows.launches import Launches
+from scalebench.grouping import by_key
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.script import LearningRate, ScriptChecks, Wrapper
 from scalebench.records.summary import Row
@@ -251,9 +252,7 @@ def _accumulation(
     Several losses of one batch, as a GAN's, are no micro-batches: a step has to have a batch for
     each pass, or each loss has to be divided by their number (and, wrongly, by that of ranks).
     """
-    found: dict[int, list[Any]] = {}
-    for step, factor, kind in noted["passes"]:
-        found.setdefault(step, []).append((factor, kind))
+    found = by_key((step, (factor, kind)) for step, factor, kind in noted["passes"])
     steps = [passes for passes in found.values() if len(passes) > 1]
     alike = len({tuple(passes) for passes in steps}) == 1 and len(steps) == len(found)
     if not alike or (first.facts.get("calls_per_step") or 1) > 1 or len(set(steps[0])) > 1:

@@ -18,6 +18,7 @@ from scalebench.costmodel.links.laws import OPERATIONS, Terms, algorithms, law_t
 from scalebench.costmodel.links.lines import LARGEST_SHARE, Line, Mask, Sweep
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError
+from scalebench.grouping import by_key
 from scalebench.stats import Floats, quantile
 
 MIN_SIZES = 3
@@ -57,10 +58,7 @@ def key_of(point: LinkPoint) -> SweepKey:
 
 def group_points(points: Iterable[LinkPoint]) -> dict[SweepKey, list[LinkPoint]]:
     """Sort points into sweeps, in the order in which the sweeps appear."""
-    groups: dict[SweepKey, list[LinkPoint]] = {}
-    for point in points:
-        groups.setdefault(key_of(point), []).append(point)
-    return groups
+    return by_key((key_of(point), point) for point in points)
 
 
 def fit_link(points: Sequence[LinkPoint], law: str | None = None) -> LinkFit:

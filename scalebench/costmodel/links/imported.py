@@ -6,6 +6,7 @@ from scalebench import units
 from scalebench.costmodel.links.fitting import SweepKey, fit_links, key_of
 from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.profile import CalibratedPoint
+from scalebench.grouping import by_key
 
 NOISE = 1.1
 """Factor by which the same operation differs from one launch to the next without a cause."""
@@ -76,9 +77,7 @@ def _differences(key: SweepKey, tables: Mapping[str, Sequence[CalibratedPoint]])
             within = max(within, (fit.predict(other.size_bytes).time_s / low) ** 2**0.5)
         return 1 / within <= point.time_s / other.time_s <= within
 
-    by_size: dict[int, list[CalibratedPoint]] = {}
-    for point in (p for of in tables.values() for p in of if not p.is_wrong):
-        by_size.setdefault(point.size_bytes, []).append(point)
+    by_size = by_key((p.size_bytes, p) for of in tables.values() for p in of if not p.is_wrong)
     pairs = (sorted(of, key=lambda p: p.time_s)[:: max(len(of) - 1, 1)] for of in by_size.values())
     far = [
         pair

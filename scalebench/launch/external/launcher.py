@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scalebench.errors import EnvironmentUnfit
+from scalebench.grouping import by_key
 from scalebench.launch.base import (
     ASK_LIMIT_S,
     Launched,
@@ -65,9 +66,7 @@ def world_of(
     ``surveys``: process → what torch says there; None: not asked, and GPUs do not matter.
     """
     uuids = {rank: [one["uuid"] for one in s["devices"]] for rank, s in (surveys or {}).items()}
-    nodes: dict[str, list[int]] = {}
-    for rank in sorted(registrations):
-        nodes.setdefault(registrations[rank].host, []).append(rank)
+    nodes = by_key((registrations[rank].host, rank) for rank in sorted(registrations))
     return World(
         launcher=launcher,
         nodes=tuple(

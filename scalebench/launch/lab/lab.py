@@ -7,7 +7,7 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.lab.quota import NoQuota, Quotas, cpu_hierarchy
 from scalebench.launch.lab.topology import INTERFACE, Network, NoNetwork
 from scalebench.launch.lab.wakeups import Wakeups
-from scalebench.processors import allowed_processors, processors_of_rank, read_processors
+from scalebench.resources import allowed_processors, processors_of_rank, read_processors
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 

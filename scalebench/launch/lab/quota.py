@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scalebench.cgroups import Hierarchy, own_hierarchy
+from scalebench.resources import Hierarchy, own_hierarchy
 
 PREFIX = "scalebench-lab-"
 PERIOD_US = 5_000

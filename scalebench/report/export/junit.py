@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from scalebench.analysis.run import StoredRun
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.export.measures import caveats, numbers, row_name
 from scalebench.report.words.plain_text import plain
@@ -24,9 +25,7 @@ ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def export_junit(run: StoredRun, summary: Summary) -> str:
     """Return every row as a test case."""
     root = ElementTree.Element("testsuites", {"name": legal(summary.run_id)})
-    suites: dict[str, list[Row]] = {}
-    for row in summary.rows:
-        suites.setdefault(row.suite, []).append(row)
+    suites = by_key((row.suite, row) for row in summary.rows)
     for name, rows in suites.items():
         root.append(_suite(name, rows, run, summary))
     if summary.collectives is not None:

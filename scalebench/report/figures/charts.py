@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row
 from scalebench.report.figures import style
 from scalebench.report.figures.style import AREA, DASHES, SYMBOLS
@@ -166,10 +167,11 @@ def legend(figure: go.Figure, meanings: Mapping[str, str] | None = None) -> tupl
         meanings: Name → a line that explains it, in the order of the entries; those without one
             stay in the order of the traces.
     """
-    groups: dict[str, list[int]] = {}
-    for index, trace in enumerate(figure.data):
-        if trace.x:
-            groups.setdefault(trace.legendgroup or trace.name, []).append(index)
+    groups = by_key(
+        (trace.legendgroup or trace.name, index)
+        for index, trace in enumerate(figure.data)
+        if trace.x
+    )
     entries = []
     for group in groups.values():
         traces = [figure.data[index] for index in group]

@@ -8,6 +8,7 @@ from scalebench import units
 from scalebench.analysis.page_data.races import Extrapolation
 from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.analysis.projection.scores import predicted_rows, score
+from scalebench.grouping import by_key
 from scalebench.records.rows.prediction import PredictedOperation
 from scalebench.records.summary import Row
 from scalebench.report.figures import charts
@@ -250,11 +251,11 @@ def _projections(extrapolation: Extrapolation) -> dict[str, Projection]:
 
 def _of_suite(projection: Projection, suite: str) -> dict[str, list[ProjectedRow]]:
     """Return the projected rows of a suite by case, those with an efficiency."""
-    found: dict[str, list[ProjectedRow]] = {}
-    for row in projection.rows:
-        if row.suite == suite and row.efficiency is not None and row.step_s is not None:
-            found.setdefault(row.case, []).append(row)
-    return found
+    return by_key(
+        (row.case, row)
+        for row in projection.rows
+        if row.suite == suite and row.efficiency is not None and row.step_s is not None
+    )
 
 
 def extrapolation_figure(
@@ -374,10 +375,9 @@ def extrapolation_remarks(extrapolation: Extrapolation, suite: str) -> list[str]
     if projection is None:
         return []
     said = [f"Taken for granted: {'; '.join(projection.assumptions)}."]
-    refused: dict[str, list[ProjectedRow]] = {}
-    for row in projection.rows:
-        if row.suite == suite and row.reason:
-            refused.setdefault(row.case, []).append(row)
+    refused = by_key(
+        (row.case, row) for row in projection.rows if row.suite == suite and row.reason
+    )
     said += [
         f"Not projected: {wording.plain(case, 64)} at N = "
         f"{wording.joined([str(row.world_size) for row in rows])}:"

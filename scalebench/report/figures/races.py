@@ -8,6 +8,7 @@ from plotly.subplots import make_subplots
 
 from scalebench import units
 from scalebench.analysis.page_data.races import RaceCurve
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, legend, view_mark, views
 from scalebench.report.figures.style import COLORS, NEUTRAL, PALER, Looks, safe, style, whiskers
@@ -66,9 +67,7 @@ def _known_axes(figure: go.Figure) -> list[str]:
 def _race_figure(curves: Sequence[RaceCurve], rows: Sequence[Row], looks: Looks) -> go.Figure:
     figure = go.Figure()
     by_place = {(row.case, row.world_size): row for row in rows}
-    races: dict[tuple[str, int], list[RaceCurve]] = {}
-    for curve in curves:
-        races.setdefault((curve.case, curve.world_size), []).append(curve)
+    races = by_key(((curve.case, curve.world_size), curve) for curve in curves)
     for number, (name, (_, along)) in enumerate(AXES.items()):
         for at, seeds in races.items():
             drawn = [(curve, along(curve, by_place.get(at))) for curve in seeds]

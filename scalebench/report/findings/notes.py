@@ -9,6 +9,7 @@ from math import exp
 from statistics import fmean
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.records.baseline import log_steps, series_of
 from scalebench.records.summary import Estimate, Row, Summary
 from scalebench.report.tables import compression
@@ -117,18 +118,18 @@ def _oversubscribed(rows: Sequence[Row], headline: Row | None) -> list[str]:
 
 
 def _missing_sizes(rows: Sequence[Row]) -> list[str]:
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.status != "ok":
-            reasons.setdefault(wording.not_measured(row), []).append(str(row.world_size))
+    reasons = by_key(
+        (wording.not_measured(row), str(row.world_size)) for row in rows if row.status != "ok"
+    )
     return [f"N = {wording.joined(sizes)} {reason}." for reason, sizes in reasons.items()]
 
 
 def _stamped(rows: Sequence[Row]) -> list[str]:
-    stamped: dict[str, list[Row]] = {}
-    for row in rows:
-        for name in dict.fromkeys(mark_name(stamp) for stamp in row.stamps):
-            stamped.setdefault(name, []).append(row)
+    stamped = by_key(
+        (name, row)
+        for row in rows
+        for name in dict.fromkeys(mark_name(stamp) for stamp in row.stamps)
+    )
     return [_with_care(name, bearers) for name, bearers in stamped.items() if name]
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from scalebench.gate.result import GateResult, RowVerdict
+from scalebench.grouping import by_key
 from scalebench.report.export.junit import legal, written
 from scalebench.report.gate import table
 
@@ -31,9 +32,7 @@ _OF_ALL: dict[str, Outcome] = {
 def render_verdict_junit(result: GateResult) -> str:
     """Return every verdict as a test case."""
     root = ElementTree.Element("testsuites", {"name": legal(f"{result.base} → {result.new}")})
-    suites: dict[str, list[ElementTree.Element]] = {}
-    for row in result.rows:
-        suites.setdefault(f"gate.{row.suite}", []).append(_case(row))
+    suites = by_key((f"gate.{row.suite}", _case(row)) for row in result.rows)
     for name, cases in {**suites, "gate": [_overall(result)]}.items():
         root.append(_suite(name, cases))
     return written(root)

@@ -14,6 +14,7 @@ from scalebench.gate.result import (
     Mismatch,
     RowVerdict,
 )
+from scalebench.grouping import by_key
 from scalebench.report.tables.layout import (
     CASE,
     CASE_WIDTHS,
@@ -271,9 +272,7 @@ def _stories(rows: Sequence[RowVerdict]) -> list[list[RowVerdict]]:
 
 
 def _show_story(rows: Sequence[RowVerdict], screen: Screen) -> None:
-    what: dict[str, list[str]] = {}
-    for row in rows:
-        what.setdefault(verdict_word(row), []).append(metric_phrase(row.metric))
+    what = by_key((verdict_word(row), metric_phrase(row.metric)) for row in rows)
     told = "; ".join(f"{word}: {wording.joined(names)}" for word, names in what.items())
     head = f"{wording.plain(rows[0].case, 64)}, N={rows[0].world_size}: {told}"
     reasons = [row.reason for row in rows if row.decides and row.basis != "exact"]
@@ -292,9 +291,7 @@ def _warnings(result: GateResult) -> list[str]:
 
 def mismatch_texts(result: GateResult) -> list[str]:
     """Say what differs, each thing once, and what to do about it."""
-    alike: dict[Mismatch, list[str]] = {}
-    for mismatch in result.mismatches:
-        alike.setdefault(replace(mismatch, where=""), []).append(mismatch.where)
+    alike = by_key((replace(mismatch, where=""), mismatch.where) for mismatch in result.mismatches)
     return [_mismatch_text(mismatch, places) for mismatch, places in alike.items()]
 
 

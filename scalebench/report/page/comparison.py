@@ -14,6 +14,7 @@ from markupsafe import Markup
 from scalebench.gate import gate
 from scalebench.gate.result import RowVerdict, Verdict
 from scalebench.gate.results import ENVIRONMENT, Results
+from scalebench.grouping import by_key
 from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, Summary
 from scalebench.report.figures.charts import Chart, ChartKind, make_chart
@@ -364,9 +365,7 @@ def change_cards(
     prefix: Sequence[str],
 ) -> tuple[ChangeCard, ...]:
     """Return a card for each suite that both runs have."""
-    groups: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        groups.setdefault(pair.new.suite, []).append(pair)
+    groups = by_key((pair.new.suite, pair) for pair in pairs)
     cards = []
     for suite, found in groups.items():
         now = [row for row in after if row.suite == suite]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.costmodel.what_if import pays
+from scalebench.grouping import by_key
 from scalebench.records.rows.strategies import CompressionFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables import layout
@@ -263,9 +264,7 @@ def _below(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
-    by_case: dict[str, list[Row]] = {}
-    for row in rows:
-        by_case.setdefault(row.case, []).append(row)
+    by_case = by_key((row.case, row) for row in rows)
     chosen = []
     for of_case in by_case.values():
         fitting = [row for row in of_case if not row.oversubscribed] or of_case

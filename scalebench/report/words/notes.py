@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.records.precision import ImpreciseRow
 from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.summary import Row, Summary
@@ -66,12 +67,12 @@ NO_INTERVAL = "without an interval this may be noise: run again with --repeats 3
 
 def above_ideal(rows: Sequence[Row]) -> list[str]:
     """Explain the efficiencies above 100 % of a suite; one line for each reason."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if wording.is_baseline(row) or row.efficiency is None:
-            continue
-        if float(wording.point(row.efficiency, 100)) > 100:
-            found.setdefault(_reason(row), []).append(wording.place(row))
+    found = by_key(
+        (_reason(row), wording.place(row))
+        for row in rows
+        if row.efficiency is not None and not wording.is_baseline(row)
+        if float(wording.point(row.efficiency, 100)) > 100
+    )
     return [f"above 100 %, {_named(places)}: {reason}" for reason, places in found.items()]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words.plain_text import plain as plain
@@ -180,17 +181,12 @@ def case_key(row: Row) -> CaseKey:
 
 def by_suite(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Group rows by suite, in the order in which the suites first appear."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.suite, []).append(row)
-    return groups
+    return by_key((row.suite, row) for row in rows)
 
 
 def by_case(rows: Iterable[Row]) -> dict[CaseKey, list[Row]]:
     """Group rows by (suite, case), each group sorted by world size."""
-    groups: dict[CaseKey, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(case_key(row), []).append(row)
+    groups = by_key((case_key(row), row) for row in rows)
     return {key: sorted(group, key=lambda r: r.world_size) for key, group in groups.items()}
 
 

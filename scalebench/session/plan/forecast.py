@@ -8,6 +8,7 @@ from scalebench.analysis.run import load_run
 from scalebench.costmodel.layers.tensor_layers import model_of_preset
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.errors import ScalebenchError
+from scalebench.grouping import by_key
 from scalebench.records.storage.folder import find_runs
 from scalebench.session.plan import Plan
 from scalebench.spec import (
@@ -77,11 +78,7 @@ def forecast(
     ``num_parameters``: of users' own workloads, by name. ``script_launch_s``: what a launch of the
     user's own script took before; None: not known.
     """
-    cells: dict[tuple[str, str, int], list[Cell]] = {}
-    for cell in plan.cells:
-        if cell.purpose == "independent":
-            continue
-        cells.setdefault(cell.row_key, []).append(cell)
+    cells = by_key((cell.row_key, cell) for cell in plan.cells if cell.purpose != "independent")
     rows = tuple(
         ForecastRow(
             cell=launches[0],

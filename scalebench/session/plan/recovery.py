@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from scalebench.errors import UsageError
+from scalebench.grouping import by_key
 from scalebench.records.run import RunSpec
 from scalebench.session.plan.request import Request
 from scalebench.spec import STRATEGIES, Cell, Plain, Suite
@@ -37,9 +38,7 @@ def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
         for row in rows
         if row.suite in plans and row.skip_reason is None and not isinstance(row.strategy, Plain)
     ]
-    sizes: dict[tuple[str, str], list[int]] = {}
-    for cell in saved:
-        sizes.setdefault((cell.suite, cell.case), []).append(cell.world_size)
+    sizes = by_key(((cell.suite, cell.case), cell.world_size) for cell in saved)
     restored = [_restoring(cell, sizes[cell.suite, cell.case]) for cell in saved]
     failing = [
         cell.model_copy(update={"purpose": "fail"})

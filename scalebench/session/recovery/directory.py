@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scalebench.analysis.run import read_info
 from scalebench.errors import UsageError
+from scalebench.grouping import by_key
 from scalebench.records.base import Record
 from scalebench.records.storage.files import read_model, write_model
 from scalebench.records.storage.folder import claim_folder, require_plain
@@ -48,10 +49,11 @@ def with_directory(
         UsageError: The directory cannot be used.
     """
     of_suites = directories_of(cells)
-    wanted: dict[Path, list[Cell]] = {}
-    for cell in cells:
-        if cell.recovery is not None:
-            wanted.setdefault(chosen or of_suites.get(cell.suite, run_root), []).append(cell)
+    wanted = by_key(
+        (chosen or of_suites.get(cell.suite, run_root), cell)
+        for cell in cells
+        if cell.recovery is not None
+    )
     folders: dict[str, Path] = {}
     for directory, saving in wanted.items():
         check_directory(directory, needed_bytes(saving))

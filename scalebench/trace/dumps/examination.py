@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from scalebench.costmodel.links.laws import OPERATIONS, busbw_factor
 from scalebench.errors import UsageError
+from scalebench.grouping import by_key
 from scalebench.trace.dumps.calls import Call, Dumps, Source, read_flight_recorder, read_inspector
 from scalebench.trace.operations.names import kind_of
 
@@ -228,10 +229,7 @@ def _mismatch(
 
 
 def _by_text(called: Iterable[tuple[int, list[str]]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for rank, texts in sorted(called):
-        found.setdefault(", ".join(texts), []).append(rank)
-    return found
+    return by_key((", ".join(texts), rank) for rank, texts in sorted(called))
 
 
 def _bandwidths(

@@ -22,7 +22,6 @@ import torch
 
 from scalebench import machine
 from scalebench.errors import EnvironmentUnfit, ExitCode
-from scalebench.processors import allowed_processors, read_processors
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.storage.channel import Channel
 from scalebench.records.storage.files import write_atomic
@@ -34,6 +33,7 @@ from scalebench.records.storage.secret import (
     read_secret,
     secret_files,
 )
+from scalebench.resources import allowed_processors, read_processors
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker.agent.listener import LOST, fork_listener, socket_variables
 from scalebench.worker.process import jobs

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from scalebench.processors import (
+from scalebench.resources import (
     Processor,
     count_cores,
     gpu_node,
@@ -53,7 +53,7 @@ def kernel_option(option: int, value: int) -> None:
 
 
 def pin(local_rank: int, threads: int, device: Device) -> dict[str, Any]:
-    """Give this rank ``threads`` processors; see `scalebench.processors.processors_of_rank`.
+    """Give this rank ``threads`` processors; see `scalebench.resources.processors_of_rank`.
 
     Returns:
         As `placed_on`.

@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.records.storage.channel import Channel
+from scalebench.resources import OutOfMemoryWatch
 from scalebench.worker.process import family, jobs
 from scalebench.worker.process.setup import die_with_parent
 

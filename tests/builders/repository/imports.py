@@ -30,7 +30,7 @@ PACKAGE = Path(scalebench.__file__).parent
 
 
 FLOORS = [
-    {"__init__", "errors", "units", "stats", "cgroups", "processors"},
+    {"__init__", "errors", "units", "stats", "grouping", "resources"},
     {"spec"},
     {"records", "machine"},
     {"trace", "costmodel", "gate", "launch", "importing"},

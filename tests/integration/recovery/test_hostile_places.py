@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.cgroups import own_hierarchy
 from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
+from scalebench.resources import own_hierarchy
 from tests.conftest import PATIENCE_S, Scalebench, ended, ran
 from tests.integration.conftest import complaint, mounted, row_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.cgroups import Hierarchy, OutOfMemoryWatch, cpu_quota, memory_bytes
+from scalebench.resources import Hierarchy, OutOfMemoryWatch, cpu_quota, memory_bytes
 
 
 def write(folder, **files):

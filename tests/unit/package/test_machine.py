@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench import machine
-from scalebench.processors import Processor
+from scalebench.resources import Processor
 
 NVIDIA = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"

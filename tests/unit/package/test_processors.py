@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.processors import (
+from scalebench.resources import (
     count_cores,
     gpu_node,
     parse_list,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from scalebench.grouping import by_key
 from scalebench.spec import Horovod
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
@@ -98,9 +99,7 @@ def host_place(hosts: Sequence[Host], rank: int) -> dict[str, int]:
         ``LOCAL_RANK`` and ``LOCAL_SIZE``, among the ranks of its host; ``CROSS_RANK`` and
         ``CROSS_SIZE``, among the ranks with the same local rank.
     """
-    on_host: dict[Host, list[int]] = {}
-    for number, host in enumerate(hosts):
-        on_host.setdefault(host, []).append(number)
+    on_host = by_key((host, number) for number, host in enumerate(hosts))
     here = on_host[hosts[rank]]
     local_rank = here.index(rank)
     across = [ranks[local_rank] for ranks in on_host.values() if len(ranks) > local_rank]

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter, layers_of_stages
+from scalebench.grouping import by_key
 from scalebench.spec import Pipeline
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.failure import Unsupported
@@ -153,15 +154,12 @@ def _microbatch(strategy: Pipeline, workload: Workload) -> Any:
 
 def tied_parameters(workload: Workload) -> tuple[TiedParameter, ...]:
     """Return the parameters that several layers share."""
-    layers_of: dict[int, list[int]] = {}
-    found: dict[int, torch.nn.Parameter] = {}
-    for number, layer in enumerate(workload.layers):
-        for parameter in layer.parameters():
-            layers_of.setdefault(id(parameter), []).append(number)
-            found[id(parameter)] = parameter
+    layers_of = by_key(
+        (p, n) for n, layer in enumerate(workload.layers) for p in layer.parameters()
+    )
     return tuple(
-        TiedParameter(tuple(numbers), found[key].numel() * found[key].element_size())
-        for key, numbers in layers_of.items()
+        TiedParameter(tuple(numbers), parameter.numel() * parameter.element_size())
+        for parameter, numbers in layers_of.items()
         if len(numbers) > 1
     )
 

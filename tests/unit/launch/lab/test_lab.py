@@ -3,9 +3,9 @@ import os
 
 import pytest
 
-from scalebench.cgroups import find_hierarchy
 from scalebench.launch.lab import quota
 from scalebench.launch.lab.quota import NoQuota, Quotas
+from scalebench.resources import find_hierarchy
 
 V2 = "cgroup2 {top} cgroup2 rw,nosuid 0 0\n"
 

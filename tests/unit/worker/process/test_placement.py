@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from scalebench.processors import Processor
+from scalebench.resources import Processor
 from scalebench.worker.process import setup
 
 CORES = [Processor(number, number % 4, number // 4, node=number % 4 // 2) for number in range(8)]
