@@ -22,6 +22,11 @@ _OTHER_BAR = re.compile(
     re.IGNORECASE,
 )
 """A progress bar that counts epochs, samples or the like."""
+_OTHER_LINE = re.compile(
+    r"\b(?:(?:evalu|valid)(?:at(?:e[ds]?|ing|ion))|checkpoint\w*|sav(?:ed|ing))\b", re.IGNORECASE
+)
+_OTHER_STEP = re.compile(r"\b(?:eval|val|valid)\b", re.IGNORECASE)
+"""What a line says that is of no step, and what stands before its step's number there."""
 _EPOCH = re.compile(r"(?<!best )(?<!max )(?<!total )\bepoch\W{1,4}(\d{1,9})\b", re.IGNORECASE)
 
 
@@ -151,10 +156,14 @@ class Format(_Table):
         mode="before",
     )(_as_value)
 
-    def passes_over(self, line: str) -> bool:
-        """Tell whether a line is of something else, though it looks like one of a step."""
-        counts = self.bar and self.step_in == "steps" and _OTHER_BAR.search(line)
-        return bool(counts) or any(word in line for word in self.without)
+    def passes_over(self, line: str, step: int) -> bool:
+        """Tell whether a line is of something else, though a ``step`` is named there."""
+        other: object = None
+        if self.bar and self.step_in == "steps":
+            other = _OTHER_BAR.search(line)
+        elif self.general and not self.bar:
+            other = _OTHER_LINE.search(line) or _OTHER_STEP.search(line, 0, step)
+        return other is not None or any(word in line for word in self.without)
 
     def seen(self, text: str) -> str:
         """Return a text as it is read: names and numbers may be quoted."""

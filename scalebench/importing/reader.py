@@ -154,7 +154,7 @@ class Reader:
     def _take(self, form: Format, line: str, text: str, begin: int) -> None:
         found = self._anchor(form, line)
         known = line in self._finals
-        if found is None or known or form.passes_over(line):
+        if found is None or known or form.passes_over(line, found.start()):
             return
         groups = found.groupdict()
         step = self.taken if form.step_in == "lines" else _int(groups["step"]) or 0
@@ -347,9 +347,9 @@ def choose(whole: str, known: Sequence[Format], lines: int) -> Format | None:
         seen, left = 0, lines if form.general else 1
         for begin, end in candidates(text, form):
             line = text[begin:end]
-            if form.passes_over(line) or form.evaluation:
-                continue
             found = next((m for a in form.anchors if (m := a.search(line))), None)
+            if form.evaluation or (found and form.passes_over(line, found.start())):
+                continue
             if found and (form.refuse or _tells_time(form, line, found.start())):
                 left -= 1
             if not left:

@@ -294,6 +294,22 @@ def test_steps_of_levanter_are_thousands_from_there_on(tmp_path: Path) -> None:
 SOME = "INFO {clock}step: {i}, 3.163 samples/sec, batch_loss: 0.4, time:3.1, lr:0.1"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("Checkpoint of step {i} took 1.2 s", "Saved step {i} in 1.2 s/step, loss 3"),
+        *("eval step {i} loss 3.0 step_time 0.2", "[Validation] step {i}: dt 1.4 s"),
+        *("val: step {i}, step time 1.2", "Evaluated step {i}: finished in 1.2 s"),
+    ],
+)
+def test_a_line_of_an_evaluation_or_a_checkpoint_is_none_of_a_step(
+    other: str, tmp_path: Path
+) -> None:
+    lines = [f"step {i} | loss 3.1 | step time 0.5" for i in range(20)]
+    read_lines = read(tmp_path, [text for i in range(20) for text in (lines[i], other.format(i=i))])
+    assert set(read_lines.seconds) == {0.5}
+
+
 def test_a_time_that_may_be_of_several_steps_counts_only_where_a_clock_tells(
     tmp_path: Path,
 ) -> None:
@@ -301,6 +317,8 @@ def test_a_time_that_may_be_of_several_steps_counts_only_where_a_clock_tells(
     assert read(tmp_path, each).mean_s == pytest.approx(3.1)
     tenth = [SOME.format(i=10 * i, clock="") for i in range(40)]
     assert "whether its time is of one of them or of all" in read(tmp_path, tenth).why_none
+    took = [f"Step {10 * i} took 5.0 s, loss 3.1" for i in range(40)]
+    assert "whether its time is of one of them or of all" in read(tmp_path, took).why_none
     clocks = (f"2024-05-01 10:{31 * i // 600:02}:{3.1 * i % 60:06.3f} " for i in range(60))
     clocked = [SOME.format(i=10 * i, clock=clock) for i, clock in enumerate(clocks)]
     found = read(tmp_path, clocked)
