@@ -100,30 +100,21 @@ __all__ = [
     "watch",
 ]
 
-_HOME = {
-    "Case": "scalebench.spec.suites",
-    "Collectives": "scalebench.spec.suites",
-    "ContextPlan": "scalebench.spec.workload",
-    "Loader": "scalebench.spec.suites",
-    "Race": "scalebench.spec.race",
-    "Recipe": "scalebench.spec.race",
-    "Recovery": "scalebench.spec.recovery",
-    "Request": "scalebench.session.plan",
-    "Run": "scalebench.session.storing.finish",
-    "Shard": "scalebench.spec.workload",
-    "StepPlan": "scalebench.spec.suites",
-    "Suite": "scalebench.spec.suites",
-    "TensorPlan": "scalebench.spec.workload",
-    "Workload": "scalebench.spec.workload",
-    "compare": "scalebench.session.results",
-    "gate": "scalebench",
-    "load": "scalebench.session.results",
-    "run": "scalebench.session.run",
-    "step": "scalebench.worker.attach.interface",
-    "trace": "scalebench",
-    "watch": "scalebench.session.watching",
+_HOMES = {
+    "scalebench.spec.suites": ("Case", "Collectives", "Loader", "StepPlan", "Suite"),
+    "scalebench.spec.workload": ("ContextPlan", "Shard", "TensorPlan", "Workload"),
+    "scalebench.spec.race": ("Race", "Recipe"),
+    "scalebench.spec.recovery": ("Recovery",),
+    "scalebench.session.plan": ("Request",),
+    "scalebench.session.storing.finish": ("Run",),
+    "scalebench.session.results": ("compare", "load"),
+    "scalebench.session.run": ("run",),
+    "scalebench.session.watching": ("watch",),
+    "scalebench.worker.attach.interface": ("step",),
+    "scalebench": ("gate", "trace"),
+    "scalebench.spec.strategies": __all__,
 }
-"""Public name → the module that defines it; the other names are strategies."""
+"""Module → the public names that it defines; all others are strategies."""
 
 
 class CommandPackage(ModuleType):
@@ -139,7 +130,7 @@ def __getattr__(name: str) -> object:
     """Load a public name from the module that defines it (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module 'scalebench' has no attribute {name!r}")
-    home = _HOME.get(name, "scalebench.spec.strategies")
+    home = next(home for home, names in _HOMES.items() if name in names)
     return (
         import_module(f"scalebench.{name}")
         if home == "scalebench"

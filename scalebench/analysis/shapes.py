@@ -13,6 +13,7 @@ from scalebench.costmodel.layers.replay import CommRequest
 from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter
 from scalebench.costmodel.pipelines.step import PipelineShape
 from scalebench.costmodel.step import StepShape
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.spec import Pipeline
@@ -307,9 +308,7 @@ def _of_launch(launch: LaunchAttribution) -> tuple[dict[str, float], float, floa
         afters.append(end - max(action.end_ns for action in done))
     traced_s, after_s = float(np.mean(lengths)) / 1e9, float(np.mean(afters)) / 1e9
     shorter = launch_step_s(launch.result) / traced_s
-    passes: dict[str, float] = {}
-    for (kind, _), seconds in pipeline.seconds.items():
-        passes[kind] = passes.get(kind, 0.0) + shorter * seconds
+    passes = totals((kind, shorter * took) for (kind, _), took in pipeline.seconds.items())
     busy_s = pipeline.strategy.microbatches * sum(passes.values())
     between_s = max(shorter * (traced_s - after_s) - busy_s, 0.0) / actions
     return passes, between_s, shorter * after_s

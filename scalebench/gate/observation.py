@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from scalebench.gate.metrics import Metric
+from scalebench.grouping import totals
 from scalebench.records.baseline import (
     StepSeries,
     baseline_of,
@@ -116,11 +117,7 @@ def observe(
 
 def collective_counts(row: Row) -> dict[str, float]:
     """Return how many collectives of each kind a rank takes part in per step; mean of launches."""
-    counts: dict[str, float] = {}
-    for found in row.communication or ():
-        if found.ordinal is None:
-            counts[found.kind] = counts.get(found.kind, 0.0) + found.count
-    return counts
+    return totals((one.kind, one.count) for one in row.communication or () if one.ordinal is None)
 
 
 def _is_baseline(row: Row, others: Iterable[Row]) -> bool:

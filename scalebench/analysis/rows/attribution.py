@@ -15,7 +15,7 @@ from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, Unavaila
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.strategies.axes import NO_MESH, axes_of_row, pipeline_figures
 from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.grouping import by_key
+from scalebench.grouping import by_key, totals
 from scalebench.records.rows.budget import Budget, ComputeInflation, RankTimes
 from scalebench.records.rows.communication import OperationFigures, Straggler
 from scalebench.records.rows.strategies import ExposedEstimates
@@ -250,12 +250,8 @@ def _stragglers(launches: Sequence[LaunchAttribution]) -> list[Straggler]:
 
 def _unknown_kernels(launches: Sequence[LaunchAttribution]) -> dict[str, float]:
     """Return kernels that may be communication: name → seconds over all ranks and launches."""
-    seconds: dict[str, float] = {}
-    for launch in launches:
-        for trace in launch.traces.values():
-            for name, spent in trace.unknown.items():
-                seconds[name] = seconds.get(name, 0.0) + spent
-    return seconds
+    traces = [trace for launch in launches for trace in launch.traces.values()]
+    return totals(one for trace in traces for one in trace.unknown.items())
 
 
 def _budget(

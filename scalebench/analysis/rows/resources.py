@@ -14,6 +14,7 @@ from scalebench.costmodel.layers.group_steps import why_no_group_law
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import Memory, RankRecord
 from scalebench.records.rows.strategies import MemoryByAxis
 from scalebench.records.run import CellResult
@@ -224,11 +225,10 @@ def _flops_by_format(
     """Return number format → FLOPs: convolutions and matrix products have a setting each."""
     strategy, facts = result.cell.strategy, result.ranks[0].facts
     parts = {"convolution_tf32": convolution_share, "matmul_tf32": 1 - convolution_share}
-    by_format: dict[Dtype, float] = {}
-    for setting, share in parts.items():
-        dtype = compute_dtype(strategy, bool(facts.get(setting)))
-        by_format[dtype] = by_format.get(dtype, 0.0) + flops * share
-    return by_format
+    return totals(
+        (compute_dtype(strategy, bool(facts.get(setting))), flops * share)
+        for setting, share in parts.items()
+    )
 
 
 def _why_no_flops(ranks: Sequence[RankRecord]) -> str:

@@ -14,6 +14,7 @@ from scalebench.analysis.rows.rank_excess import stalls_of
 from scalebench.analysis.rows.script_checks import checks_of
 from scalebench.analysis.timing.mean_step import period_of
 from scalebench.analysis.timing.steps import clean_pace, launch_step_s
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import RankRecord, StepGap
 from scalebench.records.rows import script
 from scalebench.records.rows.steps import StepKinds
@@ -112,9 +113,7 @@ def _outside(row: Launches) -> script.OutsideSteps:
         for rank in result.ranks
         for gap in _of_clean_window(rank)
     ]
-    by_rank: dict[int, float] = {}
-    for rank, _, gap in found:
-        by_rank[rank] = by_rank.get(rank, 0.0) + gap.outside_s
+    by_rank = totals((rank, gap.outside_s) for rank, _, gap in found)
     longest = max(by_rank, key=by_rank.__getitem__, default=0)
     seconds = by_rank.get(longest, 0.0)
     whole = sum(

@@ -98,18 +98,14 @@ class HostWatch:
             if name.startswith("cpu")
         }
         there = {int(name[3:]) for name in times if name != "cpu"}
-        counted = there.intersection(
-            self._allowed() if self.processors is None else self.processors
-        )
+        own = os.sched_getaffinity(0) if self.processors is None else self.processors
+        counted = there.intersection(own)
         if not counted or not any(times["cpu"]):
             raise ValueError("/proc/stat counts no processor's time")
         names = ["cpu"] if counted == there else [f"cpu{i}" for i in counted]
         busy = sum(times[name][i] for name in names for i in (USER, NICE, SYSTEM))
         steal = sum(times[name][STEAL] for name in names)
         return len(counted), busy / _ticks_per_s(), steal / _ticks_per_s()
-
-    def _allowed(self) -> set[int]:
-        return os.sched_getaffinity(0)
 
     def _swap(self) -> Sequence[float]:
         """Return the bytes that the machine has read from swap and written to it."""

@@ -1,5 +1,6 @@
 """The terminal table of ``scalebench compare`` and ``scalebench gate``."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -138,9 +139,8 @@ def headline(result: GateResult) -> str:
     """Say the verdict on the whole in one sentence, with the number that it rests on."""
     if not result.deciding:
         return f"{result.verdict}: {_other_suites(result) or 'nothing compared'}"
-    counts: dict[str, int] = {}
-    for row in sorted(result.deciding, key=lambda row: SEVERITY.index(row.verdict)):
-        counts[verdict_word(row)] = counts.get(verdict_word(row), 0) + 1
+    worst = sorted(result.deciding, key=lambda row: SEVERITY.index(row.verdict))
+    counts = Counter(map(verdict_word, worst))
     told = wording.joined([f"{n} {word}" for word, n in counts.items()])
     lead = _lead(result)
     num = len(result.deciding)

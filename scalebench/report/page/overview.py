@@ -1,5 +1,6 @@
 """The first screen: one card for each suite, and one line for each fact about the run."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -198,10 +199,7 @@ def facts(
 
 
 def _doubts(rows: Sequence[Row], link: str) -> Fact:
-    counted: dict[str, int] = {}
-    for row in rows:
-        for name in marks(row):
-            counted[name] = counted.get(name, 0) + 1
+    counted = Counter(name for row in rows for name in marks(row))
     measured = sum(row.status == "ok" for row in rows)
     if not rows:
         return Fact("Read with care", "")

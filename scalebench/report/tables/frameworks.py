@@ -33,11 +33,6 @@ class SideBySide:
         """Whether it can be said of every row whether it is slower than the fastest."""
         return all(self.is_slower(row) is not None for row in self.rows)
 
-    @property
-    def as_fast(self) -> tuple[Row, ...]:
-        """The others that are not significantly slower than the fastest."""
-        return tuple(row for row in self.rows[1:] if self.is_slower(row) is False)
-
     def is_slower(self, row: Row) -> bool | None:
         """Tell whether a row is significantly slower than the fastest; None: not known.
 
@@ -137,7 +132,8 @@ def memory(row: Row) -> str:
 def _others(found: SideBySide) -> str:
     if not found.known:
         return "Whether others are as fast is not known: some have no interval."
-    names = [wording.plain(row.case, 64) for row in found.as_fast]
+    as_fast = [row for row in found.rows[1:] if found.is_slower(row) is False]
+    names = [wording.plain(row.case, 64) for row in as_fast]
     rest = len(found.rows) - 1 - len(names)
     if not names:
         return f"All others are significantly slower{_by_how_much(found)}."

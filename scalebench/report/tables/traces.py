@@ -7,6 +7,7 @@ from typing import Any
 
 from scalebench import units
 from scalebench.costmodel.links.topology import Link
+from scalebench.grouping import totals
 from scalebench.report.tables.layout import Column, Screen, value
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
@@ -217,10 +218,7 @@ def rank_columns(job: JobFigures, longest_file: int) -> tuple[Column[RankLine], 
 
 def suspects(job: JobFigures) -> dict[str, float]:
     """Return kernels that may be communication, with their seconds over all ranks."""
-    seconds: dict[str, float] = {}
-    for rank in job.ranks:
-        for name, spent in rank.trace.timeline.unknown.items():
-            seconds[name] = seconds.get(name, 0.0) + spent
+    seconds = totals(one for rank in job.ranks for one in rank.trace.timeline.unknown.items())
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 

@@ -140,7 +140,7 @@ def _state_bytes_of_tensor(cell: Cell, strategy: Tensor) -> int | None:
         return None  # the ranks hold different parts of the model
     own = model.local_elements(strategy.ranks_per_group(cell.world_size))
     if isinstance(strategy, Mesh):
-        own //= strategy.ranks_per_shard_group(cell.world_size)
+        own //= strategy.axis_sizes(cell.world_size)["shard"]
     return predict_state_bytes(strategy, own)
 
 

@@ -5,6 +5,7 @@ may read what another one wrote. Only the working folder and the folders in it a
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ class WrittenFiles:
         self.folder = folder
         self.own = own.resolve()
         self._before: States | None = None
-        self._launches: dict[str, int] = {}
+        self._launches = Counter[str]()
         self._told: set[tuple[ScriptTarget, bool]] = set()
 
     def before_launch(self, cell: Cell) -> None:
@@ -60,9 +61,8 @@ class WrittenFiles:
         after = self._states()
         if self._before is None or after is None:
             return []
-        changed = [name for name, state in after.items() if self._before.get(name) != state]
-        for name in changed:
-            self._launches[name] = self._launches.get(name, 0) + 1
+        before = self._before
+        self._launches.update(name for name, state in after.items() if before.get(name) != state)
         again = {name for name, count in self._launches.items() if count > 1}
         return sorted(again - self._of_others(again))
 

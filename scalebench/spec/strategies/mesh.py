@@ -123,10 +123,6 @@ class Mesh(Tensor):
         """Return the number of ranks among which a layer is divided."""
         return self.axis_sizes(world_size)["tensor"]
 
-    def ranks_per_shard_group(self, world_size: int) -> int:
-        """Return among how many ranks parameters are divided by FSDP2; 1: they are not."""
-        return self.axis_sizes(world_size)["shard"]
-
     def ranks_per_pipeline(self, world_size: int) -> int:
         """Return the number of ranks that hold the layers one after the other."""
         return self.axis_sizes(world_size)["pipeline"]

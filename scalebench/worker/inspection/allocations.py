@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import Memory
 
 Category = Literal["parameters", "gradients", "optimizer", "communication", "data", "activations"]
@@ -187,7 +188,4 @@ def _attribute(
             elif categories[born] == "activations":
                 categories[born] = interval.rest
         before |= {a: s for a, s in interval.owned.items() if a not in live and a not in seen}
-    always: dict[Category, int] = {}
-    for storage in before.values():
-        always[storage.category] = always.get(storage.category, 0) + storage.bytes
-    return always, categories
+    return totals((kept.category, kept.bytes) for kept in before.values()), categories

@@ -15,6 +15,7 @@ from scalebench.costmodel.links.nccl_log import merged
 from scalebench.costmodel.links.topology import wire_findings
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import bubble_law
+from scalebench.grouping import totals
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.rows.strategies import PipelineFigures, StageTimes, TimedPass
@@ -81,11 +82,7 @@ def predicted_operations(result: CellResult, rank: int = 0) -> list[Operation]:
 
 def wire_bytes_by_axis(operations: Sequence[Operation]) -> dict[str, float]:
     """Return dimension → bytes that a rank sends, by the ring's law."""
-    found: dict[str, float] = {}
-    for op in operations:
-        sent = WIRE_FACTORS[op.op](op.num_ranks) * op.num_bytes
-        found[op.axis] = found.get(op.axis, 0.0) + sent
-    return found
+    return totals((op.axis, WIRE_FACTORS[op.op](op.num_ranks) * op.num_bytes) for op in operations)
 
 
 def _of_launch(launch: LaunchAttribution, rank: int) -> dict[str, AxisFigures]:

@@ -6,6 +6,7 @@ end in order: waiting, further rounds, decoding. That is where DDP would wait an
 the training thread (so a profiler sees it), and on a GPU it is only enqueued.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,7 @@ class Observer:
     layouts: dict[int, Layout] = field(default_factory=dict)
     traffic: CompressionTraffic | None = None
     _buckets: list[tuple[int, ...]] = field(default_factory=list)
-    _bytes: dict[str, int] = field(default_factory=dict)
+    _bytes: Counter[str] = field(default_factory=Counter)
 
     def see(self, bucket: GradBucket) -> tuple[int, ...]:
         """Note a bucket; return the numbers of its parameters."""
@@ -56,7 +57,7 @@ class Observer:
 
     def count(self, what: str, num_bytes: int) -> None:
         """Add to what this step handed over: to a collective by its name, or ``gradient``."""
-        self._bytes[what] = self._bytes.get(what, 0) + num_bytes
+        self._bytes[what] += num_bytes
 
     def end_step(self) -> None:
         """Close the step."""
@@ -65,11 +66,11 @@ class Observer:
             self.layouts[self.step] = layout
         self.traffic = CompressionTraffic(
             num_buckets=len(layout),
-            gradient_bytes=self._bytes.get("gradient", 0),
-            all_reduce_bytes=self._bytes.get("all_reduce", 0),
-            all_gather_bytes=self._bytes.get("all_gather", 0),
+            gradient_bytes=self._bytes["gradient"],
+            all_reduce_bytes=self._bytes["all_reduce"],
+            all_gather_bytes=self._bytes["all_gather"],
         )
-        self._buckets, self._bytes = [], {}
+        self._buckets, self._bytes = [], Counter()
         self.step += 1
 
     def layout_at(self, step: int) -> Layout:
