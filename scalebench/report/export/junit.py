@@ -9,7 +9,7 @@ launches, those that belong to no row too. Elements and attributes are those of 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree
 
 from scalebench.analysis.run import StoredRun
@@ -20,6 +20,9 @@ from scalebench.report.words.plain_text import plain
 
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no place for, not even escaped (section 2.2)."""
+
+Outcome = Mapping[str, Mapping[str, object]]
+"""``failure``, ``error`` or ``skipped`` → its attributes; empty: a test case has passed."""
 
 
 def export_junit(run: StoredRun, summary: Summary) -> str:
@@ -42,45 +45,53 @@ def written(root: ElementTree.Element) -> str:
     return head + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(name: str, rows: Sequence[Row], run: StoredRun, summary: Summary) -> ElementTree.Element:
-    failed = sum(row.status in ("failed", "oom") for row in rows)
-    skipped = sum(row.status == "skipped" for row in rows)
-    times = [_cost_s(row, run) for row in rows]
-    total_s = sum(r.cost_s for r in run.results.values() if r.cell.suite == name)
+def suite_of(name: str, cases: Sequence[ElementTree.Element], **about: str) -> ElementTree.Element:
+    """Return a test suite with its cases counted; ``about``: further attributes."""
+    counts = {
+        attribute: str(sum(case.find(tag) is not None for case in cases))
+        for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    }
     suite = ElementTree.Element(
-        "testsuite",
-        {
-            "name": legal(name),
-            "tests": str(len(rows)),
-            "failures": str(failed),
-            "errors": "0",
-            "skipped": str(skipped),
-            "time": f"{total_s:.3f}",
-            "timestamp": legal(summary.created),
-            "hostname": legal(summary.environment.get("host") or "unknown"),
-        },
+        "testsuite", {"name": legal(name), "tests": str(len(cases)), **counts, **about}
     )
-    suite.append(_properties(summary))
-    for row, time_s in zip(rows, times, strict=True):
-        suite.append(_case(row, time_s))
+    suite.extend(cases)
+    return suite
+
+
+def case_of(
+    suite: str, name: str, lines: Iterable[str], outcome: Outcome, **about: str
+) -> ElementTree.Element:
+    """Return a test case with lines of output; ``about``: further attributes."""
+    case = ElementTree.Element(
+        "testcase", {"classname": legal(suite), "name": legal(name), **about}
+    )
+    for kind, told in outcome.items():
+        ElementTree.SubElement(case, kind, {key: legal(text) for key, text in told.items()})
+    ElementTree.SubElement(case, "system-out").text = "\n".join(map(legal, lines))
+    return case
+
+
+def _suite(name: str, rows: Sequence[Row], run: StoredRun, summary: Summary) -> ElementTree.Element:
+    total_s = sum(r.cost_s for r in run.results.values() if r.cell.suite == name)
+    suite = suite_of(
+        name,
+        [_case(row, _cost_s(row, run)) for row in rows],
+        time=f"{total_s:.3f}",
+        timestamp=legal(summary.created),
+        hostname=legal(summary.environment.get("host") or "unknown"),
+    )
+    suite.insert(0, _properties(summary))
     return suite
 
 
 def _collectives(name: str, found: TimedCollectives) -> ElementTree.Element:
     """Return a suite of collectives: one test case, whether every result was what it should be."""
-    failed = found.failure is not None
-    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": "0"}
-    suite = ElementTree.Element("testsuite", {"name": legal(name), **counts})
-    about = {"classname": legal(name), "name": "collectives"}
-    case = ElementTree.SubElement(suite, "testcase", about)
-    if failed:
-        message = {"message": legal(found.failure), "type": "failed"}
-        ElementTree.SubElement(case, "failure", message)
     lines = [f"points: {found.num_points}", f"wrong elements: {found.num_wrong}"]
     for fit in found.fits:
-        lines.append(", ".join(legal(f"{field}: {value}") for field, value in fit.items()))
-    ElementTree.SubElement(case, "system-out").text = "\n".join(lines)
-    return suite
+        lines.append(", ".join(f"{field}: {value}" for field, value in fit.items()))
+    failed = {"failure": {"message": found.failure, "type": "failed"}}
+    outcome = {} if found.failure is None else failed
+    return suite_of(name, [case_of(name, "collectives", lines, outcome)])
 
 
 def _properties(summary: Summary) -> ElementTree.Element:
@@ -103,29 +114,25 @@ def _properties(summary: Summary) -> ElementTree.Element:
 
 
 def _case(row: Row, time_s: float) -> ElementTree.Element:
+    reason = row.reason or "no reason recorded"
+    failed = {"failure": {"message": f"{row.status}: {reason}", "type": row.status}}
+    outcome = {"ok": {}, "skipped": {"skipped": {"message": reason}}}.get(row.status, failed)
     name = row_name(row).partition("/")[2]
-    case = ElementTree.Element(
-        "testcase", {"classname": legal(row.suite), "name": legal(name), "time": f"{time_s:.3f}"}
-    )
-    reason = legal(row.reason or "no reason recorded")
-    if row.status == "skipped":
-        ElementTree.SubElement(case, "skipped", {"message": reason})
-    elif row.status != "ok":
-        message = {"message": f"{row.status}: {reason}", "type": row.status}
-        ElementTree.SubElement(case, "failure", message).text = reason
-    ElementTree.SubElement(case, "system-out").text = "\n".join(_lines(row))
+    case = case_of(row.suite, name, _lines(row), outcome, time=f"{time_s:.3f}")
+    for failure in case.iter("failure"):
+        failure.text = legal(reason)
     return case
 
 
 def _lines(row: Row) -> list[str]:
-    lines = [f"caveat: {legal(caveat)}" for caveat in caveats(row)]
+    lines = [f"caveat: {caveat}" for caveat in caveats(row)]
     for measure, number in numbers(row):
         interval = ""
         if number.low is not None and number.high is not None:
             interval = f" [{number.low:.6g}, {number.high:.6g}], {number.n} {measure.counts}"
         lines.append(f"{measure.field}: {number.value:.6g} {measure.unit}{interval}")
-    lines += [f"stamp: {legal(stamp)}" for stamp in row.stamps]
-    return lines + [legal(f"{field}: null: {why}") for field, why in row.unavailable.items()]
+    lines += [f"stamp: {stamp}" for stamp in row.stamps]
+    return lines + [f"{field}: null: {why}" for field, why in row.unavailable.items()]
 
 
 def _cost_s(row: Row, run: StoredRun) -> float:

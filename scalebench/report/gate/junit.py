@@ -6,22 +6,18 @@ The case ``gate / verdict`` is green exactly
 where the exit code is 0, so that a result with no rows at all is red as well.
 """
 
-from collections.abc import Sequence
-from typing import Literal
 from xml.etree import ElementTree
 
 from scalebench.gate.result import GateResult, RowVerdict
 from scalebench.grouping import by_key
-from scalebench.report.export.junit import legal, written
+from scalebench.report.export.junit import case_of, legal, suite_of, written
 from scalebench.report.gate import table
 
-Outcome = Literal["failure", "error", "skipped"]
-
-_OF_ROW: dict[str, Outcome] = {
+_OF_ROW: dict[str, str] = {
     **dict.fromkeys(("regressed", "probably regressed", "missing"), "failure"),
     **dict.fromkeys(("inconclusive", "not comparable"), "error"),
 }
-_OF_ALL: dict[str, Outcome] = {
+_OF_ALL: dict[str, str] = {
     "regressed": "failure",
     "failed": "failure",
     "inconclusive": "error",
@@ -34,19 +30,8 @@ def render_verdict_junit(result: GateResult) -> str:
     root = ElementTree.Element("testsuites", {"name": legal(f"{result.base} → {result.new}")})
     suites = by_key((f"gate.{row.suite}", _case(row)) for row in result.rows)
     for name, cases in {**suites, "gate": [_overall(result)]}.items():
-        root.append(_suite(name, cases))
+        root.append(suite_of(name, cases))
     return written(root)
-
-
-def _suite(name: str, cases: Sequence[ElementTree.Element]) -> ElementTree.Element:
-    counts = {
-        attribute: str(sum(case.find(tag) is not None for case in cases))
-        for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    }
-    about = {"name": legal(name), "tests": str(len(cases)), **counts}
-    suite = ElementTree.Element("testsuite", about)
-    suite.extend(cases)
-    return suite
 
 
 def _case(row: RowVerdict) -> ElementTree.Element:
@@ -62,26 +47,12 @@ def _case(row: RowVerdict) -> ElementTree.Element:
         f"smallest findable: {table.detectable_text(row)}",
         f"launches: {row.base_launches} → {row.new_launches}",
     )
-    return _element(row.suite, name, outcome, row.verdict, told, [*numbers, *row.explanation])
+    told_by = {outcome: {"message": told, "type": row.verdict}} if outcome else {}
+    return case_of(row.suite, name, [*numbers, *row.explanation], told_by)
 
 
 def _overall(result: GateResult) -> ElementTree.Element:
     lines = [*result.notes, *table.mismatch_texts(result)]
     outcome = _OF_ALL.get(result.verdict) if result.exit_code else None
-    return _element("gate", "verdict", outcome, result.verdict, table.headline(result), lines)
-
-
-def _element(
-    classname: str,
-    name: str,
-    outcome: Outcome | None,
-    kind: str,
-    message: str,
-    lines: Sequence[str],
-) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", {"classname": legal(classname), "name": legal(name)})
-    if outcome is not None:
-        told = {"message": legal(message), "type": kind}
-        ElementTree.SubElement(case, outcome, told)
-    ElementTree.SubElement(case, "system-out").text = "\n".join(legal(line) for line in lines)
-    return case
+    told = {"message": table.headline(result), "type": result.verdict}
+    return case_of("gate", "verdict", lines, {outcome: told} if outcome else {})
