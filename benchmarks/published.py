@@ -35,7 +35,7 @@ from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import NominalLinks
 from scalebench.search.prediction.speed import assumed_speed, device_type
 from scalebench.search.ranking import search
-from scalebench.search.scores import interval
+from scalebench.search.scores import Z90
 
 PASSES_OVER_MEMORY = 7
 """Each stored activation is written and read once in the forward pass and when it is computed
@@ -207,14 +207,14 @@ def compared(
     work = row.model.flops_per_sample * row.batch / row.world_size
     work *= 4 / 3 if row.recomputes else 1
     step = same[0].step_s if same else np.nan
-    reach = interval(step, ERROR) or (np.nan, np.nan)
+    reach = np.exp(Z90 * ERROR)
     return Compared(
         row=row,
         place=sizes.index(wanted) + 1 if wanted in sizes else None,
         first=sizes[0] if sizes else None,
         predicted=work / step,
-        low=work / reach[1],
-        high=work / reach[0],
+        low=work / step / reach,
+        high=work / step * reach,
     )
 
 

@@ -62,14 +62,6 @@ def typical_error(predicted_s: Sequence[float], measured_s: Sequence[float]) -> 
     return float(np.sqrt(np.mean(errors**2)))
 
 
-def interval(step_s: float, error: float | None) -> tuple[float, float] | None:
-    """Return the 90 % interval of a predicted step, seconds; None: no error is known."""
-    if error is None:
-        return None
-    reach = Z90 * error
-    return step_s * math.exp(-reach), step_s * math.exp(reach)
-
-
 _STRATEGY: TypeAdapter[Any] = TypeAdapter(Strategy)
 
 
