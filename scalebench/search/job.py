@@ -1,6 +1,6 @@
 """The job that is searched: model, ranks, batch, memory, and how fast a rank computes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +13,7 @@ from scalebench.spec import Device
 
 if TYPE_CHECKING:
     from scalebench.search.devices.operators import DeviceModel
+    from scalebench.search.space import Candidates, Floats
 
 PRECISIONS = ("float32", "bfloat16")
 CHECKPOINTING = ("none", "selective", "full")
@@ -132,6 +133,7 @@ class Job:
         zero_stages: That shards may have.
         checkpointing: That is tried.
         framework: Options of the framework.
+        corrected: Measured over predicted steps of candidates, as far as it is known.
     """
 
     model: SearchModel
@@ -154,6 +156,7 @@ class Job:
     zero_stages: tuple[int, ...] = (1, 2, 3)
     checkpointing: tuple[str, ...] = CHECKPOINTING
     framework: Framework = USUAL
+    corrected: "Callable[[Job, Candidates], Floats] | None" = None
 
     @property
     def overlaps(self) -> bool:

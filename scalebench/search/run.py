@@ -202,7 +202,8 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         if model and (request.measured / "imported.json").exists():
             told += "; what logs do not say of their model is that of --workload"
     job = job_of(request.gpu_type, fit.of(request.gpu_type))
-    return replace(job, speed=replace(job.speed, described=told)), fit
+    speed = replace(job.speed, described=told)
+    return replace(job, speed=speed, corrected=fit.corrected), fit
 
 
 def _framework(options: str | None) -> Framework:

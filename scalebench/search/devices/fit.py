@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from scalebench.search.devices.alike import Alike, alike, places_of
 from scalebench.search.devices.measured import (
     Group,
     MeasuredRow,
@@ -36,9 +37,9 @@ TOLD_OFF = 10
 """Per cent from which on the fitted row that is furthest off is stated."""
 
 FOLDS = 5
-OF_FEW = 0.08
-"""What fewer than `SPREAD_FROM` rows, which cannot tell it, are trusted to: the usual error on rows
-of a system that is known (docs/predictions.md)."""
+OF_FEW = 0.15
+"""What fewer than `SPREAD_FROM` rows, which cannot tell it, are trusted to: twice the usual error
+on rows of a system that is known (docs/predictions.md), as what is left is carried over."""
 
 SPREAD_FROM = 4
 """Rows from which on their own errors tell how far the model is off."""
@@ -74,6 +75,7 @@ class Fit:
         changed: Parameters that the rows decided on.
         most_gpus: Of a row; 0: any number.
         errors: ln(measured/predicted) of each fitted row.
+        corrected: What they have in common with others that are alike; None: nothing was fitted.
     """
 
     values: Mapping[str, Parameters]
@@ -83,6 +85,7 @@ class Fit:
     changed: tuple[str, ...] = ()
     most_gpus: int = 0
     errors: tuple[float, ...] = ()
+    corrected: Alike | None = None
 
     def of(self, gpu: str) -> Parameters:
         """Return a device's parameters; one that no row has shares those of its system."""
@@ -110,7 +113,7 @@ UNFITTED = Fit({}, 0, *SHIPPED[0], most_gpus=CHOSEN_ON)
 
 def predicted_s(rows: Sequence[MeasuredRow], fit: Fit, job_of: JobOf, gpu: str = "") -> Floats:
     """Return the predicted steps of rows, seconds."""
-    return _predicted(_groups(rows, gpu, job_of), len(rows), fit.of, job_of)
+    return _predicted(_groups(rows, gpu, job_of), len(rows), fit.of, job_of, fit.corrected)
 
 
 def predicted_bytes(
@@ -155,12 +158,16 @@ def _groups(rows: Sequence[MeasuredRow], gpu: str, job_of: JobOf) -> list[Group]
 
 
 def _predicted(
-    groups: Sequence[Group], num_rows: int, values: Callable[[str], Parameters], job_of: JobOf
+    groups: Sequence[Group],
+    num_rows: int,
+    values: Callable[[str], Parameters],
+    job_of: JobOf,
+    corrected: Alike | None = None,
 ) -> Floats:
     found = np.zeros(num_rows)
     for group in groups:
         job = group.job(job_of(group.gpu, values(group.gpu)))
-        found[group.places] = step_parts(job, group.of).step_s
+        found[group.places] = step_parts(replace(job, corrected=corrected), group.of).step_s
     return found
 
 
@@ -196,6 +203,14 @@ class _Problem:
         values = self.values(at)
         steps = _predicted(self.groups, len(self.rows), lambda g: values[chip(g)], self.job_of)
         return np.asarray(np.log(steps) - self.measured)
+
+    def alike(self, at: Floats) -> Alike:
+        """Return what the rows have in common with others, beyond the parameters."""
+        values = self.values(at)
+        jobs = [group.job(self.job_of(group.gpu, values[chip(group.gpu)])) for group in self.groups]
+        order = np.argsort(np.concatenate([group.places for group in self.groups]))
+        each = [places_of(job, group.of) for job, group in zip(jobs, self.groups, strict=True)]
+        return alike(np.concatenate(each)[order], -self.errors(at), SPREAD_FROM)
 
     def active(self) -> npt.NDArray[np.bool_]:
         """Return which parameters any row depends on."""
@@ -284,6 +299,7 @@ def fit_rows(
         changed=tuple(name for name, on in zip(named, active, strict=True) if on),
         most_gpus=max(row.gpus for row in rows),
         errors=tuple(own.tolist()),
+        corrected=problem.alike(at),
     )
     if len(rows) < ENOUGH or not interval:
         return fit
@@ -306,7 +322,7 @@ def held_out(rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats
         if not kept:
             kept = left
         problem, at, _ = _solved(kept, job_of, gpu, begin)
-        fit = Fit(problem.values(at), len(kept), 0.0, 0.0)
+        fit = Fit(problem.values(at), len(kept), 0.0, 0.0, corrected=problem.alike(at))
         found[folds == fold] = np.log(measured_s(left) / predicted_s(left, fit, job_of, gpu))
     return found
 

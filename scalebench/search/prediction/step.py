@@ -89,7 +89,7 @@ def step_parts(job: Job, of: Candidates) -> StepParts:
     expert = share * per_microbatch_s(job, of, "expert", scale / of.tensor)
     passes = passes_of(job, of, layers, flops, tensor + context + expert)
     m = of.microbatches
-    return StepParts(
+    parts = StepParts(
         compute_s=m * (passes.forward_s + passes.backward_s),
         bubble_s=bubble_s(of, passes, tensor + context + expert),
         tensor_s=m * tensor,
@@ -100,17 +100,22 @@ def step_parts(job: Job, of: Candidates) -> StepParts:
         data_s=gradients_s(job, of, passes, layers),
         update_s=_update(job, of, layers),
     )
+    if job.corrected is None:
+        return parts
+    factor = job.corrected(job, of)
+    return StepParts(*(factor * getattr(parts, part.name) for part in fields(parts)))
 
 
 def bound_s(job: Job, of: Candidates) -> Floats:
     """Return what no step can be shorter than: passes, bubble and optimizer, links of no cost."""
     layers, flops = memory.stage_table(job, of)
     passes = passes_of(job, of, layers, flops)
-    return np.asarray(
+    shortest = (
         of.microbatches * (passes.forward_s + passes.backward_s)
         + bubble_s(of, passes, 0.0 * layers)
         + _update(job, of, layers)
     )
+    return np.asarray(shortest if job.corrected is None else shortest * job.corrected(job, of))
 
 
 def _update(job: Job, of: Candidates, layers: Floats) -> Floats:

@@ -279,6 +279,24 @@ def test_a_gated_block_starts_more_operators_where_none_are_fused(
     assert other / plain == pytest.approx(times, rel=0.05)
 
 
+@pytest.mark.parametrize(("planted", "noise", "better"), [(0.25, 0.02, 0.9), (0.0, 0.2, 1.05)])
+def test_what_the_model_gets_wrong_of_one_shape_is_carried_over_and_noise_is_not(
+    planted: float, noise: float, better: float
+) -> None:
+    made = measured(A100, noise, 60)
+    made = [
+        row.model_copy(update={"step_s": row.step_s * np.exp(planted * (row.width == 2048))})
+        for row in made
+    ]
+    fit = fit_rows(made[:24], job_of, interval=False)
+    step_s = np.array([row.step_s for row in made[24:]])
+    off, without = (
+        np.abs(predicted_s(made[24:], one, job_of) / step_s - 1).mean()
+        for one in (fit, replace(fit, corrected=None))
+    )
+    assert off < better * without
+
+
 @pytest.mark.parametrize(("kernel", "speed"), [("triton", 0.55), ("hopper", 1.6)])
 def test_kernels_of_attention_have_the_speed_that_is_published(kernel: str, speed: float) -> None:
     given = {"gpus": 1, "layers": 8, "width": 1024, "heads": 16, "sequence": 262144, "batch": 1,

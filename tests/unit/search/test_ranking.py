@@ -26,6 +26,7 @@ JOBS = {
     "on gpus": job(device="cuda"),
     "little memory": job(memory_limit_bytes=40_000_000, margin=0.2),
     "sixteen": job(16, 16),
+    "corrected": job(corrected=lambda _, of: np.exp(0.4 * np.sin(3 * of.tensor + of.pipeline))),
 }
 
 
