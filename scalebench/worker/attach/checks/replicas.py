@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from scalebench.grouping import by_key
 from scalebench.worker.attach.checks.made import WRAPPERS
 from scalebench.worker.attach.facts import bases_of, living
 
@@ -336,7 +335,9 @@ def _random_state(device: str) -> int:
 
 def _chunks(held: Sequence[Held]) -> Iterator[list[Held]]:
     """Put tensors of one kind together that follow each other, so that there are not too many."""
-    kinds = by_key(((one.ranks, one.is_buffer), one) for one in held)
+    kinds: dict[Any, list[Held]] = {}
+    for one in held:
+        kinds.setdefault((one.ranks, one.is_buffer), []).append(one)
     each = -(-len(held) // MOST_SUMS) or 1
     for some in kinds.values():
         for first in range(0, len(some), each):
