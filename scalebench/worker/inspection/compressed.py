@@ -24,7 +24,6 @@ from scalebench.worker.inspection.deviation import (
     finite,
     furthest,
     loss_deviation,
-    parameter_deviation,
     total_norm,
 )
 from scalebench.worker.inspection.memory import watch_memory
@@ -40,6 +39,7 @@ from scalebench.worker.inspection.verify import (
     NUM_STEPS,
     Inspection,
     build_watched,
+    compare_gradients,
     first_batches,
     flops_of,
     judge,
@@ -154,7 +154,10 @@ def _against_emulation(
     if isinstance(emulated, NoReference):
         return Verification(status="unverified", reason=emulated.reason), None
     emulation, expected_losses = emulated or (None, [])
-    by_gradient = _compare(training, emulation, context)
+    gradients = emulation.gradients() if emulation is not None else {}
+    floor = floor_of_sums(training.strategy.method, context.cell.world_size)
+    norm = finite(total_norm(gradients))
+    by_gradient = compare_gradients(training, gradients, norm, floor, context)
     rounding = _rounding(batches, by_gradient, reference, emulation, training, context)
     if isinstance(rounding, NoReference):
         return Verification(status="unverified", reason=rounding.reason), None
@@ -215,18 +218,3 @@ def _emulated(
         return emulation, losses
 
     return on_rank_0(emulate, context)
-
-
-def _compare(
-    training: CompressedTraining, emulation: Emulation | None, context: RankContext
-) -> dict[str, float]:
-    """Return how far gradients are from the emulation's on the worst rank, by name."""
-    gradients = emulation.gradients() if emulation is not None else {}
-    (total,) = context.agree_max([finite(total_norm(gradients))])
-    floor = floor_of_sums(training.strategy.method, context.cell.world_size)
-    found = {}
-    for name, gradient in training.gradients():
-        expected = gradients.get(name, torch.empty_like(gradient)).contiguous()
-        dist.broadcast(expected, src=0)
-        found[name] = finite(parameter_deviation(gradient, expected, total, floor))
-    return dict(zip(found, context.agree_max(list(found.values())), strict=True))

@@ -13,7 +13,6 @@ same.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -110,7 +109,13 @@ def inspect(context: RankContext) -> Inspection:
     with watch_memory(context.device) as watch:
         training, _kept = build_watched(watch, context)
         kept = training.keeps_buffers
-        compare = partial(_compare_gradients, training, reference, context)
+
+        def compare() -> dict[str, float]:
+            if isinstance(reference, NoReference):
+                return {}
+            known = (reference.gradients, reference.total_norm) if reference else ({}, 0.0)
+            return compare_gradients(training, *known, deviation_floor(strategy), context)
+
         with (
             watch.stretch("communication", kept=kept),
             seen_before_update(training, compare) as seen,
@@ -264,24 +269,26 @@ def mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[float
     return (tensor / context.cell.world_size).tolist()
 
 
-def _compare_gradients(
-    training: Training, reference: Reference | NoReference | None, context: RankContext
+def compare_gradients(
+    training: Training,
+    reference: Mapping[str, torch.Tensor],
+    norm: float,
+    floor: float,
+    context: RankContext,
 ) -> dict[str, float]:
-    """Send the reference's gradients to every rank, one by one.
+    """Send the reference's gradients, which rank 0 has, to every rank, one by one.
+
+    ``norm``: that of all of them, likewise; ``floor``: see `parameter_deviation`.
 
     Returns:
-        Name → deviation on the worst rank; empty: there is no reference.
+        Name → deviation on the worst rank.
     """
-    if isinstance(reference, NoReference):
-        return {}
-    scale = reference.total_norm if reference else 0.0
-    (total_norm,) = context.agree_max([scale])
-    floor = deviation_floor(context.cell.strategy)
+    (norm,) = context.agree_max([norm])
     found = {}
     for name, gradient in training.gradients():
         expected = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-        if reference:
-            expected.copy_(reference.gradients[name])
+        if name in reference:
+            expected.copy_(reference[name])
         dist.broadcast(expected, src=0)
-        found[name] = finite(parameter_deviation(gradient, expected, total_norm, floor))
+        found[name] = finite(parameter_deviation(gradient, expected, norm, floor))
     return dict(zip(found, context.agree_max(list(found.values())), strict=True))
