@@ -27,6 +27,9 @@ _OTHER_LINE = re.compile(
 )
 _OTHER_STEP = re.compile(r"\b(?:eval|val|valid)\b", re.IGNORECASE)
 """What a line says that is of no step, and what stands before its step's number there."""
+_OTHER_WORK = re.compile(
+    rf"{_OTHER_LINE.pattern}|\b(?:eval|val|valid|cv)(?![a-z\d])", re.IGNORECASE
+)
 _EPOCH = re.compile(r"(?<!best )(?<!max )(?<!total )\bepoch\W{1,4}(\d{1,9})\b", re.IGNORECASE)
 
 
@@ -164,6 +167,10 @@ class Format(_Table):
         elif self.general and not self.bar:
             other = _OTHER_LINE.search(line) or _OTHER_STEP.search(line, 0, step)
         return other is not None or any(word in line for word in self.without)
+
+    def other_work(self, between: str) -> dict[str, float]:
+        """Return what is noted of a step where lines before it name an evaluation or the like."""
+        return {"held": 1.0} if between and _OTHER_WORK.search(between) else {}
 
     def seen(self, text: str) -> str:
         """Return a text as it is read: names and numbers may be quoted."""

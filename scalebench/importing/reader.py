@@ -153,14 +153,12 @@ class Reader:
 
     def _take(self, form: Format, line: str, text: str, begin: int) -> None:
         found = self._anchor(form, line)
-        known = line in self._finals
-        if found is None or known or form.passes_over(line, found.start()):
+        if found is None or line in self._finals or form.passes_over(line, found.start()):
             return
         groups = found.groupdict()
         step = self.taken if form.step_in == "lines" else _int(groups["step"]) or 0
         step = 0 if form.final else step
-        start = found.start()
-        prefix = prefix_of(line[max(0, start - 300) : start])
+        prefix = prefix_of(line[max(0, found.start() - 300) : found.start()])
         if form.final:  # a line is of a rank, behind any prefix
             self._finals.add(line)
             prefix = prefix._replace(who="")
@@ -178,6 +176,7 @@ class Reader:
             records.resolution = min(records.resolution, prefix.resolution)
         if form.general and not values:
             return
+        values |= form.other_work(since[: -len(line)])
         if step == 0 and groups.get("per_epoch") and len(records):
             values["skipped"] = 1.0  # the loader starts: of sampled lines it would count too much
         if records.goes_back(at):

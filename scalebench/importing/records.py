@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 COLUMNS = {
     **dict.fromkeys(("step", "clock", "time", "micro"), "d"),
     **dict.fromkeys(("rate", "speed", "batch", "step_tokens", "skipped", "mfu", "tflops"), "f"),
-    "micros": "f",
+    **dict.fromkeys(("micros", "held"), "f"),
     **dict.fromkeys(("copies", "end"), "H"),
 }
 """Name → type: little memory for logs of millions of steps."""

@@ -101,7 +101,8 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     printed = _printed(form, columns, at, log)
     doubted = _doubted(log, at)
     enough = None if printed is None or doubted else MOST_COMPARED
-    by_clock = _by_clock(columns["clock"][:enough], at[:enough], log.records.resolution)
+    held = columns["held"] > 0
+    by_clock = _by_clock(columns["clock"][:enough], at[:enough], log.records.resolution, held)
     if printed is None or (doubted and _tells_more(by_clock, printed, log)):
         other = by_clock if len(by_clock.seconds) else _by_rate(form, columns, work)
         chosen = other if len(other.seconds) else printed or other
@@ -162,7 +163,7 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     time, speed = columns["time"], columns["speed"]
     if form.time is not None and form.time.kind == "cumulative":
         resolution = 1.0 if form.bar else 10.0 ** -_decimals(time)
-        found = _by_clock(time, at, resolution)
+        found = _by_clock(time, at, resolution, columns["held"] > 0)
         found.source = "printed"
         shown = form.bar and np.isfinite(speed).any()
         if found.total_s > (FEW_SECONDS if shown else 0):
@@ -290,8 +291,14 @@ def warmup_of(values: Floats) -> int:
     return number
 
 
-def _by_clock(clock: Floats, at: Floats, resolution: float) -> Steps:
-    """Return steps by a clock: spans without pauses, each long enough for what the clock tells."""
+def _by_clock(
+    clock: Floats, at: Floats, resolution: float, held: NDArray[np.bool_], cut: bool = True
+) -> Steps:
+    """Return steps by a clock: spans without pauses, each long enough for what the clock tells.
+
+    ``held``: an evaluation stands before a line; ``cut``: what it is before is a pause, if most are
+    none.
+    """
     known = np.flatnonzero(np.isfinite(clock))
     if len(known) < 2:
         return Steps(source="clock")
@@ -299,19 +306,22 @@ def _by_clock(clock: Floats, at: Floats, resolution: float) -> Steps:
     midnight = (seconds < -80000) & (seconds > -86400)
     seconds = np.where(midnight, seconds + 86400, seconds)
     good = (steps > 0) & (seconds >= 0)
-    seconds, steps = seconds[good], steps[good]
+    seconds, steps, other = seconds[good], steps[good], held[known[1:]][good]
     if not len(seconds) or seconds.sum() <= 0:
         return Steps(source="clock")
     typical = _typical(seconds, steps, resolution)
     skipped = steps > SKIPPED * np.median(steps)  # a job goes on where another one had ended
     skipped &= seconds < SHORTER * typical * steps - 2 * resolution
-    seconds, steps = seconds[~skipped], steps[~skipped]
+    seconds, steps, other = seconds[~skipped], steps[~skipped], other[~skipped]
     pause = seconds > PAUSE_OF_CLOCK * typical * steps + 2 * resolution
+    pause |= other & (cut and 2 * other.sum() < len(other))
     beyond = seconds - typical * steps > 2 * resolution
     first = warmup_of(np.where(beyond, seconds / steps, typical))
     pause[:first] = False
     paused = float((seconds - typical * steps)[pause].sum())
     means, counts = _spans(seconds[first:], steps[first:], pause[first:], resolution)
+    if cut and not len(means):
+        return _by_clock(clock, at, resolution, held, False)
     return Steps(
         means, counts, "clock", bool(np.any(counts > 1)), np.empty(0, bool), first,
         (int(pause.sum()), paused),

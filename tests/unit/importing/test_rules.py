@@ -449,6 +449,32 @@ def test_the_first_steps_are_left_out_while_they_differ(tmp_path: Path) -> None:
     assert (found.mean_s, found.warmup) == (pytest.approx(5.6), 2)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024-05-01 10:{m:02}:{s:02},000 INFO step={i} loss=2.5",
+        "2024-05-01 10:{m:02}:{s:02} INFO Epoch 0, batch {i}, loss[loss=2.5], tot_loss[loss=2.5]",
+        "| epoch 001: {i} / 900 loss=9.2, wps=57.3, ups=0.5, wpb=99, num_updates={i}, wall={t}",
+    ],
+)
+@pytest.mark.parametrize("other", ["Saving checkpoint to x", "| valid on 'x' subset |", "eval 0.3"])
+def test_a_clock_overlooks_no_evaluation_however_short(
+    line: str, other: str, tmp_path: Path
+) -> None:
+    lines, t = [], 0
+    for i in range(0, 400, 10):
+        t += 20 + 15 * (i % 80 == 40)  # of an evaluation that a longer interval hides
+        lines += [other] * (i % 80 == 40) + [line.format(i=i, t=t, m=t // 60, s=t % 60)]
+    found = read(tmp_path, lines)
+    assert found.mean_s == pytest.approx(2.0)
+    assert found.pauses == (5, pytest.approx(75.0))
+    few = [f"2024-05-01 10:00:{2 * i:02} step={i} loss=2" for i in range(9)]
+    few = [text for i in range(9) for text in [other] * (i % 3 == 2) + [few[i]]]
+    assert read(tmp_path, few).mean_s == pytest.approx(2.0)  # else nothing would be left
+    every = [text for text in lines if text != other for text in (other, text)]
+    assert read(tmp_path, every).mean_s == pytest.approx(2.0 + 75 / 390)  # nothing tells
+
+
 def test_an_evaluation_within_a_printed_step_is_a_pause(tmp_path: Path) -> None:
     times = [560.0] * 20 + [9560.0] + [560.0] * 20
     lines = [f"iter {i}: loss 4.0, time {t}ms" for i, t in enumerate(times)]
