@@ -189,7 +189,7 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     ok = np.isfinite(time) & (time > 0) & ~(columns["skipped"] > 0)
     if not ok.any():
         ok = np.isfinite(time) & (time > 0)
-    return _cleaned(time, stride, ok, averaged and stride > 1, PAUSE)
+    return _cleaned(time, stride, ok, averaged and stride > 1, PAUSE) if ok.any() else None
 
 
 def _grows(time: Floats, unsaid: bool) -> bool:

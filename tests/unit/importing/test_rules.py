@@ -144,6 +144,14 @@ def test_the_time_of_something_else_is_never_that_of_a_step(said: str, tmp_path:
         log_of(tmp_path, (f"step {i} | loss 3.1 | {said}" for i in range(20)))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("said", ["4 (2.0 sec)", "4 (0.0 sec)\nloss = 2, step = 5 (0.0 sec)"])
+def test_lines_that_leave_no_time_tell_no_steps(said: str, tmp_path: Path) -> None:
+    """The time of a single line is of all steps since one that is not there."""
+    steps = read(tmp_path, [f"INFO:tensorflow:loss = 2.3, step = {said}"])
+    assert not len(steps.seconds) and steps.why_none
+
+
 def test_a_rounded_step_number_is_passed_over(tmp_path: Path) -> None:
     numbers = [f"{i}.0" for i in range(8991, 9010)]
     numbers[9:9] = ["9e+3", "9e300", "9" * 400]
