@@ -9,7 +9,7 @@ _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 PER_SECOND = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}
 """How many of a unit of time make a second."""
 
-_BYTE_STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+BYTE_STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _RATE_STEPS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 _FLOP_STEPS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 _COUNT_STEPS = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -61,7 +61,7 @@ def seconds_or_zero(value: float) -> str:
 
 def bytes_(value: float) -> str:
     """Write a size given in bytes with decimal prefixes, for example ``"1.05 MB"``."""
-    return _scaled(value, None, _BYTE_STEPS)
+    return _scaled(value, None, BYTE_STEPS)
 
 
 def bytes_or_zero(value: float) -> str:

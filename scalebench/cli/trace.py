@@ -13,10 +13,8 @@ from scalebench.cli.view import emit, emit_for_terminal, say, writing
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from scalebench.trace.comparison import Comparison
     from scalebench.trace.dumps.calls import Source
     from scalebench.trace.files.reading import Window
-    from scalebench.trace.job import JobFigures
 
 
 @click.command()
@@ -96,7 +94,9 @@ def trace(
             content["against"] = asdict(comparison)
         emit(json.dumps(content, indent=1, allow_nan=False))
     else:
-        _print_table(job, comparison)
+        from scalebench.report.tables.traces import render_traces
+
+        emit_for_terminal(lambda screen: render_traces(job, screen, comparison))
     bad = job.refused or (before is not None and before.refused)
     return ExitCode.CELLS_FAILED if bad else ExitCode.OK
 
@@ -109,12 +109,6 @@ def _pattern(given: str | None) -> re.Pattern[str] | None:
             f"--communication {given} is no regular expression: {error}. Put a backslash before "
             "characters that stand for themselves."
         ) from error
-
-
-def _print_table(job: "JobFigures", comparison: "Comparison | None") -> None:
-    from scalebench.report.tables.traces import render_traces
-
-    emit_for_terminal(lambda screen: render_traces(job, screen, comparison))
 
 
 def _show_dumps(dumps: Mapping[Path, "Source"], against: Sequence[str], as_json: bool) -> None:

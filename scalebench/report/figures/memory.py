@@ -18,7 +18,6 @@ from scalebench.report.words import wording
 
 PREDICTION = "predicted"
 
-STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 GAP = "\N{NO-BREAK SPACE}" * 3
 ROOM = 0.22
 """Part of the longest bar that is kept free behind it for its number."""
@@ -31,7 +30,7 @@ def memory_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         return None
     lanes = lay([found.row for found in drawn])
     longest = max(max(found.total, found.predicted or 0) for found in drawn)
-    scale, unit = next(step for step in STEPS if longest >= step[0])
+    scale, unit = next(step for step in units.BYTE_STEPS if longest >= step[0])
     figure = go.Figure()
     for category in shown_categories(rows):
         figure.add_trace(_bars(category, drawn, lanes, scale))
@@ -145,7 +144,7 @@ def memory_axes_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         return None
     lanes = lay([row for row, _ in drawn])
     longest = max(max(found.one_process_bytes, row.peak_memory_bytes or 0) for row, found in drawn)
-    scale, unit = next(step for step in STEPS if longest >= step[0])
+    scale, unit = next(step for step in units.BYTE_STEPS if longest >= step[0])
     figure = go.Figure()
     left = [found.rank_bytes for _, found in drawn]
     figure.add_trace(_axis_bars(LEFT, (NEUTRAL, 1.0), drawn, lanes, left, scale))
@@ -268,4 +267,4 @@ def draw_limit(figure: go.Figure, rows: Sequence[Row], environment: Mapping[str,
 def _axis_unit(figure: go.Figure) -> float:
     """Return bytes per unit of the figure's axis, which its title names."""
     unit = str(figure.layout.xaxis.title.text).rpartition(" ")[2]
-    return next(size for size, name in STEPS if name == unit)
+    return next(size for size, name in units.BYTE_STEPS if name == unit)
