@@ -31,7 +31,7 @@ _SIZES = {
 _OVER = {"s/step": (1.0, "steps"), "s/kimg": (1e3, "samples")}
 _LONGER = r"\s?(?:(?:m|mins|minutes|h|hrs?|hours?)\b|min\s*\d)"
 _OF_TIME = r"\s?(?:ms|us|µs|s|sec|seconds)\b(?!/)"
-"""Behind a number that is a time, and counts nothing."""
+"""Units of time: a number in front of one is no count."""
 _LARGE = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 BOUNDARY = r"(?<![\w/.-])(?<!per )"
 BEGINS = r"(?:^|[]:|>)#\t]|\b[FP] |\dZ |:\d\d(?:[.,]\d+)? (?:UTC )?|- |/\d+ )\s*"

@@ -26,6 +26,10 @@ SHARED = (0.0, 0.5, 1.0, 2.0)
 SHARED_BY_FEW = 2.0
 """The same of rows too few to tell."""
 
+LARGEST = 0.7
+"""Logarithm of the largest correction, a factor of 2: rows further off are in another unit, or of
+another machine, and are told so."""
+
 FAR = 2.0
 """Standard deviations beyond which a row counts as if it were there."""
 
@@ -44,7 +48,8 @@ class Alike:
 
     def __call__(self, job: Job, of: Candidates) -> Floats:
         """Return measured over predicted steps of candidates, as the rows have it."""
-        return np.asarray(np.exp(_likeness(places_of(job, of), self.places) @ self.weights))
+        carried = _likeness(places_of(job, of), self.places) @ self.weights
+        return np.asarray(np.exp(np.clip(carried, -LARGEST, LARGEST)))
 
 
 def alike(places: Floats, left: Floats, few: int) -> Alike:

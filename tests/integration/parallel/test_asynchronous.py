@@ -122,7 +122,7 @@ def test_clients_weigh_differently(reports: Found) -> None:
     assert sum(samples) == 200 and max(samples) > 2 * min(samples)
 
 
-def test_clients_are_drawn_anew_in_each_round_and_never_twice_at_once(reports: Found) -> None:
+def test_each_round_draws_other_clients_and_none_twice(reports: Found) -> None:
     rounds = zip(*(report["fedavg"]["of later rounds"] for report in reports), strict=True)
     drawn = [[client for of_rank in one for client in of_rank] for one in rounds]
     assert all(len(set(one)) == 8 for one in drawn)

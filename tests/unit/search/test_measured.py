@@ -125,6 +125,16 @@ def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_i
     assert of in told
 
 
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_steps_in_another_unit_do_not_carry_over_without_bounds(number: int) -> None:
+    made = [r.model_copy(update={"step_s": 1e3 * r.step_s}) for r in measured(A100, number=number)]
+    fit = fit_rows(made, job_of, interval=False)
+    with_it, without = (
+        predicted_s(made, one, job_of) for one in (fit, replace(fit, corrected=None))
+    )
+    assert (with_it / without).max() < 3
+
+
 def test_a_fit_finds_what_was_planted() -> None:
     planted = A100._replace(matrix_efficiency=0.6, launch_s=6e-5, inside=0.4)
     found = fit_rows(measured(planted), job_of, interval=False).of("a100")
