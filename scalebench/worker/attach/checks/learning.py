@@ -145,6 +145,8 @@ def divided_by(loss: Any) -> tuple[float | None, str | None]:
             if other is None or other.numel() != 1 or len(_inputs(node)) != 1:
                 return factor, None
             by = float(other)
+            if not math.isfinite(by):
+                return factor, None
             scales = name == "MulBackward0" and by > 1 and by.as_integer_ratio()[1] == 1
             if name == "DivBackward0":
                 factor /= by

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from scalebench.worker.attach.checks.learning import divided_by
 from scalebench.worker.attach.checks.replicas import Replicas
 from scalebench.worker.attach.facts import bases_of
 from scalebench.worker.attach.problems import ScriptProblem, check_torch
@@ -34,3 +35,9 @@ def test_experts_of_deepspeed_are_compared_with_their_copies_alone(monkeypatch):
     replicas.look(0, [], [engine])
     held = [["gate.weight", None, False], ["expert.weight", (0, 2), False]]
     assert replicas.noted()["held"] == held
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan")])
+def test_a_loss_that_is_multiplied_by_no_number_ends_no_check(factor: float) -> None:
+    loss = torch.ones(4, requires_grad=True).mean() * factor
+    assert divided_by(loss) == (1.0, None)
