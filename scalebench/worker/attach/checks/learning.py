@@ -141,11 +141,8 @@ def divided_by(loss: Any) -> tuple[float | None, str | None]:
         if reduction is not None:
             return factor, {1: "mean", 2: "sum"}.get(reduction)
         if name in ("DivBackward0", "MulBackward0"):
-            other = getattr(node, "_saved_other", None)
-            if other is None or other.numel() != 1 or len(_inputs(node)) != 1:
-                return factor, None
-            by = float(other)
-            if not math.isfinite(by):
+            by = _number(node)
+            if by is None:
                 return factor, None
             scales = name == "MulBackward0" and by > 1 and by.as_integer_ratio()[1] == 1
             if name == "DivBackward0":
@@ -156,6 +153,15 @@ def divided_by(loss: Any) -> tuple[float | None, str | None]:
             return factor, None
         node = _inputs(node)[0]
     return factor, None
+
+
+def _number(node: Any) -> float | None:
+    """Return the number that an operation takes besides its input; None: it is none, or infinite."""
+    other = getattr(node, "_saved_other", None)
+    if other is None or other.numel() != 1 or len(_inputs(node)) != 1:
+        return None
+    number = float(other)
+    return number if math.isfinite(number) else None
 
 
 PASSED_ON = ("ToCopyBackward0", "CloneBackward0", "ViewBackward0", "SqueezeBackward0")
