@@ -156,7 +156,7 @@ def divided_by(loss: Any) -> tuple[float | None, str | None]:
 
 
 def _number(node: Any) -> float | None:
-    """Return the number that an operation takes besides its input; None: it is none, or infinite."""
+    """Return the number that an operation takes besides its input; None: none, or infinite."""
     other = getattr(node, "_saved_other", None)
     if other is None or other.numel() != 1 or len(_inputs(node)) != 1:
         return None
