@@ -15,7 +15,7 @@ from tests.integration.conftest import row_of
 TROUBLED = Path(__file__).parents[1] / "integration" / "troubled.py"
 
 
-def need(programs: tuple[str, ...], package: str) -> None:
+def need(programs, package):
     """Skip the test, or fail it where clusters are required, unless all programs are there."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     missing = [program for program in programs if shutil.which(program, path=path) is None]
@@ -34,12 +34,11 @@ SCRIPT_WORDS = ("--", "placed.py", "{run_dir}")
 
 
 @pytest.fixture
-def placed(project: Path) -> None:
-    """Put the script that tells its place into the project."""
+def placed(project):
     shutil.copy(TROUBLED.parent / "scripts" / "placed.py", project)
 
 
-def check_script_run(project: Path, place: list[list[int]]) -> None:
+def check_script_run(project, place):
     """Check the run of the script on two ranks: measured, explained, and told its place.
 
     Args:
@@ -56,6 +55,5 @@ def check_script_run(project: Path, place: list[list[int]]) -> None:
 
 
 @pytest.fixture
-def troubled(project: Path) -> None:
-    """Put the troubled workloads where ``--workload troubled:NAME`` finds them."""
+def troubled(project):
     shutil.copy(TROUBLED, project)

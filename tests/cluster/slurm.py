@@ -5,8 +5,6 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 from tests.conftest import ran
 from tests.processes import free_ports
@@ -17,8 +15,7 @@ NODES = ("n1", "n2")
 READY_LIMIT_S = 60
 
 
-def configuration(folder: Path, ports: Sequence[int]) -> str:
-    """Return slurm.conf: both nodes are this machine, each with a port of its own."""
+def configuration(folder, ports):
     host, user = socket.gethostname().partition(".")[0], "root"
     return "\n".join(
         [
@@ -56,9 +53,7 @@ def configuration(folder: Path, ports: Sequence[int]) -> str:
 
 
 class Slurm:
-    """The daemons; `environment` leads the clients to them."""
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.daemons: list[subprocess.Popen[bytes]] = []
         self.config = folder / "slurm.conf"
@@ -66,8 +61,7 @@ class Slurm:
         (folder / "state").mkdir()
         self.environment = {**os.environ, "SLURM_CONF": str(self.config)}
 
-    def start(self) -> None:
-        """Start everything and wait until both nodes are idle."""
+    def start(self):
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
@@ -81,17 +75,15 @@ class Slurm:
             self._start("slurmd", "-D", "-N", node)
         self._wait_for(lambda: self.states() == ["idle"] * len(NODES), "idle nodes")
 
-    def states(self) -> list[str]:
-        """Return the state of every node."""
+    def states(self):
         told = ran(["sinfo", "-h", "-N", "-o", "%t"], env=self.environment)
         return told.stdout.split()
 
-    def jobs(self) -> list[str]:
-        """Return the numbers of the jobs that have not ended."""
+    def jobs(self):
         told = ran(["squeue", "-h", "-o", "%i"], env=self.environment)
         return told.stdout.split()
 
-    def _start(self, program: str, *arguments: str) -> None:
+    def _start(self, program, *arguments):
         path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
         assert path is not None
         with (self.folder / f"{program}.out").open("ab") as log:
@@ -99,7 +91,7 @@ class Slurm:
                 subprocess.Popen([path, *arguments], env=self.environment, stdout=log, stderr=log)
             )
 
-    def _wait_for(self, condition: object, what: str) -> None:
+    def _wait_for(self, condition, what):
         assert callable(condition)
         end = time.monotonic() + READY_LIMIT_S
         while not condition():
@@ -108,8 +100,7 @@ class Slurm:
             assert not dead and time.monotonic() < end, f"no {what}: {dead} {logs}"
             time.sleep(0.2)
 
-    def stop(self) -> None:
-        """End every daemon, once the nodes have done with their jobs."""
+    def stop(self):
         if all(daemon.poll() is None for daemon in self.daemons):
             self._wait_for(lambda: self.states() == ["idle"] * len(NODES), "end of the jobs")
         for daemon in reversed(self.daemons):

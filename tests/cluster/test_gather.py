@@ -9,7 +9,7 @@ from tests.conftest import ran
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_record_arrives_whole() -> None:
+def test_every_record_arrives_whole():
     done = ran(
         [sys.executable, "-m", "benchmarks.gather", "--ranks", "8", "--steps", "50"], cwd=ROOT
     )

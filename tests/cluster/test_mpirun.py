@@ -2,9 +2,7 @@
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +13,18 @@ from tests.integration.conftest import SHORT, row_of
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2,3", "--out", "r")
 
 
-def mpirun(num_ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+def mpirun(num_ranks, *arguments):
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = ("mpirun", "--oversubscribe", "-n", str(num_ranks), sys.executable)
     return ran([*command, "-m", "scalebench", *arguments], env={**os.environ, **allowed})
 
 
 @pytest.fixture(autouse=True)
-def openmpi() -> None:
+def openmpi():
     need(("mpirun",), "openmpi-bin")
 
 
-def test_a_world_of_mpirun(project: Path, troubled: None) -> None:
+def test_a_world_of_mpirun(project, troubled):
     done = mpirun(2, *RUN, "--workload", "troubled:healthy", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "2 ranks on 1 node (1 x 2), started by mpirun" in done.stdout
@@ -37,19 +35,19 @@ def test_a_world_of_mpirun(project: Path, troubled: None) -> None:
     assert json.loads((project / "r/run.json").read_text())["spec"]["launcher"] == "mpirun"
 
 
-def test_a_script_of_the_users_own_in_a_world_of_mpirun(project: Path, placed: None) -> None:
+def test_a_script_of_the_users_own_in_a_world_of_mpirun(project, placed):
     done = mpirun(2, *SCRIPT_RUN, *SCRIPT_WORDS)
     assert done.returncode == 0, done.stderr
     check_script_run(project, [[0, 0, 2, 2, 0, 1], [1, 1, 2, 2, 0, 1]])
 
 
-def test_a_complaint_is_one_line_and_ends_the_world(project: Path) -> None:
+def test_a_complaint_is_one_line_and_ends_the_world(project):
     refused = mpirun(2, "run", "ddp", "--launcher", "lab", "--link", "50mbit")
     lines = [line for line in refused.stderr.splitlines() if line.startswith("scalebench:")]
     assert len(lines) == 1 and "Leave out --launcher" in lines[0]
 
 
-def test_links_are_calibrated_between_the_ranks_of_a_world(project: Path) -> None:
+def test_links_are_calibrated_between_the_ranks_of_a_world(project):
     flags = ("--gpus", "2", "--op", "all_reduce", "--max-bytes", "512", "--repeats", "3")
     done = mpirun(2, "calibrate", *flags, "--json")
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,7 @@ RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r")
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+def slurm(tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("slurmd needs root")
     need(PROGRAMS, "slurm-wlm and munge")
@@ -33,9 +31,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         made.stop()
 
 
-def test_a_submitted_run_with_a_rank_that_is_killed(
-    slurm: Slurm, project: Path, troubled: None
-) -> None:
+def test_a_submitted_run_with_a_rank_that_is_killed(slurm, project, troubled):
     submitted = ran(
         [
             *(sys.executable, "-m", "scalebench", "submit", "--slurm", "--nodes=2"),
@@ -63,7 +59,7 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
     assert {rank["verification"]["status"] for rank in inspected["ranks"]} == {"verified"}
 
 
-def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
+def test_a_world_of_srun(slurm, project, troubled):
     done = ran(
         [
             *("srun", "--nodes=2", "--ntasks=2", "--kill-on-bad-exit=1", sys.executable),
@@ -78,9 +74,7 @@ def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
     assert (row["status"], row["correctness"]["status"]) == ("ok", "verified")
 
 
-def test_a_script_of_the_users_own_in_an_allocation(
-    slurm: Slurm, project: Path, placed: None
-) -> None:
+def test_a_script_of_the_users_own_in_an_allocation(slurm, project, placed):
     command = ("srun", sys.executable, "-m", "scalebench", *SCRIPT_RUN, *SCRIPT_WORDS)
     done = ran(
         ["salloc", "--nodes=2", "--ntasks-per-node=1", *command],

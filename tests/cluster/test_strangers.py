@@ -5,14 +5,12 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import Store
 
 from scalebench.records.storage.secret import new_secret
 from scalebench.spec import Script
@@ -22,7 +20,7 @@ from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import StoreQueue, open_session, open_store
 from tests.builders.runs import make_cell
 from tests.cluster.conftest import TROUBLED
-from tests.conftest import Scalebench, ended
+from tests.conftest import ended
 from tests.forks import Started, forks
 from tests.processes import free_ports
 
@@ -34,17 +32,16 @@ World = Callable[..., Started]
 
 
 @pytest.fixture
-def rendezvous() -> Rendezvous:
+def rendezvous():
     (port,) = free_ports(1)
     return Rendezvous(host="127.0.0.1", port=port, one_node=True, prefix="scalebench/0")
 
 
 @pytest.fixture
-def start(project: Path, rendezvous: Rendezvous) -> Iterator[World]:
-    """Start one process of a world of two as torchrun would."""
+def start(project, rendezvous):
     started = []
 
-    def process(rank: int, *flags: str, **variables: str) -> Started:
+    def process(rank, *flags, **variables):
         told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         told |= {"LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(rendezvous.port)}
         there = {**os.environ, **told, "OMP_NUM_THREADS": "1", **variables}
@@ -57,8 +54,7 @@ def start(project: Path, rendezvous: Rendezvous) -> Iterator[World]:
         one.communicate()
 
 
-def command(program: Path, launch: int = 90) -> dict[str, object]:
-    """What has an agent run a script."""
+def command(program, launch=90):
     target = ScriptTarget(name="program", program=str(program))
     cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
     seat = {"rank": 0, "local_rank": 0, "tag": [launch, 0], "host": "h"}
@@ -66,22 +62,18 @@ def command(program: Path, launch: int = 90) -> dict[str, object]:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """A script that leaves a file beside it."""
+def program(tmp_path):
     written = tmp_path / "program.py"
     written.write_text("import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n")
     return written
 
 
-def stranger(store: Store, secret: str) -> StoreQueue:
-    """Return the queue of one who reads all that is in the store, and knows another secret."""
+def stranger(store, secret):
     session = store.get("session").decode().split()[0]
     return StoreQueue(store, secret, session, {})
 
 
-def test_a_command_of_a_stranger_is_refused_and_ends_the_run(
-    start: World, rendezvous: Rendezvous, program: Path
-) -> None:
+def test_a_command_of_a_stranger_is_refused_and_ends_the_run(start, rendezvous, program):
     first, second = start(0), start(1)
     queue = stranger(open_store(rendezvous, PATIENCE), new_secret())
     end = time.monotonic() + PATIENCE.total_seconds()
@@ -100,9 +92,7 @@ def test_a_command_of_a_stranger_is_refused_and_ends_the_run(
     assert not program.with_suffix(".ran").exists()
 
 
-def test_an_announcement_of_nothing_ends_the_run_as_well(
-    start: World, rendezvous: Rendezvous
-) -> None:
+def test_an_announcement_of_nothing_ends_the_run_as_well(start, rendezvous):
     """Garbage where a message to the session is named: one line, no traceback, no waiting."""
     first, _ = start(0), start(1)
     store = open_store(rendezvous, PATIENCE)
@@ -117,8 +107,8 @@ def test_an_announcement_of_nothing_ends_the_run_as_well(
 
 
 def test_one_who_serves_the_store_in_the_place_of_rank_0_can_start_nothing(
-    start: World, rendezvous: Rendezvous, program: Path
-) -> None:
+    start, rendezvous, program
+):
     """A stranger who has taken the port first; the variables that the user has set do not agree."""
     serve_store(rendezvous)
     theirs = open_session(open_store(rendezvous, PATIENCE), new_secret())
@@ -131,9 +121,7 @@ def test_one_who_serves_the_store_in_the_place_of_rank_0_can_start_nothing(
     assert not program.with_suffix(".ran").exists()
 
 
-def test_a_world_that_trusts_its_network_does_what_it_is_told(
-    start: World, rendezvous: Rendezvous, program: Path
-) -> None:
+def test_a_world_that_trusts_its_network_does_what_it_is_told(start, rendezvous, program):
     serve_store(rendezvous)
     second = start(1, "--trust-network")
     queue = open_session(open_store(rendezvous, PATIENCE), "trusted")
@@ -148,8 +136,8 @@ def test_a_world_that_trusts_its_network_does_what_it_is_told(
 
 @pytest.mark.parametrize("own_port", ["", "variable", "url"])
 def test_what_serves_a_script_on_one_machine_listens_on_the_loopback_interface(
-    scalebench: Scalebench, project: Path, own_port: str, rendezvous: Rendezvous
-) -> None:
+    scalebench, project, own_port, rendezvous
+):
     """All that scalebench opens; what a script opens by itself at a port of its own is its own."""
     shutil.copy(SCRIPTS / "listening.py", project)
     at = {"": [], "variable": [str(rendezvous.port)], "url": [str(rendezvous.port), "url"]}

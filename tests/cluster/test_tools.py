@@ -7,14 +7,13 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.builders.repository.documents import ROOT, blocks, commands
 from tests.builders.repository.frameworks import PYTHON, TOOLS, need
-from tests.conftest import Scalebench, ran
+from tests.conftest import ran
 from tests.integration.conftest import row_of
 
 PAGE = "docs/clusters.md"
@@ -23,29 +22,26 @@ SHORT = {f"SCALEBENCH_{name}": value for name, value in
          {"QUICK": "1", "STEPS": "4", "NO_TRACE": "1", "WORKLOAD": "mlp-tiny"}.items()}  # fmt: skip
 
 
-def done_in(folder: Path, words: Sequence[str | Path], **variables: str) -> str:
-    """Run a program of another environment; return what it printed."""
+def done_in(folder, words, **variables):
     path = f"{Path(words[0]).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     told = {**os.environ, **SHORT, "PATH": path, "HOME": str(folder), **variables}
     done = ran(words, cwd=folder, env=told, code=0)
     return done.stdout + done.stderr
 
 
-def check(run: Path) -> None:
-    """Check that two ranks trained, and rightly."""
+def check(run):
     row = row_of(run, "ddp", 2)
     assert (row["status"], row["correctness"]["status"]) == ("ok", "verified"), row
 
 
 @pytest.fixture
-def short_name() -> Iterator[str]:
-    """A folder whose name leaves room for the names of sockets."""
+def short_name():
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_the_workers_of_ray_are_a_world(project: Path, short_name: str) -> None:
+def test_the_workers_of_ray_are_a_world(project, short_name):
     need(PYTHON, "ray", "tensorboardX")
     program, _ = blocks(PAGE, "python")
     words = ", ".join(f'"{word}"' for word in ONE_CASE)
@@ -56,7 +52,7 @@ def test_the_workers_of_ray_are_a_world(project: Path, short_name: str) -> None:
     check(project / "on-ray")
 
 
-def test_torchx_starts_the_ranks_with_its_own_component(project: Path) -> None:
+def test_torchx_starts_the_ranks_with_its_own_component(project):
     need(PYTHON, "torchx")
     (line,) = re.findall(r"^torchx (.*)$", "\n".join(blocks(PAGE, "sh")), re.M)
     words = [PYTHON.with_name("torchx"), *shlex.split(line), *ONE_CASE, "--out", "r"]
@@ -73,7 +69,7 @@ print("READ", json.dumps([task.name, task.num_nodes, machine.accelerators, sorte
 """
 
 
-def test_skypilot_takes_the_task(scalebench: Scalebench, project: Path) -> None:
+def test_skypilot_takes_the_task(scalebench, project):
     need(TOOLS, "sky")
     (example,) = (one for one in commands(PAGE) if "--skypilot" in one)
     (project / "task.yaml").write_text(scalebench(*example).stdout)
@@ -82,7 +78,7 @@ def test_skypilot_takes_the_task(scalebench: Scalebench, project: Path) -> None:
     assert json.loads(read) == ["scalebench", 2, {"H100": 8}, ["SCALEBENCH_SECRET"]]
 
 
-def test_reframe_runs_its_recipe(project: Path) -> None:
+def test_reframe_runs_its_recipe(project):
     need(TOOLS, "reframe")
     _, recipe = blocks(PAGE, "python")
     (project / "scaling.py").write_text(recipe)
@@ -92,7 +88,7 @@ def test_reframe_runs_its_recipe(project: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", ["97 ± 17 %", "33.3 (25.0–44.4) %", "100 %"])
-def test_ramble_finds_the_efficiency_of_a_row(shown: str) -> None:
+def test_ramble_finds_the_efficiency_of_a_row(shown):
     """Ramble, which matches from a line's start, is not on the index: its recipe ran by hand."""
     (recipe,) = blocks(PAGE, "py")
     wanted = re.search(r'fom_regex=r"(.*)", group_name="(\w+)"', recipe)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 
@@ -19,7 +18,7 @@ RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-siz
 SLOW = ("--workload", "troubled:slow", "--steps", "5", "--quick", "--no-report", "--no-trace")
 
 
-def torchrun(num_ranks: int, *arguments: str) -> "subprocess.Popen[str]":
+def torchrun(num_ranks, *arguments):
     command = ("-m", "torch.distributed.run", f"--nproc-per-node={num_ranks}", "-m", "scalebench")
     return subprocess.Popen(
         [sys.executable, *command, *arguments],
@@ -31,16 +30,16 @@ def torchrun(num_ranks: int, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def cells(project: Path) -> list[Path]:
+def cells(project):
     return sorted((project / "r" / "cells").glob("*.json.gz"))
 
 
-def cpu_s(process: psutil.Process) -> float:
+def cpu_s(process):
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
-def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) -> None:
+def test_a_world_that_dies_is_kept_and_resumed(project, troubled):
     world = torchrun(2, *RUN, *SLOW)
     wait_for(lambda: len(cells(project)) >= 1 or world.poll() is not None, 120, "a cell")
     assert world.poll() is None, world.communicate()
@@ -76,14 +75,13 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     assert all(row["status"] == "ok" for row in rows), rows
 
 
-def _is_agent(process: psutil.Process) -> bool:
-    """Tell whether a process is the agent itself, not its listener or a rank of it."""
+def _is_agent(process):
     parent = process.parent()
     here = "scalebench.worker.agent.agent" in process.cmdline()
     return here and (parent is None or "scalebench.worker.agent.agent" not in parent.cmdline())
 
 
-def test_a_script_of_the_users_own_in_a_world_of_torchrun(project: Path, placed: None) -> None:
+def test_a_script_of_the_users_own_in_a_world_of_torchrun(project, placed):
     world = torchrun(2, *SCRIPT_RUN, *SCRIPT_WORDS)
     ended(world, 0, 200)
     check_script_run(project, [[0, 0, 2, 2, 0, 1], [1, 1, 2, 2, 0, 1]])

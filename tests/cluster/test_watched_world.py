@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("where", [(), ("apart",)], ids=["one machine", "two machines"])
-def test_every_ranks_gpu_is_watched(tmp_path: Path, where: tuple[str, ...]) -> None:
+def test_every_ranks_gpu_is_watched(tmp_path, where):
     """Each process's NVML shows its own GPU alone, as containers and cgroups have it."""
     answers = []
     for rank, other in enumerate((B, A)):

@@ -1,9 +1,8 @@
 """What the ranks of `collective_ranks` sum: drawn with a seed, so the same on every rank."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -34,39 +33,37 @@ class Case:
     accumulate: torch.dtype | None = None
     one_work: bool = False
 
-    def values(self, rank: int) -> torch.Tensor:
-        """What a rank contributes, as every rank can work out."""
+    def values(self, rank):
         generator = torch.Generator().manual_seed(1000 * self.seed + rank)
         if self.dtype.is_floating_point:
             drawn = torch.randn(self.length, generator=generator, dtype=torch.float64)
             return drawn.to(self.dtype)
         return torch.randint(-9, 10, (self.length,), generator=generator).to(self.dtype)
 
-    def options(self, world_size: int) -> dict[str, Any]:
-        """The arguments of the call."""
+    def options(self, world_size):
         options = VARIANTS[self.variant].options(world_size)
         if self.segment_bytes:
             options["segment_bytes"] = self.segment_bytes
         return {**options, "accumulate": self.accumulate}
 
 
-def _every_other(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _every_other(length, dtype):
     memory = torch.zeros(2 * length + 1, dtype=dtype)
     return memory, memory[1::2]
 
 
-def _transposed(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _transposed(length, dtype):
     rows = max((r for r in range(1, 8) if length % r == 0), default=1)
     memory = torch.zeros(rows, length // rows, dtype=dtype)
     return memory, memory.t()
 
 
-def _middle(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _middle(length, dtype):
     memory = torch.zeros(length + 5, dtype=dtype)
     return memory, memory[2 : length + 2]
 
 
-def _whole(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _whole(length, dtype):
     memory = torch.zeros(length, dtype=dtype)
     return memory, memory
 
@@ -80,8 +77,7 @@ LAYOUTS: dict[str, Callable[[int, torch.dtype], tuple[torch.Tensor, torch.Tensor
 """Returns zeros, and the view of them that is to be summed."""
 
 
-def cases(world_size: int) -> Iterator[Case]:
-    """All cases of a world size, the same on all ranks."""
+def cases(world_size):
     dice = random.Random(world_size)
     n = world_size
     for variant in VARIANTS:

@@ -8,9 +8,7 @@ writes what it found to ``<world size>-<rank>.json``.
 import hashlib
 import os
 import sys
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +17,8 @@ from torch._C._distributed_c10d import FileStore
 
 from scalebench.errors import UsageError
 from scalebench.worker.collectives import execute, ring
-from scalebench.worker.collectives.schedule import Message, Send
-from tests.integration.compression.collective_cases import LAYOUTS, Case, cases
+from scalebench.worker.collectives.schedule import Send
+from tests.integration.compression.collective_cases import LAYOUTS, cases
 from tests.integration.programs import main
 from tests.tools.collective_variants import VARIANTS
 
@@ -28,19 +26,17 @@ TIMEOUT_S = 60
 
 
 class OneWork:
-    """One handle for all messages of a step."""
-
-    def __init__(self, works: list[dist.Work]) -> None:
+    def __init__(self, works):
         self.works = works
 
-    def wait(self) -> None:
+    def wait(self):
         """Wait for all; again, for nothing."""
         for work in self.works:
             work.wait()
         self.works = []
 
 
-def one_handle(operations: list[dist.P2POp]) -> list[OneWork]:
+def one_handle(operations):
     """Stand in for torch's function as it is with NCCL."""
     return [OneWork(torch_batch(operations))]
 
@@ -50,30 +46,25 @@ dist.batch_isend_irecv = one_handle
 
 
 class Watch:
-    """Stands between the all-reduces and torch; counts the bytes handed over to be sent."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         self.num_bytes = 0
         self.one_work = False
         self.one_by_one = execute.start_one_by_one
         execute.start_one_by_one = self
 
-    def __call__(
-        self, operations: list[tuple[Message, torch.Tensor]], group: dist.ProcessGroup
-    ) -> list[dist.Work]:
+    def __call__(self, operations, group):
         sent = (buffer for message, buffer in operations if isinstance(message, Send))
         self.num_bytes += sum(buffer.nbytes for buffer in sent)
         if not self.one_work:
             return self.one_by_one(operations, group)
         return execute.start_as_group(operations, group)
 
-    def since_last(self) -> int:
-        """Return the bytes since the last call."""
+    def since_last(self):
         counted, self.num_bytes = self.num_bytes, 0
         return counted
 
 
-def run_case(case: Case, rank: int, world_size: int, watch: Watch) -> dict[str, Any]:
+def run_case(case, rank, world_size, watch):
     """Sum; return what is wrong and what is to be held against the other ranks."""
     memory, view = LAYOUTS[case.layout](case.length, case.dtype)
     view.copy_(case.values(rank).view(view.shape))
@@ -93,7 +84,7 @@ def run_case(case: Case, rank: int, world_size: int, watch: Watch) -> dict[str, 
     return {"variant": case.variant, "case": repr(case), "wrong": wrong, "digest": digest}
 
 
-def wrong_values(case: Case, result: torch.Tensor, world_size: int) -> list[str]:
+def wrong_values(case, result, world_size):
     """Hold a result against the sum in float64 or int64.
 
     Each of N−1 additions is off by half a unit in the last place of a partial sum, which is no
@@ -114,8 +105,7 @@ def wrong_values(case: Case, result: torch.Tensor, world_size: int) -> list[str]
     return [f"{too_far} of {case.length} elements are wrong"] if too_far else []
 
 
-def refused(call: Callable[[], object]) -> str:
-    """Return the text with which a call is refused."""
+def refused(call):
     try:
         call()
     except UsageError as error:
@@ -123,8 +113,7 @@ def refused(call: Callable[[], object]) -> str:
     return "not refused"
 
 
-def refusals(world_size: int) -> dict[str, str]:
-    """What is refused, before anything is sent, and how."""
+def refusals(world_size):
     data = torch.zeros(3)
     ring_sum, tree_sum, server_sum, hosts_sum = (
         VARIANTS[name].module.all_reduce for name in ("ring", "tree", "parameter-server", HOSTS)
@@ -142,7 +131,7 @@ def refusals(world_size: int) -> dict[str, str]:
 HOSTS = "hierarchical, pairs"
 
 
-def in_a_group(rank: int, world_size: int) -> dict[str, Any]:
+def in_a_group(rank, world_size):
     """Sum over the first and the last rank only, whose ranks in the group are 0 and 1."""
     group = dist.new_group(members := [0, world_size - 1])
     mine = torch.full((10,), float(rank + 1), requires_grad=True)
@@ -156,8 +145,7 @@ def in_a_group(rank: int, world_size: int) -> dict[str, Any]:
     return {"text": "summed"}
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Run all cases as one rank."""
+def run_rank(folder, rank, world_size):
     dist.init_process_group(
         "gloo",
         store=FileStore(os.fspath(folder / f"store-{world_size}"), world_size),

@@ -7,7 +7,6 @@ writes what it found to ``<world size>-<rank>.json``.
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from scalebench.spec import Cell, Compressed
+from scalebench.spec import Compressed
 from scalebench.spec.compression import METHODS
 from scalebench.spec.presets import MlpShape
 from scalebench.worker.inspection.compressed import inspect_compressed
@@ -43,14 +42,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Name → parameters; the method is the first word."""
 
 
-def cell_of(variant: str, world_size: int, **strategy: bool) -> Cell:
-    """An inspecting cell of a method."""
+def cell_of(variant, world_size, **strategy):
     settings = {"method": variant.split()[0], "bucket_mb": BUCKET_MB, **VARIANTS[variant]}
     return inspecting(Compressed(**settings, **strategy), MODEL, world_size, 24)
 
 
-def inspected(context: RankContext) -> dict[str, Any]:
-    """What the inspection of one method says on this rank."""
+def inspected(context):
     found = inspect_compressed(context)
     error = found.gradient_error
     return {
@@ -59,8 +56,7 @@ def inspected(context: RankContext) -> dict[str, Any]:
     }
 
 
-def traffic(context: RankContext) -> dict[str, Any]:
-    """What one rank hands over in the last of a few steps."""
+def traffic(context):
     training = trained(context, 7)
     assert training.observer.traffic is not None
     sizes = [parameter.numel() for parameter in training.module.parameters()]
@@ -72,8 +68,7 @@ def traffic(context: RankContext) -> dict[str, Any]:
     }
 
 
-def trained(context: RankContext, num_steps: int, other_hook: Any = None) -> CompressedTraining:
-    """A training after some steps, with its own hook or another in its place."""
+def trained(context, num_steps, other_hook=None):
     workload = fresh_workload(context)
     if other_hook is None:
         training = CompressedTraining(context.cell.strategy, workload, context)
@@ -86,16 +81,14 @@ def trained(context: RankContext, num_steps: int, other_hook: Any = None) -> Com
     return training
 
 
-def same_as_torch(context: RankContext) -> bool:
-    """Whether gradients have the very bits that torch's own half-precision hook gives."""
+def same_as_torch(context):
     ours = dict(trained(context, 3).gradients())
     theirs = dict(trained(context, 3, default_hooks.fp16_compress_hook).gradients())
     return all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @contextmanager
-def injected_fault(target: Any, name: str, replacement: Callable[..., Any], here: bool):
-    """Replace something in this process, if it is to be planted here."""
+def injected_fault(target, name, replacement, here):
     if not here:
         yield
         return
@@ -103,22 +96,16 @@ def injected_fault(target: Any, name: str, replacement: Callable[..., Any], here
         yield
 
 
-def spoiled_end(original: Callable[..., None]) -> Callable[..., None]:
-    """Change one element of every decoded bucket by the least that float32 can."""
-
-    def end(self: Any, exchange: Any) -> None:
+def spoiled_end(original):
+    def end(self, exchange):
         original(self, exchange)
         exchange.buffer[0] = torch.nextafter(exchange.buffer[0], torch.tensor(9.0))
 
     return end
 
 
-def moving(
-    original: Callable[..., None], by: Callable[[torch.Tensor], torch.Tensor]
-) -> Callable[..., None]:
-    """Change the gradients of a training, not those of its emulation."""
-
-    def init(self: Any, *arguments: Any) -> None:
+def moving(original, by):
+    def init(self, *arguments):
         original(self, *arguments)
         for parameter in self.module.parameters():
             parameter.register_hook(by)
@@ -150,13 +137,12 @@ PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
 """What is planted on rank 1 → method, and what is replaced by what."""
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Inspect everything on one rank."""
+def run_rank(folder, rank, world_size):
     report: dict[str, Any] = {"inspected": {}, "traffic": {}, "planted": {}}
     first = cell_of("none", world_size)
     with connected(first, rank, folder / f"store{world_size}") as joined:
 
-        def context(variant: str) -> RankContext:
+        def context(variant):
             cell = cell_of(variant, world_size)
             return RankContext(cell, rank, rank, joined.device, joined.control)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.integration.programs import Reports, reports_of
+from tests.integration.programs import reports_of
 from tests.tools.collective_variants import VARIANTS
 
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
@@ -10,14 +10,13 @@ every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What the ranks of each world size found."""
+def reports(tmp_path_factory):
     return reports_of("compression.collective_ranks", tmp_path_factory.mktemp("sums"), WORLD_SIZES)
 
 
 @every_world_size
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_sums_bytes_and_bits(reports: Reports, world_size: int, variant: str) -> None:
+def test_sums_bytes_and_bits(reports, world_size, variant):
     """Sums within the rounding of their dtype, bytes as the law says, every rank the same bits."""
     by_rank = [
         [result for result in report["sums"] if result["variant"] == variant]
@@ -31,7 +30,7 @@ def test_sums_bytes_and_bits(reports: Reports, world_size: int, variant: str) ->
 
 
 @every_world_size
-def test_what_cannot_be_summed_is_refused_in_one_line(reports: Reports, world_size: int) -> None:
+def test_what_cannot_be_summed_is_refused_in_one_line(reports, world_size):
     for report in reports[world_size]:
         given = report["refusals"]
         assert "bool" in given["bool"]
@@ -44,7 +43,7 @@ def test_what_cannot_be_summed_is_refused_in_one_line(reports: Reports, world_si
 
 
 @pytest.mark.parametrize("world_size", [n for n in WORLD_SIZES if n > 2])
-def test_a_group_of_some_ranks_sums_among_these(reports: Reports, world_size: int) -> None:
+def test_a_group_of_some_ranks_sums_among_these(reports, world_size):
     first, *between, last = (report["group"]["text"] for report in reports[world_size])
     assert first == last == "summed"
     assert all("not a rank of the given group" in text for text in between)

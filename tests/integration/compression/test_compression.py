@@ -9,10 +9,10 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.spec.compression import METHODS
-from tests.conftest import Scalebench, scalebench_in
+from tests.conftest import scalebench_in
 from tests.integration.compression.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
 from tests.integration.conftest import SHORT, complaint
-from tests.integration.programs import Reports, reports_of
+from tests.integration.programs import reports_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,22 +21,19 @@ LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What the ranks of each world size found."""
+def reports(tmp_path_factory):
     return reports_of(
         "compression.compressed_ranks", tmp_path_factory.mktemp("compressed"), WORLD_SIZES
     )
 
 
-def test_every_method_that_runs_here_is_looked_at() -> None:
+def test_every_method_that_runs_here_is_looked_at():
     assert {v.split()[0] for v in VARIANTS} == set(METHODS) - {"powersgd-batched"}
 
 
 @every_world_size
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_rank_agrees_with_the_emulation(
-    reports: Reports, world_size: int, variant: str
-) -> None:
+def test_every_rank_agrees_with_the_emulation(reports, world_size, variant):
     """Same bits on all ranks after decoding; gradients and losses those of one process."""
     found = [report["inspected"][variant]["verification"] for report in reports[world_size]]
     if variant == "noop":
@@ -52,7 +49,7 @@ def test_every_rank_agrees_with_the_emulation(
 
 
 @every_world_size
-def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int) -> None:
+def test_the_gradient_error_orders_the_methods(reports, world_size):
     error = {v: reports[world_size][0]["inspected"][v]["error"] for v in VARIANTS}
     assert error["none"]["relative_l2"] < 1e-6 and error["none"]["cosine"] > 1 - 1e-9
     assert error["none"]["relative_l2"] < error["fp16"]["relative_l2"]
@@ -64,19 +61,19 @@ def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int
 @pytest.mark.parametrize(
     ("what", "status"), [("rounds elsewhere", "verified"), ("is a third too large", "deviates")]
 )
-def test_a_method_may_enlarge_what_bfloat16_moves(reports: Reports, what: str, status: str) -> None:
+def test_a_method_may_enlarge_what_bfloat16_moves(reports, what, status):
     """A sign flips, and what is left of a gradient is far off, though training is right."""
     found = reports[2][0]["planted"][what]["verification"]
     assert found["status"] == status, found
     assert found["gradient_deviation"] > 0.05 and found["tolerance"] < 0.5
 
 
-def test_half_precision_has_the_bits_of_torchs_own_hook(reports: Reports) -> None:
+def test_half_precision_has_the_bits_of_torchs_own_hook(reports):
     assert all(report["same as torch"] for report in reports[2])
 
 
 @every_world_size
-def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
+def test_what_is_handed_over(reports, world_size):
     traffic = {v: reports[world_size][0]["traffic"][v] for v in VARIANTS}
     whole = traffic["none"]["gradient_bytes"]
     assert all(t["gradient_bytes"] == whole and t["num_buckets"] >= 2 for t in traffic.values())
@@ -95,13 +92,13 @@ def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
         assert report["traffic"] == traffic | {"threshold": report["traffic"]["threshold"]}
 
 
-def test_the_buckets_did_change_after_the_first_step(reports: Reports) -> None:
+def test_the_buckets_did_change_after_the_first_step(reports):
     """Otherwise nothing of the above says that residuals survive it."""
     assert len(reports[2][0]["traffic"]["sign"]["layouts"]) == 2
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> None:
+def test_a_planted_fault_of_one_rank_is_seen(reports, what):
     """On rank 1: no error feedback, other random indices, one bit changed after decoding."""
     told = reports[2][0]["planted"][what]["verification"]
     assert told["status"] == "deviates", told
@@ -110,8 +107,7 @@ def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a real run of `compression_suite`, traced."""
+def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squeezed")
     shutil.copy(Path(__file__).with_name("compression_suite.py"), folder)
     ended = scalebench_in(
@@ -125,8 +121,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def squeezed(run_folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """Case and N → row of the run."""
+def squeezed(run_folder):
     rows = json.loads((run_folder / "summary.json").read_text())["rows"]
     return {(row["case"], row["world_size"]): row for row in rows}
 
@@ -134,7 +129,7 @@ def squeezed(run_folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
 Rows = dict[tuple[str, int], dict[str, Any]]
 
 
-def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed: Rows) -> None:
+def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed):
     """Two independent counts: the hook's own, and the sizes of the traced operations."""
     for case in ("none", "topk"):
         row = squeezed[case, 2]
@@ -144,7 +139,7 @@ def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed: Rows) -> None:
         assert row["payload_bytes"] == row["compression"]["payload_bytes"]
 
 
-def test_every_collective_of_powersgd_is_in_the_trace(squeezed: Rows) -> None:
+def test_every_collective_of_powersgd_is_in_the_trace(squeezed):
     """Its hook begins two of three all-reduces in callbacks, on gloo's threads."""
     row = squeezed["powersgd", 2]
     assert row["correctness"]["status"] == "verified"
@@ -154,7 +149,7 @@ def test_every_collective_of_powersgd_is_in_the_trace(squeezed: Rows) -> None:
     assert row["compression"]["communicate_s"]["value"] > 0
 
 
-def test_ranks_of_powersgd_are_seen_to_hold_the_same_memory(run_folder: Path) -> None:
+def test_ranks_of_powersgd_are_seen_to_hold_the_same_memory(run_folder):
     """Its hook goes on in callbacks, on whichever thread is there first; a counter is 4 bytes."""
     cells = load_run(run_folder).results
     for case in ("powersgd", "batched"):
@@ -164,7 +159,7 @@ def test_ranks_of_powersgd_are_seen_to_hold_the_same_memory(run_folder: Path) ->
         assert one.gradients_bytes == other.gradients_bytes
 
 
-def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed: Rows) -> None:
+def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed):
     row = squeezed["topk", 2]
     times = row["compression"]
     assert times["encode_s"]["value"] > 0 and times["decode_s"]["value"] > 0
@@ -175,7 +170,7 @@ def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed: Row
     assert squeezed["none", 2]["budget"]["codec_s"] == 0
 
 
-def test_noop_is_a_bound_whose_steps_are_attributed_all_the_same(squeezed: Rows) -> None:
+def test_noop_is_a_bound_whose_steps_are_attributed_all_the_same(squeezed):
     row = squeezed["noop", 2]
     assert row["status"] == "ok" and row["comm_s"]["value"] == 0
     assert any(stamp.startswith("bound") for stamp in row["stamps"])
@@ -183,14 +178,14 @@ def test_noop_is_a_bound_whose_steps_are_attributed_all_the_same(squeezed: Rows)
     assert row["loss_last"] is not None
 
 
-def test_losses_stand_beside_those_of_none(squeezed: Rows) -> None:
+def test_losses_stand_beside_those_of_none(squeezed):
     losses = squeezed["topk", 2]["compression"]["losses"]
     assert losses["equal_steps"] >= 10
     assert losses["loss_of_none_after_steps"] > 0
     assert squeezed["none", 2]["compression"]["losses"]["steps_to_target"] is not None
 
 
-def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> None:
+def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed):
     row = squeezed["batched", 2]
     if row["status"] == "ok":
         pytest.skip("this torch's batched PowerSGD hook works")
@@ -198,9 +193,7 @@ def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> N
     assert "batched PowerSGD hook fails: AssertionError" in row["reason"]
 
 
-def test_sparse_gradients_are_refused_in_one_line(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+def test_sparse_gradients_are_refused_in_one_line(scalebench, project, troubled):
     arguments = ("--gpus", "1", "-k", "fp16", *SHORT)
     done = scalebench("run", "compression", *arguments, "--workload", "troubled:sparse_embedding")
     assert done.returncode == 2
@@ -216,9 +209,7 @@ def test_sparse_gradients_are_refused_in_one_line(
         ('Ddp(method="fp16")', ["method", "Extra inputs"]),
     ],
 )
-def test_a_suite_with_a_wrong_method_is_one_line(
-    in_process: Scalebench, project: Path, strategy: str, words: list[str]
-) -> None:
+def test_a_suite_with_a_wrong_method_is_one_line(in_process, project, strategy, words):
     (project / "wrong.py").write_text(
         "from scalebench import Case, Compressed, Ddp, Suite\n"
         f'SUITE = Suite(name="w", question="?", cases=(Case(name="c", strategy={strategy}),))\n'

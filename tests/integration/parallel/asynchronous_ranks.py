@@ -6,19 +6,17 @@ forked, and train all cases one after the other. Each writes what it found to ``
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle, pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalebench import Shard, Workload
+from scalebench import Workload
 from scalebench.spec import (
-    Cell,
     Ddp,
     DiLoCo,
     ElasticAveraging,
@@ -46,8 +44,7 @@ FAST_S, SLOW_S, SLOW_RANK = 0.06, 0.24, 1
 HERE = "tests.integration.parallel.asynchronous_ranks"
 
 
-def regression(shard: Shard) -> Workload:
-    """Return a small perceptron and this rank's batches: points of its own, the same formula."""
+def regression(shard):
     data = torch.Generator().manual_seed(100 + shard.rank)
     points = [torch.randn(shard.batch_size, 6, generator=data) for _ in range(12)]
     return Workload(
@@ -64,8 +61,7 @@ Train = Callable[[Strategy], Any]
 """Builds a training from the same initial parameters every time."""
 
 
-def classification(shard: Shard) -> Workload:
-    """Return a small perceptron that tells five classes of points apart."""
+def classification(shard):
     data = torch.Generator().manual_seed(7)
     points = torch.randn(200, 6, generator=data)
     classes = points[:, :5].argmax(1)
@@ -80,17 +76,15 @@ def classification(shard: Shard) -> Workload:
 class Tied(nn.Module):
     """The last layer of a network that uses the matrix of the first once more."""
 
-    def __init__(self, first: nn.Linear) -> None:
+    def __init__(self, first):
         super().__init__()
         self.first = first
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map ``[B, 6]`` to ``[B, 6]``."""
+    def forward(self, x):
         return nn.functional.linear(x, self.first.weight)
 
 
-def in_layers(shard: Shard, tied: bool) -> Workload:
-    """Return a perceptron of as many layers as there are ranks; the last may share the first's."""
+def in_layers(shard, tied):
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(6, 6, bias=False), nn.Tanh()) for _ in range(4)]
     layers[3] = nn.Sequential(Tied(layers[0][0])) if tied else layers[3]
@@ -102,56 +96,47 @@ def in_layers(shard: Shard, tied: bool) -> Workload:
     )
 
 
-def cell_of(strategy: Strategy, world_size: int) -> Cell:
-    """Return a measuring cell."""
+def cell_of(strategy, world_size):
     return inspecting(strategy, TARGET, world_size, SAMPLES * world_size, purpose="measure")
 
 
-def workload_for(strategy: Strategy, context: RankContext) -> Workload:
-    """Return a workload with the same initial parameters every time; clients need classes."""
+def workload_for(strategy, context):
     torch.manual_seed(0)
     return classification(context.shard) if strategy.kind == "fedavg" else regression(context.shard)
 
 
 class Ranks:
-    """This rank among all of them: builds trainings, and compares models."""
-
-    def __init__(self, job: Any, rank: int, world_size: int) -> None:
+    def __init__(self, job, rank, world_size):
         self.job, self.rank, self.world_size = job, rank, world_size
 
-    def build(self, strategy: Strategy, **replaced: Any) -> tuple[Any, Iterator[Any]]:
-        """Return a training from the initial parameters, and this rank's batches."""
+    def build(self, strategy, **replaced):
         cell = cell_of(strategy, self.world_size)
         context = RankContext(cell, self.rank, self.rank, self.job.device, self.job.control)
         workload = replace(workload_for(strategy, context), **replaced)
         return build_training(workload, context), iter(workload.batches)
 
-    def trained(self, strategy: Strategy, num_steps: int, **replaced: Any) -> Any:
-        """Return a training after some steps; parts of its workload may be replaced."""
+    def trained(self, strategy, num_steps, **replaced):
         training, batches = self.build(strategy, **replaced)
         for _ in range(num_steps):
             training.step(next(batches))
         return training
 
-    def gathered(self, training: Any) -> torch.Tensor:
-        """Return the parameters of all ranks, shape [N, Ψ]."""
+    def gathered(self, training):
         own = flat(training)
         all_of_them = [torch.empty_like(own) for _ in range(self.world_size)]
         dist.all_gather(all_of_them, own)
         return torch.stack(all_of_them)
 
 
-def flat(training: Any) -> torch.Tensor:
-    """Return a copy of a rank's parameters, shape [Ψ]."""
+def flat(training):
     return torch.cat([p.detach().flatten() for p in training.module.parameters()])
 
 
-def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the L2 distance relative to the norm of what was expected."""
+def distance(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
-def local_sgd(ranks: Ranks) -> dict[str, Any]:
+def local_sgd(ranks):
     """Compare with DDP where they are the same, and see models drift apart where they are not."""
     synchronous = flat(ranks.trained(Ddp(), 6))
     drifting = ranks.trained(LocalSgd(period=4), 3)
@@ -184,11 +169,11 @@ def local_sgd(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _with_mean(models: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_mean(models):
     return models, models.mean(0).expand_as(models)
 
 
-def diloco(ranks: Ranks) -> dict[str, Any]:
+def diloco(ranks):
     """Compare with local SGD, of which an outer optimizer makes larger steps the same way."""
     start = flat(ranks.trained(LocalSgd(), 0))
     plain = ranks.trained(DiLoCo(period=4, outer_rate=1.0, outer_momentum=0.0), 8)
@@ -203,7 +188,7 @@ def diloco(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def gossip(ranks: Ranks) -> dict[str, Any]:
+def gossip(ranks):
     """Mix different models without training them; train them as one process would simulate it."""
     mixing, batches = ranks.build(Gossip())
     set_rate(mixing.optimizer, 0.0)
@@ -226,7 +211,7 @@ def gossip(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def elastic(ranks: Ranks) -> dict[str, Any]:
+def elastic(ranks):
     """Exchange without training; train as one process would simulate it."""
     strategy = ElasticAveraging(period=1, moving_rate=0.8)
     pulled, batches = ranks.build(strategy)
@@ -254,11 +239,10 @@ def elastic(ranks: Ranks) -> dict[str, Any]:
 class Springs:
     """The exchange of elastic averaging in one process, as the paper writes it."""
 
-    def __init__(self, moving_rate: float, centre: torch.Tensor) -> None:
+    def __init__(self, moving_rate, centre):
         self.moving_rate, self.centre = moving_rate, centre
 
-    def __call__(self, models: torch.Tensor) -> torch.Tensor:
-        """Return the models, pulled to the centre; the centre is pulled to them."""
+    def __call__(self, models):
         pull = self.moving_rate / len(models) * (models - self.centre)
         self.centre = self.centre + pull.sum(0)
         return models - pull
@@ -268,13 +252,11 @@ Exchange = Callable[[torch.Tensor], torch.Tensor]
 """The models of all ranks, shape [N, Ψ] → what each starts its step from."""
 
 
-def ring_exchange(models: torch.Tensor) -> torch.Tensor:
-    """Return the mean of each model and its two neighbours."""
+def ring_exchange(models):
     return (models + models.roll(1, 0) + models.roll(-1, 0)) / 3
 
 
-def simulated(ranks: Ranks, exchange: Exchange, period: int, num_steps: int) -> torch.Tensor:
-    """Return the models, shape [N, Ψ], that one process gets which trains those of all ranks."""
+def simulated(ranks, exchange, period, num_steps):
     context = RankContext(cell_of(Ddp(), ranks.world_size), 0, 0, ranks.job.device)
     workload = workload_for(Ddp(), context)
     streams = [
@@ -293,8 +275,7 @@ def simulated(ranks: Ranks, exchange: Exchange, period: int, num_steps: int) -> 
     return models
 
 
-def gradient(workload: Workload, parameters: torch.Tensor, batch: Any) -> torch.Tensor:
-    """Return the gradient of the loss at some parameters, shape [Ψ]."""
+def gradient(workload, parameters, batch):
     variables = list(workload.module.parameters())
     torch.nn.utils.vector_to_parameters(parameters.clone(), variables)
     found = torch.autograd.grad(workload.loss(workload.module, batch), variables)
@@ -304,7 +285,7 @@ def gradient(workload: Workload, parameters: torch.Tensor, batch: Any) -> torch.
 PIPES = {"pipedream": PipeDream(split="even"), "2bw": PipeDream2BW(split="even", microbatches=4)}
 
 
-def pipedream(ranks: Ranks) -> dict[str, Any]:
+def pipedream(ranks):
     """Train stages that are never flushed; compare with one process that keeps all versions."""
     found: dict[str, Any] = {}
     for name, strategy in PIPES.items():
@@ -341,9 +322,7 @@ def pipedream(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
-def versions_in_one_process(
-    strategy: PipeDream, workload: Workload, batches: list[Any], age: int = 1
-) -> list[torch.Tensor]:
+def versions_in_one_process(strategy, workload, batches, age=1):
     """Return each stage's weights in the end, shape [stages, Ψ], by the papers' equations.
 
     PipeDream: ``w_s(t+1) = w_s(t) - η·∇f(w_1(t-S+1), …, w_S(t))``; 2BW: ``W(t+1) = W(t) -
@@ -371,8 +350,7 @@ def versions_in_one_process(
     return [*in_the_end, in_the_end[0]] if len(in_the_end) < layers else in_the_end
 
 
-def fedavg(ranks: Ranks) -> dict[str, Any]:
-    """Train every client on all its samples for a step; compare with a step on all samples."""
+def fedavg(ranks):
     everybody = FedAvg(period=1, clients=8, clients_per_rank=2, concentration=1.0)
     training, _ = ranks.build(everybody)
     drawn = training.clients_of_round(0)
@@ -382,7 +360,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device)
     workload = workload_for(everybody, context)
     start = torch.nn.utils.parameters_to_vector(workload.module.parameters()).detach()
-    everything = workload.batches.gather(torch.arange(200))  # type: ignore[attr-defined]
+    everything = workload.batches.gather(torch.arange(200))
     expected = start - RATE * gradient(workload, start, everything)
     usual, _ = ranks.build(FedAvg(period=3, clients=8, clients_per_rank=2))
     own = usual.own_batches(iter(()))
@@ -406,7 +384,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def parameter_server(ranks: Ranks) -> dict[str, Any]:
+def parameter_server(ranks):
     """Compare the synchronous form with DDP; count how stale gradients are in the other ones."""
     found: dict[str, Any] = {"from DDP": []}
     synchronous = flat(ranks.trained(Ddp(), 8))
@@ -441,7 +419,7 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
-def whole_layers(ranks: Ranks) -> dict[str, Any]:
+def whole_layers(ranks):
     """Compare servers whose optimizer needs the norms of whole layers with DDP."""
     lamb = {"optimizer": lambda parameters: Lamb(parameters, RATE, weight_decay=0.01)}
     synchronous = flat(ranks.trained(Ddp(), 6, **lamb))
@@ -459,7 +437,7 @@ def whole_layers(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
-def slow_rank(ranks: Ranks) -> dict[str, Any]:
+def slow_rank(ranks):
     """Train with a rank that sleeps longer than the others; note the seconds of each batch."""
     sleep_s = SLOW_S if ranks.rank == SLOW_RANK else FAST_S
     found = {}
@@ -467,7 +445,7 @@ def slow_rank(ranks: Ranks) -> dict[str, Any]:
         training, batches = ranks.build(ParameterServer(staleness_bound=bound))
         ends = [time.perf_counter()]
 
-        def sleepy(batches: Iterator[Any], ends: list[float] = ends) -> Iterator[Any]:
+        def sleepy(batches, ends=ends):
             for batch in cycle(batches):
                 time.sleep(sleep_s)
                 yield batch
@@ -495,8 +473,7 @@ CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
 }
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Run all cases as one rank."""
+def run_rank(folder, rank, world_size):
     report = {}
     with joined(cell_of(Ddp(), world_size), rank, folder / "store") as job:
         for name, look in CASES.items():

@@ -6,17 +6,15 @@ returns.
 
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from scalebench import Shard, Workload
+from scalebench import Workload
 from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
 from scalebench.analysis.rows.strategies.experts import expert_figures
-from scalebench.records.measured.rank import Memory
 from scalebench.spec import Expert, Mesh
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
 from scalebench.worker.inspection.fit import leave_gradients, train_watched
@@ -69,8 +67,7 @@ SLOW_S = 0.3
 """For how long the slow expert rests: beside it a late wake-up of the other rank is little."""
 
 
-def cases(world_size: int) -> dict[str, tuple[Expert | Mesh, WorkloadSpec]]:
-    """Return the cases of one world size; groups are for four ranks."""
+def cases(world_size):
     wanted = {
         1: ("top-2", "top-1"),
         2: ("top-2", "top-1", "dropless", "copies", "own", "checkpointing", "bf16", *PLANTED),
@@ -80,35 +77,30 @@ def cases(world_size: int) -> dict[str, tuple[Expert | Mesh, WorkloadSpec]]:
 
 
 class OwnExperts(nn.Module):
-    """A user's experts: a matrix for each."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.matrix = nn.Parameter(torch.randn(4, 8, 8) / 8)
 
-    def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
+    def forward(self, tokens, counts, chosen):
         parts = zip(tokens.split(counts), self.matrix, strict=True)
         return torch.cat([part @ matrix for part, matrix in parts])
 
 
 class Own(nn.Module):
-    """A user's model: the expert of a number is told by its sign and size, not learned."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 1)
         self.experts = OwnExperts()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         expert = (x[:, 0] > 0).long() * 2 + (x[:, 1] > 0.5).long()
         order = expert.argsort(stable=True)
         counts = expert.bincount(minlength=4).tolist()
         worked = self.experts(self.first(x)[order], counts, counts)
-        return self.last(torch.zeros_like(worked).index_copy(0, order, worked))  # type: ignore[no-any-return]
+        return self.last(torch.zeros_like(worked).index_copy(0, order, worked))
 
 
-def own(shard: Shard) -> Workload:
-    """Return a user's workload."""
+def own(shard):
     data = torch.Generator().manual_seed(100 + shard.rank)
     module = Own()
     return Workload(
@@ -123,39 +115,36 @@ def own(shard: Shard) -> Workload:
 class SlowExperts(OwnExperts):
     """Experts one of which rests before it computes; which it is travels with the parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.rest_s = nn.Parameter(torch.zeros(4), requires_grad=False)
         self.rest_s[SLOW_EXPERT] = SLOW_S
 
-    def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
+    def forward(self, tokens, counts, chosen):
         time.sleep(float(self.rest_s.sum()))
         return super().forward(tokens, counts, chosen)
 
 
-def with_a_slow_expert(shard: Shard) -> Workload:
-    """Return a user's workload one of whose experts takes longer than the others."""
+def with_a_slow_expert(shard):
     workload = own(shard)
     assert isinstance(workload.module, Own)
     workload.module.experts = SlowExperts()
     return replace(workload, experts=(workload.module.experts,))
 
 
-def with_a_busy_expert(shard: Shard) -> Workload:
-    """Return a user's workload most of whose tokens go to one expert."""
+def with_a_busy_expert(shard):
     workload = own(shard)
     for batch in cast(list[torch.Tensor], workload.batches):
         batch[:-1, 0], batch[:-1, 1] = -1.0, 1.0
     return workload
 
 
-def without_experts(shard: Shard) -> Workload:
-    """Return a user's workload that does not name its experts."""
+def without_experts(shard):
     workload = own(shard)
     return Workload(workload.module, workload.batches, workload.loss)
 
 
-def look(context: RankContext) -> dict[str, Any]:
+def look(context):
     """Verify a case as a launch does it; then trace two steps.
 
     Returns:
@@ -179,12 +168,12 @@ def look(context: RankContext) -> dict[str, Any]:
         "operations": operations,
         "predicted": predicted,
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
-        "experts": expert_figures([launch.result]).model_dump(),  # type: ignore[union-attr]
+        "experts": expert_figures([launch.result]).model_dump(),
         "unmatched": [launch.matched.mismatch, launch.matched.num_alone],
     }
 
 
-def routed_alone(context: RankContext) -> list[dict[str, list[int]]]:
+def routed_alone(context):
     """Return, for each layer of the bare model, how many tokens its experts have, and chose them.
 
     Of this rank's first batch, with the parameters of the beginning.
@@ -199,21 +188,18 @@ def routed_alone(context: RankContext) -> list[dict[str, list[int]]]:
     return seen
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Run all cases as one rank."""
+def run_rank(folder, rank, world_size):
     given = {**cases(world_size), "no experts": (Expert(), NONE)}
     cells = {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
     return looked_at(folder, rank, cells, look)
 
 
-def peak_without_data(memory: Memory) -> int:
-    """Return the peak without the text, which is ten times as large as these models."""
+def peak_without_data(memory):
     assert memory.allocated_bytes is not None
     return memory.allocated_bytes - (memory.data_bytes or 0)
 
 
-def run_shards(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Be rank 0 of every case, the other ranks not there; return the peaks of its memory."""
+def run_shards(folder, rank, world_size):
     peaks = {}
     for name, case in cases(world_size).items():
         cell = inspecting(*case, world_size, SAMPLES)

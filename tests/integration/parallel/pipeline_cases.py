@@ -1,7 +1,7 @@
 """What the ranks of `pipeline_ranks` train: every schedule, several models, each a cell."""
 
 from scalebench.costmodel.pipelines.orders import STYLES
-from scalebench.spec import Cell, LayerWise, Pipeline
+from scalebench.spec import LayerWise, Pipeline
 from scalebench.spec.presets import CnnShape, GptShape, MlpShape, PacedShape, WorkloadSpec
 from tests.integration.programs import inspecting
 
@@ -18,8 +18,7 @@ MODELS: dict[str, WorkloadSpec] = {
 }
 
 
-def cases(world_size: int) -> dict[str, Cell]:
-    """Return the cells of one world size by name."""
+def cases(world_size):
     found = {}
     for name, style in STYLES.items():
         chunks = {"one": 1, "two": 2, "any": 2 if name != "zero-bubble" else 1}[style.chunks]

@@ -7,7 +7,6 @@ and those of one world size train all cases one after the other. Each rank write
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from scalebench.costmodel.pipelines.orders import STYLES
 from scalebench.costmodel.pipelines.schedule import Action
 from scalebench.records.measured.rank import Memory
 from scalebench.worker.inspection import verify
-from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
 from tests.integration.parallel.pipeline_cases import cases
@@ -28,10 +26,8 @@ done: list[str] = []
 """Every pass that this rank's stages did, in order, since it was last emptied."""
 
 
-def noting(kind: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a stage's method that writes down what it is asked to do."""
-
-    def run(stage: Any, microbatch: int, *given: Any, **named: Any) -> Any:
+def noting(kind, method):
+    def run(stage, microbatch, *given, **named):
         whole = named.get("full_backward", True)
         done.append(str(Action(stage.stage_index, kind if whole else "I", microbatch)))
         return method(stage, microbatch, *given, **named)
@@ -40,8 +36,7 @@ def noting(kind: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def watched() -> Iterator[None]:
-    """Have all stages write down what they do."""
+def watched():
     kept = {}
     for kind, name in (
         ("F", "forward_one_chunk"),
@@ -56,35 +51,29 @@ def watched() -> Iterator[None]:
 
 
 class NoWatch:
-    """Stands in for the watch on memory, which costs a second for each case."""
-
     memory = Memory()
     module = optimizer = None
 
-    def stretch(self, *_: str, **__: bool) -> nullcontext[None]:
-        """Watch nothing."""
+    def stretch(self, *_, **__):
         return nullcontext()
 
 
 verify.watch_memory = lambda _device: nullcontext(NoWatch())
 
 
-def train(context: RankContext) -> dict[str, Any]:
-    """Train a cell for a few steps and compare; return what came of it."""
+def train(context):
     done.clear()
     found = verify.inspect(context)
     first_of_three = done[: len(done) // 3]
     return found.verification.model_dump() | {"losses": found.losses, "done": first_of_three}
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Train every case as one of the ranks."""
+def run_rank(folder, rank, world_size):
     with watched():
         return looked_at(folder, rank, cases(world_size), train)
 
 
-def orders() -> dict[str, Any]:
-    """Return the orders that torch has for schedules of many sizes; None: it refuses."""
+def orders():
     found: dict[str, Any] = {}
     for name, style in STYLES.items():
         for p in (1, 2, 3, 4):

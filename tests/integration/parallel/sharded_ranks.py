@@ -6,16 +6,13 @@ counted, at more their results, traffic and traces are looked at. Each rank writ
 ``<world size>-<rank>.json``: case → what `look` or `look_at_memory` returns.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from scalebench import Shard, Workload
+from scalebench import Workload
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Strategy, Zero1
@@ -62,8 +59,7 @@ MEMORY = (
 """Cases and workloads of which the memory is counted, at two ranks."""
 
 
-def cases(world_size: int) -> dict[str, Strategy]:
-    """Return what is looked at on three ranks, or on four, which can be two groups."""
+def cases(world_size):
     return {
         n: s for n, s in CASES.items() if (n in OF_FOUR if world_size == 4 else "hsdp" not in n)
     }
@@ -72,32 +68,30 @@ def cases(world_size: int) -> dict[str, Strategy]:
 class Layer(nn.Module):
     """A residual block whose widths no number of ranks divides."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(18)
         self.mlp = nn.Sequential(nn.Linear(18, 35), nn.GELU(), nn.Linear(35, 18))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + self.mlp(self.norm(x))
 
 
 class Tied(nn.Module):
-    """Predicts the next of 37 words; embedding and output are one matrix."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words = nn.Embedding(37, 18)
         self.layers = nn.ModuleList(Layer() for _ in range(3))
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words):
         x = self.words(words)
         for layer in self.layers:
             x = layer(x)
         return nn.functional.linear(x, self.words.weight)
 
 
-def tied(shard: Shard) -> Workload:
-    """Return the model; gradient descent with momentum does not blow up rounding as Adam does."""
+def tied(shard):
+    """Gradient descent with momentum does not blow up rounding as Adam does."""
     module = Tied()
     data = torch.Generator().manual_seed(100 + shard.rank)
     batches = [torch.randint(37, (shard.batch_size, 9), generator=data) for _ in range(4)]
@@ -110,8 +104,7 @@ def tied(shard: Shard) -> Workload:
     )
 
 
-def next_word_loss(module: nn.Module, words: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy."""
+def next_word_loss(module, words):
     return nn.functional.cross_entropy(module(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
 
 
@@ -120,7 +113,7 @@ TIED = CustomTarget(
 )
 
 
-def look(context: RankContext) -> dict[str, Any]:
+def look(context):
     """Verify a strategy as a launch does it; then train, and hold traffic and parameters.
 
     Returns:
@@ -153,7 +146,7 @@ def look(context: RankContext) -> dict[str, Any]:
     }
 
 
-def parameter_deviation(training: Any, context: RankContext) -> float:
+def parameter_deviation(training, context):
     """Train one process on the joined batches; return how far the ranks' parameters are from its.
 
     The largest over the parameters, relative to the parameter's norm.
@@ -174,8 +167,7 @@ def parameter_deviation(training: Any, context: RankContext) -> float:
     return max(ratios)
 
 
-def full_parameters(training: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all parameters, each gathered, by the name they have in the bare model."""
+def full_parameters(training):
     module = training.module
     if isinstance(module, FullyShardedDataParallel):
         with FullyShardedDataParallel.summon_full_params(module):
@@ -185,8 +177,7 @@ def full_parameters(training: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield name.removeprefix("module."), whole(parameter.detach(), torch.device("cpu"))
 
 
-def look_at_memory(context: RankContext) -> dict[str, Any]:
-    """Return counted and predicted peak of a rank, and the largest group of parameters, bytes."""
+def look_at_memory(context):
     cell = context.cell
     alone = inspecting(Plain(), cell.workload, 1, cell.global_batch)
     baseline = inspect(RankContext(alone, 0, 0, context.device)).memory
@@ -210,8 +201,7 @@ def look_at_memory(context: RankContext) -> dict[str, Any]:
     }
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Run all cases as one rank."""
+def run_rank(folder, rank, world_size):
     if world_size > 2:
         batch = SAMPLES * world_size
         cells = {

@@ -4,13 +4,10 @@ The ranks of one world size train all cases one after the other; each reports ca
 returns.
 """
 
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import nn
 
-from scalebench import Shard, Workload
+from scalebench import Workload
 from scalebench.analysis.budget import exposed_by_axis
 from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
 from scalebench.spec import Context, Grouped, Mesh, Tensor
@@ -78,8 +75,7 @@ IN_LINE = ("pipeline × shard × tensor", "pipeline × data × context")
 ALONE = ("mesh", "gpt", "gpt, sequence and loss", "mlp", "mlp, odd", "ulysses", "ring")
 
 
-def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:
-    """Return the cases of one world size; groups are for four ranks."""
+def cases(world_size):
     if world_size == 8:
         return OF_EIGHT
     if world_size == 1:
@@ -95,14 +91,12 @@ def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:
 class OwnAttention(nn.Module):
     """The part of a user's model that sees more than one token."""
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def forward(self, q, k, v):
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Own(nn.Module):
-    """A user's model: queries, keys and values apart, an output layer of its own, dropout none."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words = nn.Embedding(40, 16)
         self.before = nn.LayerNorm(16)
@@ -112,7 +106,7 @@ class Own(nn.Module):
         self.after = nn.LayerNorm(16)
         self.head = nn.Linear(16, 40)
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words):
         x = self.words(words)
         seen = self.before(x)
         q, k, v = (
@@ -120,7 +114,7 @@ class Own(nn.Module):
         )
         mixed = self.mix(q, k, v)
         x = x + self.joined(mixed.transpose(1, 2).flatten(2))
-        return self.head(self.after(x))  # type: ignore[no-any-return]
+        return self.head(self.after(x))
 
 
 OWN_PLAN = TensorPlan(
@@ -138,8 +132,8 @@ OWN_PLAN = TensorPlan(
 )
 
 
-def own(shard: Shard) -> Workload:
-    """Return a user's workload; gradient descent does not blow up rounding as Adam does."""
+def own(shard):
+    """Gradient descent does not blow up rounding as Adam does."""
     data = torch.Generator().manual_seed(100 + shard.rank)
     words = [torch.randint(40, (shard.batch_size, 9), generator=data) for _ in range(4)]
     return Workload(
@@ -152,20 +146,18 @@ def own(shard: Shard) -> Workload:
     )
 
 
-def badly_named(shard: Shard) -> Workload:
-    """Return the workload with a plan for a layer that it does not have."""
+def badly_named(shard):
     workload = own(shard)
     plan = TensorPlan({"words": "vocabulary", "haed": "output"})
     return Workload(workload.module, workload.batches, workload.loss, tensor_plan=plan)
 
 
-def next_word(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Return the mean cross-entropy."""
+def next_word(module, batch):
     words, following = batch
     return nn.functional.cross_entropy(module(words).flatten(0, 1), following.flatten())
 
 
-def look(context: RankContext) -> dict[str, Any]:
+def look(context):
     """Verify a case as a launch does it; then trace two steps.
 
     Returns:
@@ -201,15 +193,13 @@ def look(context: RankContext) -> dict[str, Any]:
     }
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Run all cases as one rank."""
+def run_rank(folder, rank, world_size):
     given = {**cases(world_size), "badly named": (Tensor(), BADLY_NAMED)}
     cells = {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
     return looked_at(folder, rank, cells, look)
 
 
-def run_shards(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Be rank 0 of every case, the other ranks not there; return the peaks of its memory."""
+def run_shards(folder, rank, world_size):
     peaks = {}
     for name, case in cases(world_size).items():
         if name in IN_LINE:

@@ -1,13 +1,12 @@
 """Training without lockstep, over four real ranks: each method at the limit its paper gives."""
 
-from collections.abc import Iterable
 from math import inf
 from statistics import median
 
 import pytest
 
 from tests.integration.parallel.asynchronous_ranks import FAST_S, SLOW_RANK, SLOW_S, STALE_STEPS
-from tests.integration.programs import Found, reports_of
+from tests.integration.programs import reports_of
 
 NUM_RANKS = 4
 ROUNDING = 1e-5
@@ -16,8 +15,7 @@ ALL_REDUCE = 2 * (NUM_RANKS - 1) / NUM_RANKS
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What each rank found."""
+def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asynchronous")
     return reports_of("parallel.asynchronous_ranks", folder, [NUM_RANKS])[NUM_RANKS]
 
@@ -59,8 +57,7 @@ SENT = {
 }
 
 
-def of(told: dict[str, Iterable[str]]) -> list[tuple[str, str]]:
-    """Return every method with each of its figures."""
+def of(told):
     return [(method, figure) for method, figures in told.items() for figure in figures]
 
 
@@ -68,20 +65,18 @@ def of(told: dict[str, Iterable[str]]) -> list[tuple[str, str]]:
     ("method", "figure", "low", "high"),
     [(*one, low, high) for told, low, high in BOUNDS for one in of(told)],
 )
-def test_a_method_does_what_its_paper_says(
-    reports: Found, method: str, figure: str, low: float, high: float
-) -> None:
+def test_a_method_does_what_its_paper_says(reports, method, figure, low, high):
     for report in reports:
         assert low <= report[method][figure] <= high
 
 
 @pytest.mark.parametrize(("method", "figure"), of(SENT))
-def test_a_method_counts_what_it_sends(reports: Found, method: str, figure: str) -> None:
+def test_a_method_counts_what_it_sends(reports, method, figure):
     for report in reports:
         assert report[method][figure] == pytest.approx(SENT[method][figure])
 
 
-def test_gossip_comes_together_at_the_rate_of_the_ring(reports: Found) -> None:
+def test_gossip_comes_together_at_the_rate_of_the_ring(reports):
     found = reports[0]["gossip"]
     assert found["contraction"] == pytest.approx(1 / 3)
     started = found["distance from the mean"][0]
@@ -91,9 +86,7 @@ def test_gossip_comes_together_at_the_rate_of_the_ring(reports: Found) -> None:
 
 @pytest.mark.parametrize("tied", ["", " tied"])
 @pytest.mark.parametrize("name", ["pipedream", "2bw"])
-def test_a_pipeline_that_is_not_flushed_trains_by_its_papers_equation(
-    reports: Found, name: str, tied: str
-) -> None:
+def test_a_pipeline_that_is_not_flushed_trains_by_its_papers_equation(reports, name, tied):
     """Each stage has the weights, versions and staleness of the law; so has a shared matrix."""
     batches, activations, matrix = 12, 4 * 4 * NUM_RANKS * 6, 4 * 6 * 6
     for stage, report in enumerate(reports):
@@ -115,21 +108,21 @@ def test_a_pipeline_that_is_not_flushed_trains_by_its_papers_equation(
     assert reports[3]["pipedream"][name + tied]["held out"] == pytest.approx(1, rel=1e-5)
 
 
-def test_clients_weigh_differently(reports: Found) -> None:
+def test_clients_weigh_differently(reports):
     found = [report["fedavg"] for report in reports]
     assert sorted(client for one in found for client in one["clients"]) == list(range(8))
     samples = [count for one in found for count in one["samples"]]
     assert sum(samples) == 200 and max(samples) > 2 * min(samples)
 
 
-def test_each_round_draws_other_clients_and_none_twice(reports: Found) -> None:
+def test_each_round_draws_other_clients_and_none_twice(reports):
     rounds = zip(*(report["fedavg"]["of later rounds"] for report in reports), strict=True)
     drawn = [[client for of_rank in one for client in of_rank] for one in rounds]
     assert all(len(set(one)) == 8 for one in drawn)
     assert len({tuple(one) for one in drawn}) > 30
 
 
-def test_a_synchronous_parameter_server_is_synchronous_sgd(reports: Found) -> None:
+def test_a_synchronous_parameter_server_is_synchronous_sgd(reports):
     for rank, report in enumerate(reports):
         found = report["parameter-server"]
         assert max(found["from DDP"]) < ROUNDING
@@ -140,7 +133,7 @@ def test_a_synchronous_parameter_server_is_synchronous_sgd(reports: Found) -> No
             assert facts["num_batches"] == 8 and facts["exchange_s"] > 0
 
 
-def test_pushes_during_the_backward_pass_are_counted(reports: Found) -> None:
+def test_pushes_during_the_backward_pass_are_counted(reports):
     """Two of four ranks serve: what all send is 8 gradients and 8 answers for each other rank."""
     for pushes in ("backward", "priority"):
         for report in reports:
@@ -153,7 +146,7 @@ def test_pushes_during_the_backward_pass_are_counted(reports: Found) -> None:
     assert facts[0]["num_overtakes"] == 0
 
 
-def test_stale_gradients_are_all_counted(reports: Found) -> None:
+def test_stale_gradients_are_all_counted(reports):
     """In the mean each other rank steps once between two steps of a rank, less at start and end."""
     found = reports[0]["parameter-server"]
     longest = {"asynchronous": NUM_RANKS * STALE_STEPS, "bounded": (2 * 1 + 1) * (NUM_RANKS - 1)}
@@ -165,7 +158,7 @@ def test_stale_gradients_are_all_counted(reports: Found) -> None:
         assert max(counts) <= most
 
 
-def test_a_server_answers_every_gradient_that_is_pushed(reports: Found) -> None:
+def test_a_server_answers_every_gradient_that_is_pushed(reports):
     """Asynchronous ranks share the batches as it comes; with a bound each has one in a step."""
     for name in ("asynchronous", "bounded"):
         server, *others = [report["parameter-server"][f"{name}, sent"] for report in reports]
@@ -173,7 +166,7 @@ def test_a_server_answers_every_gradient_that_is_pushed(reports: Found) -> None:
     assert others == pytest.approx([STALE_STEPS] * (NUM_RANKS - 1), rel=0.02)
 
 
-def test_a_slow_rank_holds_up_a_synchronous_server_as_the_model_says(reports: Found) -> None:
+def test_a_slow_rank_holds_up_a_synchronous_server_as_the_model_says(reports):
     """In lockstep N / max t batches a second, without Σ 1/t. Medians, so that no delay counts."""
     fast_s, slow_s = [FAST_S] * (NUM_RANKS - 1), [SLOW_S]
     model = SLOW_S * sum(1 / s for s in fast_s + slow_s) / NUM_RANKS

@@ -1,8 +1,5 @@
 """Shares of the global batch that follow the ranks' speed, with ranks that really are unequal."""
 
-from pathlib import Path
-
-from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
 
 UNEQUAL = """
@@ -40,9 +37,7 @@ SUITE = Suite(
 """
 
 
-def test_the_slow_rank_gets_fewer_samples_and_the_gradient_stays(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_the_slow_rank_gets_fewer_samples_and_the_gradient_stays(scalebench, project):
     """A sample takes rank 1 three times as long: of 16, the ranks are done together at 12 and 4."""
     (project / "unequal.py").write_text(UNEQUAL)
     done = scalebench(

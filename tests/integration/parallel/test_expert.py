@@ -12,7 +12,7 @@ from tests.integration.parallel.expert_ranks import (
     TOP_2,
     cases,
 )
-from tests.integration.programs import Reports, reports_of
+from tests.integration.programs import reports_of
 
 SIZES = (1, 2, 4)
 every_case = pytest.mark.parametrize(
@@ -21,8 +21,7 @@ every_case = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What the ranks of each world size found."""
+def reports(tmp_path_factory):
     found = reports_of(
         "parallel.expert_ranks", tmp_path_factory.mktemp("expert"), SIZES, shards=True
     )
@@ -31,9 +30,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 
 
 @every_case
-def test_gradients_and_losses_are_those_of_one_process(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_gradients_and_losses_are_those_of_one_process(reports, world_size, case):
     found = [report[case]["verification"] for report in reports[world_size]]
     assert {one["status"] for one in found} == {"verified"}
     allowed = 0.05 if case == "bf16" else 5e-6
@@ -42,9 +39,7 @@ def test_gradients_and_losses_are_those_of_one_process(
 
 
 @every_case
-def test_tokens_are_routed_and_dropped_as_in_one_process(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_tokens_are_routed_and_dropped_as_in_one_process(reports, world_size, case):
     for report in reports[world_size]:
         load = report[case]["facts"]["expert_load"]
         alone = report[case]["alone"]
@@ -53,8 +48,7 @@ def test_tokens_are_routed_and_dropped_as_in_one_process(
 
 
 @every_case
-def test_no_token_is_lost_on_its_way(reports: Reports, world_size: int, case: str) -> None:
-    """What the ranks of a group send is what their experts get."""
+def test_no_token_is_lost_on_its_way(reports, world_size, case):
     size = reports[world_size][0][case]["facts"]["expert_load"]["ranks"]
     for first in range(0, world_size, size):
         loads = [r[case]["facts"]["expert_load"] for r in reports[world_size][first:][:size]]
@@ -66,9 +60,7 @@ def test_no_token_is_lost_on_its_way(reports: Reports, world_size: int, case: st
 
 
 @every_case
-def test_every_all_to_all_is_that_of_the_recorded_tokens_to_the_byte(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_every_all_to_all_is_that_of_the_recorded_tokens_to_the_byte(reports, world_size, case):
     for report in reports[world_size]:
         load = report[case]["facts"]["expert_load"]
         found = [op[1] for op in report[case]["operations"] if op[0] == "all_to_all"]
@@ -91,9 +83,7 @@ def test_every_all_to_all_is_that_of_the_recorded_tokens_to_the_byte(
 
 
 @every_case
-def test_the_law_is_that_of_tokens_that_spread_evenly(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_the_law_is_that_of_tokens_that_spread_evenly(reports, world_size, case):
     """All ranks together send what the law says where no token is dropped, else less."""
     for axis in ("expert", "data", "replicas"):
         of_ranks = [
@@ -110,7 +100,7 @@ def test_the_law_is_that_of_tokens_that_spread_evenly(
             assert found == predicted
 
 
-def test_a_layer_costs_four_all_to_alls_of_its_tokens(reports: Reports) -> None:
+def test_a_layer_costs_four_all_to_alls_of_its_tokens(reports):
     predicted = [op for op in reports[4][0]["dropless"]["predicted"] if op[0] == "all_to_all"]
     tokens = SAMPLES // 4 * TOP_2.context
     large = [op for op in predicted if op[1] == 4 * TOP_2.width * TOP_2.top_k * tokens]
@@ -118,14 +108,14 @@ def test_a_layer_costs_four_all_to_alls_of_its_tokens(reports: Reports) -> None:
     assert {op[1] for op in predicted if op not in large} == {8 * TOP_2.experts}
 
 
-def test_the_model_of_a_preset_is_what_a_step_shows(reports: Reports) -> None:
+def test_the_model_of_a_preset_is_what_a_step_shows(reports):
     for world_size, case in ((1, "top-2"), (2, "top-2"), (4, "groups")):
         samples = SAMPLES // world_size
         facts = reports[world_size][0][case]["facts"]
         assert ExpertModel.of(facts) == ExpertModel.of_preset(TOP_2, samples)
 
 
-def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports: Reports) -> None:
+def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports):
     axes = {one["axis"]: one for one in reports[4][0]["groups"]["axes"]}
     assert {name: one["num_ranks"] for name, one in axes.items()} == {
         "data": 4,
@@ -140,14 +130,12 @@ def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports:
     assert in_one_group == {"data", "expert"}
 
 
-def test_uneven_all_to_alls_are_matched_over_the_ranks_so_waits_can_be_told(
-    reports: Reports,
-) -> None:
+def test_uneven_all_to_alls_are_matched_over_the_ranks_so_waits_can_be_told(reports):
     for case in ("top-2", "groups"):
         assert {str(report[case]["unmatched"]) for report in reports[4]} == {"[None, 0]"}
 
 
-def test_a_slow_expert_is_found_by_its_time_for_a_token(reports: Reports) -> None:
+def test_a_slow_expert_is_found_by_its_time_for_a_token(reports):
     figures = ExpertFigures(**reports[2][0]["one slow"]["experts"])
     assert figures.slow_rank is not None
     slow, times = figures.slow_rank
@@ -156,7 +144,7 @@ def test_a_slow_expert_is_found_by_its_time_for_a_token(reports: Reports) -> Non
     assert slow.experts_s is not None and slow.experts_s >= SLOW_S
 
 
-def test_a_busy_expert_is_found_by_its_tokens(reports: Reports) -> None:
+def test_a_busy_expert_is_found_by_its_tokens(reports):
     figures = ExpertFigures(**reports[2][0]["one busy"]["experts"])
     assert (figures.busiest.layer, figures.busiest.expert) == (0, BUSY_EXPERT)
     assert figures.imbalance == pytest.approx(figures.busiest.times_mean)
@@ -166,7 +154,7 @@ def test_a_busy_expert_is_found_by_its_tokens(reports: Reports) -> None:
     assert BUSY_EXPERT in range(busiest.first_expert, busiest.first_expert + busiest.num_experts)
 
 
-def test_the_rows_figures_are_those_of_the_recorded_tokens(reports: Reports) -> None:
+def test_the_rows_figures_are_those_of_the_recorded_tokens(reports):
     for case in ("top-2", "dropless"):
         figures = ExpertFigures(**reports[4][0][case]["experts"])
         loads = [report[case]["facts"]["expert_load"] for report in reports[4]]
@@ -182,14 +170,12 @@ def test_the_rows_figures_are_those_of_the_recorded_tokens(reports: Reports) -> 
 
 
 @every_case
-def test_a_shard_alone_has_the_memory_of_the_ranks(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_a_shard_alone_has_the_memory_of_the_ranks(reports, world_size, case):
     """Those of a model so small differ with the tokens that come; so does the shard."""
     peaks = [report[case]["peak_bytes"] for report in reports[world_size]]
     shard = reports[0][0][world_size][case]
     assert 0.95 * min(peaks) <= shard <= 1.05 * max(peaks)
 
 
-def test_a_workload_that_names_no_experts_is_refused(reports: Reports) -> None:
+def test_a_workload_that_names_no_experts_is_refused(reports):
     assert "names its experts" in reports[2][0]["no experts"]

@@ -1,15 +1,12 @@
 """Every schedule trains what one process trains, and does what its drawing says."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import FROM_TORCH, STYLES, plan_schedule, why_not
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
-from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 from tests.integration.parallel.pipeline_cases import cases
 from tests.integration.programs import reports_of
@@ -20,8 +17,7 @@ REFUSED = "more stages than layers"
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the ranks of each world size found, ``"<world size>-<rank>"``, and torch's orders."""
+def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipelines")
     found = reports_of("parallel.pipeline_ranks", folder, WORLD_SIZES)
     told = {f"{size}-{rank}": one for size in found for rank, one in enumerate(found[size])}
@@ -29,9 +25,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("world_size", "name"), CASES)
-def test_a_pipeline_trains_what_one_process_trains(
-    reports: dict[str, Any], world_size: int, name: str
-) -> None:
+def test_a_pipeline_trains_what_one_process_trains(reports, world_size, name):
     found = [reports[f"{world_size}-{rank}"][name] for rank in range(world_size)]
     if name == REFUSED:
         stages = 3 * world_size
@@ -47,7 +41,7 @@ def test_a_pipeline_trains_what_one_process_trains(
 
 
 @pytest.mark.parametrize(("world_size", "name"), [one for one in CASES if one[1] in STYLES])
-def test_what_ran_is_what_is_drawn(reports: dict[str, Any], world_size: int, name: str) -> None:
+def test_what_ran_is_what_is_drawn(reports, world_size, name):
     pipeline = cases(world_size)[name].strategy
     sizes = (world_size, pipeline.microbatches, pipeline.chunks)
     if name in FROM_TORCH:
@@ -58,7 +52,7 @@ def test_what_ran_is_what_is_drawn(reports: dict[str, Any], world_size: int, nam
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_torch_has_the_same_orders_and_refuses_the_same(reports: dict[str, Any], name: str) -> None:
+def test_torch_has_the_same_orders_and_refuses_the_same(reports, name):
     told = {key: order for key, order in reports["orders"].items() if key.split()[0] == name}
     assert len(told) >= 24
     for key, order in told.items():
@@ -73,7 +67,7 @@ def test_torch_has_the_same_orders_and_refuses_the_same(reports: dict[str, Any],
         assert name in FROM_TORCH or plan_schedule(name, p, m, v) == schedule, key
 
 
-def test_a_pipelines_memory_is_predicted(scalebench: Scalebench, project: Path) -> None:
+def test_a_pipelines_memory_is_predicted(scalebench, project):
     cases = "plain or gpipe or 1f1b"
     scalebench("run", "pipeline", "-k", cases, "--gpus", "1,2", *SHORT, "--out", "r", code=0)
     peaks, kept = {}, {}

@@ -5,15 +5,13 @@ The model has tied weights, and dimensions that no number of ranks here divides.
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from scalebench.records.storage.files import with_checksum
-from tests.conftest import Scalebench
 from tests.integration.conftest import TRACED, row_of
 from tests.integration.parallel.sharded_ranks import MEMORY, cases
-from tests.integration.programs import Reports, reports_of
+from tests.integration.programs import reports_of
 
 FLAT = ("fsdp1", "fsdp1-shard-grad-op", "fsdp1-fp16")
 """Cases that pad whole groups, by a few elements that the law leaves out."""
@@ -23,15 +21,12 @@ every_case = pytest.mark.parametrize(("world_size", "case"), EVERY)
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What the ranks of each world size found."""
+def reports(tmp_path_factory):
     return reports_of("parallel.sharded_ranks", tmp_path_factory.mktemp("sharded"), (2, 3, 4))
 
 
 @every_case
-def test_gradients_losses_and_parameters_are_those_of_one_process(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_gradients_losses_and_parameters_are_those_of_one_process(reports, world_size, case):
     found = [report[case] for report in reports[world_size]]
     assert {one["verification"]["status"] for one in found} == {"verified"}
     spoken = found[0]["verification"]
@@ -40,7 +35,7 @@ def test_gradients_losses_and_parameters_are_those_of_one_process(
     assert 0 < max(one["parameter_deviation"] for one in found) < allowed
 
 
-def test_all_ranks_skip_the_steps_whose_gradients_overflow(reports: Reports) -> None:
+def test_all_ranks_skip_the_steps_whose_gradients_overflow(reports):
     """At a scale of 65,536 this model's do: the scale is halved until they are finite."""
     for n, case in EVERY:
         scales = [report[case]["loss_scale"] for report in reports[n]]
@@ -55,7 +50,7 @@ def test_all_ranks_skip_the_steps_whose_gradients_overflow(reports: Reports) -> 
 
 
 @every_case
-def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -> None:
+def test_traffic_is_as_predicted(reports, world_size, case):
     found = [report[case] for report in reports[world_size]]
     for one in found:
         allowed = 0.05 if case in FLAT else 1e-9
@@ -66,7 +61,7 @@ def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -
         assert "do not show" not in (one["not_apart"] or "")
 
 
-def test_sharding_costs_the_traffic_that_it_is_known_for(reports: Reports) -> None:
+def test_sharding_costs_the_traffic_that_it_is_known_for(reports):
     """Resharding sends half as much again as an all-reduce, but for the root; bfloat16 less."""
     sent = {name: one["wire_bytes"] for name, one in reports[3][0].items()}
     assert 1.3 < sent["fsdp"] / sent["ddp"] < 1.6
@@ -79,7 +74,7 @@ def test_sharding_costs_the_traffic_that_it_is_known_for(reports: Reports) -> No
 
 
 @pytest.mark.parametrize(("case", "workload"), MEMORY)
-def test_memory_is_as_predicted(reports: Reports, case: str, workload: str) -> None:
+def test_memory_is_as_predicted(reports, case, workload):
     """gpt-tiny: activations are most; gpt-mini with a sample per rank: the model's state is.
 
     On a busy machine a group of gathered parameters may be held longer than it is needed.
@@ -94,9 +89,7 @@ def test_memory_is_as_predicted(reports: Reports, case: str, workload: str) -> N
         assert counted["allocated_bytes"] < 0.9 * found["plain_bytes"]
 
 
-def test_the_largest_batch_fits_and_a_larger_one_does_not(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_the_largest_batch_fits_and_a_larger_one_does_not(scalebench, project):
     done = scalebench(
         *("run", "fsdp", "-k", "plain", "--gpus", "1", "--max-batch", "--memory-limit", "16MB"),
         *("--quick", "--steps", "4", "--no-trace", "--no-report", "--out", "r"),
@@ -117,9 +110,7 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(
     assert row["scaling"] == "weak" and row["correctness"]["status"] == "reference"
 
 
-def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_a_share_alone_has_the_memory_that_the_rank_has_in_the_job(scalebench, project):
     cases = "zero1 or fsdp-shard"
     scalebench("run", "fsdp", "-k", cases, "--gpus", "1,2", *TRACED, "--out", "r", code=0)
     done = scalebench("project", "r", "--gpus", "2,8,64", "--measure-shard", "--json", code=0)
@@ -164,9 +155,7 @@ def workload(shard):
 """
 
 
-def test_skipped_steps_are_counted_and_are_no_progress(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_skipped_steps_are_counted_and_are_no_progress(scalebench, project):
     (project / "overflowing.py").write_text(OVERFLOWING)
     done = scalebench(
         *("run", "ddp", "-k", "ddp and not bucket and not accumulate", "--gpus", "1,2"),

@@ -1,17 +1,14 @@
 """Ranks that divide layers or tokens: the result of one process, the messages of the law."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scalebench.costmodel.layers.context_layers import AttendingModel
 from scalebench.costmodel.layers.tensor_layers import DividedModel, model_of_preset
-from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.parallel.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES, cases
-from tests.integration.programs import Reports, reports_of
+from tests.integration.programs import reports_of
 
 WITHOUT_LAW = ("checkpointing", "bf16")
 
@@ -22,17 +19,14 @@ every_case = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What the ranks of each world size found."""
+def reports(tmp_path_factory):
     return reports_of(
         "parallel.tensor_ranks", tmp_path_factory.mktemp("tensor"), SIZES, shards=True
     )
 
 
 @every_case
-def test_gradients_and_losses_are_those_of_one_process(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_gradients_and_losses_are_those_of_one_process(reports, world_size, case):
     found = [report[case]["verification"] for report in reports[world_size][:-1]]
     assert {one["status"] for one in found} == {"verified"}
     allowed = 0.05 if "bf16" in case else 5e-6
@@ -41,9 +35,7 @@ def test_gradients_and_losses_are_those_of_one_process(
 
 
 @every_case
-def test_every_message_is_that_of_the_law_to_the_byte(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_every_message_is_that_of_the_law_to_the_byte(reports, world_size, case):
     for report in reports[world_size][:-1]:
         found = report[case]
         if case in WITHOUT_LAW:
@@ -54,16 +46,13 @@ def test_every_message_is_that_of_the_law_to_the_byte(
 
 
 @every_case
-def test_an_inspection_shows_what_training_sends(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_an_inspection_shows_what_training_sends(reports, world_size, case):
     for report in reports[world_size][:-1]:
         shown, facts = (untimed(report[case][of]) for of in ("inspected_facts", "facts"))
         assert shown == facts != {}
 
 
-def untimed(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a step showed, without what its turns took."""
+def untimed(facts):
     return {
         name: {key: value for key, value in of.items() if key != "turns_s"}
         if name == "context"
@@ -73,9 +62,7 @@ def untimed(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 @every_case
-def test_a_shard_alone_has_the_memory_of_every_rank(
-    reports: Reports, world_size: int, case: str
-) -> None:
+def test_a_shard_alone_has_the_memory_of_every_rank(reports, world_size, case):
     *ranks, shards = reports[world_size]
     if case in IN_LINE:
         assert case not in shards
@@ -83,12 +70,12 @@ def test_a_shard_alone_has_the_memory_of_every_rank(
     assert shards[case] == pytest.approx(max(one[case]["peak_bytes"] for one in ranks), rel=0.05)
 
 
-def test_dividing_more_takes_less_memory(reports: Reports) -> None:
+def test_dividing_more_takes_less_memory(reports):
     two, case = reports[2][-1], "gpt, sequence and loss"
     assert reports[4][-1][case] < two[case] < two["gpt"] < reports[1][-1]["gpt"]
 
 
-def test_a_block_costs_four_all_reduces_of_its_activations(reports: Reports) -> None:
+def test_a_block_costs_four_all_reduces_of_its_activations(reports):
     activations = 4 * SAMPLES * GPT.context * GPT.width
     kinds = [op[0] for op in reports[2][0]["gpt"]["operations"] if op[1] == activations]
     assert kinds == ["all_reduce"] * (4 * GPT.layers + 2)  # and the embedding, and the output
@@ -96,7 +83,7 @@ def test_a_block_costs_four_all_reduces_of_its_activations(reports: Reports) -> 
     assert divided.count("reduce_scatter") == divided.count("all_gather") == 4 * GPT.layers + 2
 
 
-def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports: Reports) -> None:
+def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports):
     axes = {one["axis"]: one for one in reports[4][0]["gpt, groups"]["axes"]}
     assert axes.keys() == {"tensor", "data"}
     assert axes["tensor"]["num_ranks"] == axes["data"]["num_ranks"] == 2
@@ -108,16 +95,14 @@ def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports:
     assert [(one["axis"], one["num_ranks"]) for one in in_one_group] == [("tensor", 4)]
 
 
-def test_waits_are_told_from_transfer(reports: Reports) -> None:
+def test_waits_are_told_from_transfer(reports):
     for report in reports[4][:-1]:
         assert report["gpt, groups"]["not_apart"] is None, report["gpt, groups"]["not_apart"]
         assert all(one["wait_s"] >= 0 for one in report["gpt, groups"]["axes"])
 
 
 @pytest.mark.parametrize(("case", "shape"), [("gpt", GPT), ("mlp", EVEN), ("mlp, odd", ODD)])
-def test_the_model_of_a_preset_is_what_a_step_shows(
-    reports: Reports, case: str, shape: Any
-) -> None:
+def test_the_model_of_a_preset_is_what_a_step_shows(reports, case, shape):
     assert model_of_preset(shape, SAMPLES) == DividedModel.of(reports[1][0][case]["facts"])
 
 
@@ -136,8 +121,8 @@ MESHES = {
 
 @pytest.mark.parametrize("case", ["pipeline × shard × tensor", "data × shard × tensor"])
 def test_exposed_communication_is_divided_among_the_dimensions_and_none_of_it_is_lost(
-    reports: Reports, case: str
-) -> None:
+    reports, case
+):
     for report in reports[8][:-1]:
         told = report[case]["exposed"]
         assert told.keys() <= MESHES[case].keys()
@@ -146,7 +131,7 @@ def test_exposed_communication_is_divided_among_the_dimensions_and_none_of_it_is
 
 
 @pytest.mark.parametrize("case", MESHES)
-def test_a_mesh_of_eight_tells_its_dimensions_apart(reports: Reports, case: str) -> None:
+def test_a_mesh_of_eight_tells_its_dimensions_apart(reports, case):
     first_and_last_rank = reports[8][0], reports[8][-2]  # a stage in the middle shares nothing
     for report in first_and_last_rank:
         axes = {one["axis"]: one for one in report[case]["axes"]}
@@ -155,8 +140,8 @@ def test_a_mesh_of_eight_tells_its_dimensions_apart(reports: Reports, case: str)
             assert one["wire_bytes"] == one["predicted_wire_bytes"] > 0
 
 
-def test_the_order_of_the_dimensions_says_which_ranks_are_neighbours(reports: Reports) -> None:
-    def groups_of(case: str) -> dict[str, list[list[int]]]:
+def test_the_order_of_the_dimensions_says_which_ranks_are_neighbours(reports):
+    def groups_of(case):
         return {one["axis"]: one["groups"] for one in reports[8][0][case]["axes"]}
 
     assert groups_of("data × shard × tensor") == {
@@ -171,7 +156,7 @@ def test_the_order_of_the_dimensions_says_which_ranks_are_neighbours(reports: Re
     }
 
 
-def test_attention_is_all_that_sends_in_forward_and_backward(reports: Reports) -> None:
+def test_attention_is_all_that_sends_in_forward_and_backward(reports):
     queries = 4 * SAMPLES * GPT.context * GPT.width // 4
     gradients = ["all_reduce", 4 * GPT.num_parameters, "context", 4]
     ulysses = [["all_to_all", times * queries, "context", 4] for times in (1, 1, 3, 3)]
@@ -180,20 +165,20 @@ def test_attention_is_all_that_sends_in_forward_and_backward(reports: Reports) -
     assert reports[4][0]["ring"]["operations"] == [gradients, *passed_on * GPT.layers]
 
 
-def test_groups_average_their_gradients_over_all_ranks(reports: Reports) -> None:
+def test_groups_average_their_gradients_over_all_ranks(reports):
     axes = {one["axis"]: one for one in reports[4][0]["ring, groups"]["axes"]}
     assert (axes["context"]["num_ranks"], axes["data_context"]["num_ranks"]) == (2, 4)
     for one in axes.values():
         assert one["wire_bytes"] == one["predicted_wire_bytes"] > 0
 
 
-def test_a_divided_sequence_takes_less_memory(reports: Reports) -> None:
+def test_a_divided_sequence_takes_less_memory(reports):
     for case in ("ulysses", "ring"):
         assert reports[4][-1][case] < reports[2][-1][case] < reports[1][-1][case]
 
 
 @pytest.mark.parametrize("case", ["ulysses", "ring"])
-def test_the_attention_of_a_preset_is_what_a_step_shows(reports: Reports, case: str) -> None:
+def test_the_attention_of_a_preset_is_what_a_step_shows(reports, case):
     for size in (1, 2, 4):
         told = AttendingModel.of(reports[size][0][case]["facts"])
         assert told == AttendingModel.of_preset(GPT, SAMPLES)
@@ -202,20 +187,18 @@ def test_the_attention_of_a_preset_is_what_a_step_shows(reports: Reports, case: 
         assert turns_s is None or min(turns_s["forward"], turns_s["backward"]) > 0
 
 
-def test_a_plan_for_a_layer_that_is_not_there_is_refused(reports: Reports) -> None:
+def test_a_plan_for_a_layer_that_is_not_there_is_refused(reports):
     assert reports[2][0]["badly named"] == "tensor_plan: the module has no layer named haed"
 
 
-def assert_memory_is_near(row: dict[str, Any]) -> None:
+def assert_memory_is_near(row):
     """Within 5 %; gloo's threads may hold up to two activations longer than the computation."""
     held = 2 * 16 * 64 * 128 * 4  # samples, tokens, width, bytes: gpt-tiny
     predicted, peak = row["predicted_memory_bytes"], row["peak_memory_bytes"]
     assert 0.95 * peak - held <= predicted <= 1.05 * peak, (predicted, peak)
 
 
-def test_a_run_predicts_traffic_memory_and_step_and_is_projected(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_a_run_predicts_traffic_memory_and_step_and_is_projected(scalebench, project):
     """From the command line, with the smallest transformer."""
     cases = "tensor-loss or (ring and not groups and not ring-)"
     done = scalebench(

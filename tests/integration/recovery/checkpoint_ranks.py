@@ -7,19 +7,16 @@ the four and what the two have saved. Each rank writes what it recorded to
 """
 
 import os
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from scalebench.spec import Cell, Ddp, Fsdp, Mesh, Strategy, Zero1
+from scalebench.spec import Ddp, Fsdp, Mesh, Strategy, Zero1
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.worker.checkpoints import trainee
 from scalebench.worker.checkpoints.methods import open_saver
 from scalebench.worker.checkpoints.saving import measure_restores, measure_saves
 from scalebench.worker.checkpoints.store import saved_of, store_of
-from scalebench.worker.process.context import RankContext
 from tests.integration.programs import inspecting, looked_at, main
 
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
@@ -41,20 +38,17 @@ SPOILED = "ddp"
 """The case in which a restored tensor is changed, to see that the comparison notices."""
 
 
-def cases(world_size: int) -> list[str]:
-    """Return the cases of one world size."""
+def cases(world_size):
     return [case for case in CASES if world_size < 8 or case not in WHOLE]
 
 
-def cell_of(folder: Path, case: str, world_size: int) -> Cell:
-    """Return a cell that saves or restores, on a global batch of 8."""
+def cell_of(folder, case, world_size):
     recovery = Recovery(saves=2, steps=2, directory=os.fspath(folder))
     changes = {"purpose": "restore", "recovery": recovery, "restore_from": RESTORE_FROM[world_size]}
     return inspecting(CASES[case], SMALL, world_size, 8, suite="saved", case=case, **changes)
 
 
-def look(context: RankContext) -> dict[str, Any]:
-    """Save and restore as launches do it; return both records."""
+def look(context):
     if context.cell.world_size == SAVED_BY:
         return {
             "saved": measure_saves(context).model_dump(),
@@ -66,7 +60,7 @@ def look(context: RankContext) -> dict[str, Any]:
     return report
 
 
-def hand_on(context: RankContext) -> list[int]:
+def hand_on(context):
     """Load what four ranks have saved, train on and save; return the steps of both checkpoints."""
     method: SaveMethod = "sharded"
     saver, store = open_saver(context), store_of(context.cell, method)
@@ -88,14 +82,14 @@ def hand_on(context: RankContext) -> list[int]:
     return [found.step, continued.step]
 
 
-def look_at_a_spoiled_one(context: RankContext) -> str:
+def look_at_a_spoiled_one(context):
     """Draw one random number too many after loading; return what the comparison says.
 
     Only rank 0 compares, and its error would leave the others waiting: they return before.
     """
     original = trainee.set_random_state
 
-    def spoil(state: Any) -> None:
+    def spoil(state):
         original(state)
         torch.rand(1)
 
@@ -113,8 +107,7 @@ def look_at_a_spoiled_one(context: RankContext) -> str:
     return "nothing was noticed"
 
 
-def run_rank(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Run all cases as one rank."""
+def run_rank(folder, rank, world_size):
     checkpoints = folder / "checkpoints"
     cells = {case: cell_of(checkpoints, case, world_size) for case in cases(world_size)}
     if world_size == SAVED_BY:

@@ -6,7 +6,7 @@ Also in a chain: the two train on and save, and the eight load that.
 import pytest
 
 from scalebench.records.measured.recovery import RecoveryRecord
-from tests.integration.programs import Reports, reports_of
+from tests.integration.programs import reports_of
 from tests.integration.recovery.checkpoint_ranks import (
     CASES,
     LOADED_BY,
@@ -20,16 +20,13 @@ METHODS = ["full", "sharded", "async"]
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What the ranks of each world size found; a state that is not equal ends the program."""
+def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     return reports_of("recovery.checkpoint_ranks", folder, (SAVED_BY, *LOADED_BY))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_method_saves_as_often_as_asked_and_its_bytes_are_counted(
-    reports: Reports, case: str
-) -> None:
+def test_every_method_saves_as_often_as_asked_and_its_bytes_are_counted(reports, case):
     for rank, report in enumerate(reports[SAVED_BY]):
         saves = RecoveryRecord(**report[case]["saved"]).saves
         assert [save.method for save in saves] == 2 * METHODS
@@ -39,7 +36,7 @@ def test_every_method_saves_as_often_as_asked_and_its_bytes_are_counted(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_restored_state_is_equal_bit_for_bit(reports: Reports, case: str) -> None:
+def test_a_restored_state_is_equal_bit_for_bit(reports, case):
     restores = RecoveryRecord(**reports[SAVED_BY][0][case]["restored"]).restores
     assert [one.method for one in restores] == METHODS
     assert all(one.num_tensors > 50 for one in restores)
@@ -50,9 +47,7 @@ LOADED = [(size, case) for size in LOADED_BY for case in cases(size)]
 
 
 @pytest.mark.parametrize(("world_size", "case"), LOADED)
-def test_another_number_of_ranks_loads_the_same_state(
-    reports: Reports, case: str, world_size: int
-) -> None:
+def test_another_number_of_ranks_loads_the_same_state(reports, case, world_size):
     for report in reports[world_size]:
         restores = RecoveryRecord(**report[case]["restored"]).restores
         loaded = [(one.saved_world_size, one.method, one.continues_equal) for one in restores]
@@ -61,9 +56,7 @@ def test_another_number_of_ranks_loads_the_same_state(
 
 
 @pytest.mark.parametrize("case", cases(8))
-def test_two_ranks_train_on_from_four_before_eight_load_what_they_saved(
-    reports: Reports, case: str
-) -> None:
+def test_two_ranks_train_on_from_four_before_eight_load_what_they_saved(reports, case):
     """That the eight have the same bits as the two is checked as they load."""
     saves = RecoveryRecord(**reports[SAVED_BY][0][case]["saved"]).saves
     last = max(save.step for save in saves if save.method == "sharded")
@@ -73,7 +66,7 @@ def test_two_ranks_train_on_from_four_before_eight_load_what_they_saved(
     assert 2 in {one.saved_world_size for one in eight}
 
 
-def test_one_random_number_too_many_is_noticed(reports: Reports) -> None:
+def test_one_random_number_too_many_is_noticed(reports):
     said = reports[SAVED_BY][0]["spoiled"]
     assert "are not equal to those that were saved" in said
     assert "random.0.host" in said

@@ -2,27 +2,21 @@
 
 import re
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.measured.fault_events import Event, FaultFolder, fault_folder
-from scalebench.records.measured.recovery import FaultTimeline
-from scalebench.records.run import CellResult
+from scalebench.records.measured.fault_events import Event, fault_folder
 from scalebench.session.recovery import faults
-from scalebench.spec import Cell
 from scalebench.spec.presets import PRESETS
-from scalebench.spec.recovery import FaultKind, FaultPlan, Recovery, Restarter
+from scalebench.spec.recovery import FaultPlan, Recovery
 from tests.builders.runs import make_cell
 
 SLOW_START_S, SLOW_LOAD_S = 0.6, 1.0
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 
 
-def failing(folder: Path, kind: FaultKind) -> Cell:
-    """Return a cell in which one of two ranks fails once."""
+def failing(folder, kind):
     plan = Recovery(
         directory=str(folder),
         faults=(kind,),
@@ -34,8 +28,7 @@ def failing(folder: Path, kind: FaultKind) -> Cell:
     return make_cell("ddp", 2).model_copy(update=changes)
 
 
-def measured(folder: Path, kind: FaultKind) -> tuple[CellResult, FaultFolder]:
-    """Have a rank fail; return how it went, and the folder of what was noted."""
+def measured(folder, kind):
     cell = failing(folder, kind)
     with LocalLauncher() as launcher:
         result = faults.measure_faults(launcher, cell, folder / "logs", "now")
@@ -43,31 +36,26 @@ def measured(folder: Path, kind: FaultKind) -> tuple[CellResult, FaultFolder]:
     return result, fault_folder(cell)
 
 
-def went(folder: Path, kind: FaultKind) -> tuple[FaultTimeline, FaultFolder]:
-    """Have a rank fail; return how that failure went, and the folder of what was noted."""
+def went(folder, kind):
     result, folder_of_it = measured(folder, kind)
     (timeline,) = result.faults
     return timeline, folder_of_it
 
 
-def last(folder: FaultFolder, name: str, attempt: int = 1) -> int:
-    """Return when the last rank of an attempt noted an event."""
+def last(folder, name, attempt=1):
     events: list[list[Event]] = [folder.events(attempt, rank) for rank in (0, 1)]
     return max(e.time_ns for of_rank in events for e in of_rank if e.name == name)
 
 
-def done(folder: FaultFolder, step: int, attempt: int = 1) -> int:
-    """Return when the last rank of an attempt had done a step."""
+def done(folder, step, attempt=1):
     events = [e for rank in (0, 1) for e in folder.events(attempt, rank)]
     return max(e.time_ns for e in events if (e.name, e.number) == ("step", step))
 
 
-def test_a_killed_job_continues_and_a_planted_delay_is_found_in_its_phase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_job_continues_and_a_planted_delay_is_found_in_its_phase(tmp_path, monkeypatch):
     usual = faults.plan_of
 
-    def slow(cell: Cell, kind: FaultKind) -> FaultPlan:
+    def slow(cell, kind):
         delays = {"slow_start_s": SLOW_START_S, "slow_load_s": SLOW_LOAD_S}
         return usual(cell, kind).model_copy(update=delays)
 
@@ -92,7 +80,7 @@ def test_a_killed_job_continues_and_a_planted_delay_is_found_in_its_phase(
     assert found.phases_s["load"] - loading_s == pytest.approx(planted_s, rel=0.05)
 
 
-def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path: Path) -> None:
+def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path):
     result, folder = measured(tmp_path, "raise")
     (found,) = result.faults
     assert found.kind == "raise" and found.failed_after == folder.read_plan().at_step
@@ -110,8 +98,7 @@ def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path
         assert one.loss == pytest.approx(expected, rel=1e-4)
 
 
-def leave_as_a_stopped_run(folder: FaultFolder) -> None:
-    """Leave what a run had planned and noted that is now resumed."""
+def leave_as_a_stopped_run(folder):
     folder.write_plan(FaultPlan(kind="raise", at_step=5, attempt=7))
     for attempt in range(3):
         folder.note(attempt, 0, "started", 1 << 30)  # no process has this number
@@ -119,12 +106,10 @@ def leave_as_a_stopped_run(folder: FaultFolder) -> None:
 
 
 @pytest.mark.parametrize("by", ["scalebench", "torchrun"])
-def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Restarter
-) -> None:
+def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(tmp_path, monkeypatch, by):
     usual = faults.plan_of
 
-    def slow_in_attempt_1(cell: Cell, kind: FaultKind) -> FaultPlan:
+    def slow_in_attempt_1(cell, kind):
         return usual(cell, kind).model_copy(
             update={"slow_load_s": SLOW_LOAD_S if cell.repeat == 1 else 0.0}
         )
@@ -160,11 +145,11 @@ def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(
 
 
 def test_without_a_complete_checkpoint_the_reason_says_what_is_there_and_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     usual = faults._one_failure
 
-    def and_lose_the_files(*args: Any) -> faults.Outside:
+    def and_lose_the_files(*args):
         outside = usual(*args)
         for path in fault_folder(cell).checkpoints.rglob("*.distcp"):
             path.unlink()

@@ -8,14 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
 
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.folder import PREFIX, working_on
-from tests.conftest import PATIENCE_S, Scalebench, ended, ran
+from tests.conftest import PATIENCE_S, ended, ran
 from tests.integration.conftest import SHORT, row_of, summary_of
 from tests.processes import left_after, wait_for
 
@@ -23,7 +22,7 @@ ONE = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-def _cells(project: Path) -> int:
+def _cells(project):
     return len(RunPaths(project / "r").stored_cells())
 
 
@@ -31,9 +30,7 @@ SLOW = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-si
 SLOW_WORKLOAD = ("--workload", "troubled:slow", "--steps", "10", "--no-trace", "--no-report")
 
 
-def test_no_rank_survives_a_killed_launcher(
-    start_scalebench: Start, scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+def test_no_rank_survives_a_killed_launcher(start_scalebench, scalebench, project, troubled):
     launcher = start_scalebench(*SLOW, *SLOW_WORKLOAD, "--repeats", "2")
     wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections")
     listening: set[str] = set()
@@ -64,12 +61,11 @@ def test_no_rank_survives_a_killed_launcher(
     assert all(row["status"] == "ok" for row in summary_of(project / "r")["rows"])
 
 
-def _num_descendants(pid: int) -> int:
+def _num_descendants(pid):
     return len(psutil.Process(pid).children(recursive=True))
 
 
-def _listening(pid: int) -> set[str]:
-    """Return the addresses at which the processes below one listen."""
+def _listening(pid):
     found: set[str] = set()
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -79,9 +75,7 @@ def _listening(pid: int) -> set[str]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_is_kept_and_shown(
-    start_scalebench: Start, project: Path, troubled: None, number: signal.Signals, code: int
-) -> None:
+def test_an_interrupted_run_is_kept_and_shown(start_scalebench, project, troubled, number, code):
     process = start_scalebench(*SLOW, *SLOW_WORKLOAD, "--repeats", "2")
     wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections, before rows take turns")
     wait_for(lambda: (project / "r/logs/ddp.plain.n1.r0").is_dir(), PATIENCE_S, "the first round")
@@ -97,9 +91,7 @@ def test_an_interrupted_run_is_kept_and_shown(
     assert any("interrupted" in (row["reason"] or "") for row in rows)
 
 
-def test_two_runs_at_once_do_not_meet(
-    start_scalebench: Start, project: Path, troubled: None
-) -> None:
+def test_two_runs_at_once_do_not_meet(start_scalebench, project, troubled):
     flags = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--workload", "troubled:busy")
     both = [start_scalebench(*flags, *SHORT) for _ in range(2)]
     for process in both:
@@ -114,8 +106,8 @@ def test_two_runs_at_once_do_not_meet(
 
 
 def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+    scalebench, project, troubled
+):
     scalebench(*ONE, "--workload", "troubled:works_the_second_time", code=4)
     assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "failed"
     (project / "mended").touch()
@@ -123,7 +115,7 @@ def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(
     assert row_of(project / "r", "ddp-static-graph", 2)["step_s"] is not None
 
 
-def test_sigterm_before_anything_was_launched(start_scalebench: Start, project: Path) -> None:
+def test_sigterm_before_anything_was_launched(start_scalebench, project):
     process = start_scalebench("run", "ddp", "--out", "r")
     wait_for(lambda: (project / "r").is_dir(), PATIENCE_S, "the run's folder")
     process.terminate()
@@ -132,7 +124,7 @@ def test_sigterm_before_anything_was_launched(start_scalebench: Start, project: 
     assert "Traceback" not in stderr
 
 
-def test_a_reader_that_stops_reading_loses_nothing(project: Path, troubled: None) -> None:
+def test_a_reader_that_stops_reading_loses_nothing(project, troubled):
     flags = [flag for flag in ONE if flag != "--no-report"]
     command = [sys.executable, "-m", "scalebench", *flags, "--workload", "troubled:healthy"]
     quoted = " ".join(f"'{part}'" for part in command)
@@ -141,8 +133,8 @@ def test_a_reader_that_stops_reading_loses_nothing(project: Path, troubled: None
 
 
 def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
-    start_scalebench: Start, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    start_scalebench, project, monkeypatch
+):
     monkeypatch.setenv("TMPDIR", str(project))
     process = start_scalebench("run", "ddp", "--out", "scalebench-r")
     wait_for((project / "scalebench-r").is_dir, PATIENCE_S, "the run's folder")
@@ -159,9 +151,7 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
     again.communicate(timeout=30)
 
 
-def test_a_budget_ends_the_run_and_says_so(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+def test_a_budget_ends_the_run_and_says_so(scalebench, project, troubled):
     flags = ("--workload", "troubled:healthy", "--steps", "4", "--no-trace", "--no-report")
     done = scalebench(*SLOW, *flags, "--repeats", "200", "--budget", "10s", code=0)
     assert "scalebench run --resume " in done.stdout.splitlines()[-1]

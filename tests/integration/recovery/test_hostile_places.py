@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
 from scalebench.resources import own_hierarchy
-from tests.conftest import PATIENCE_S, Scalebench, ended, ran
+from tests.conftest import PATIENCE_S, ended, ran
 from tests.integration.conftest import complaint, mounted, row_of
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -25,13 +25,12 @@ SECRET = "hunter2-do-not-tell"
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 40 MB."""
+def small_disk(tmp_path):
     with mounted(tmp_path / "small", "size=40m") as folder:
         yield folder
 
 
-def wait_for_cells(folder: Path, count: int, process: "subprocess.Popen[str]") -> None:
+def wait_for_cells(folder, count, process):
     end = time.monotonic() + PATIENCE_S
     while len(RunPaths(folder).stored_cells()) < count:
         assert time.monotonic() < end and process.poll() is None, process.communicate()
@@ -39,9 +38,7 @@ def wait_for_cells(folder: Path, count: int, process: "subprocess.Popen[str]") -
 
 
 @pytest.mark.parametrize("fault", ["full", "removed"])
-def test_a_disk_that_is_lost_during_a_run(
-    start_scalebench: Start, project: Path, troubled: None, small_disk: Path, fault: str
-) -> None:
+def test_a_disk_that_is_lost_during_a_run(start_scalebench, project, troubled, small_disk, fault):
     out = small_disk / "r"
     flags = ("--workload", "troubled:slow", "--steps", "20", "--repeats", "3", "--no-report")
     process = start_scalebench(*RUN, *flags, "--out", str(out))
@@ -70,14 +67,12 @@ def test_a_disk_that_is_lost_during_a_run(
     assert "plain" in done
 
 
-def _name(cell: dict[str, object]) -> tuple[object, ...]:
+def _name(cell):
     tail = "inspect" if cell["purpose"] == "inspect" else f"r{cell['repeat']}"
     return cell["suite"], cell["case"], f"n{cell['world_size']}", tail
 
 
-def test_a_disk_that_is_read_only_is_told_before_training(
-    scalebench: Scalebench, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_read_only_is_told_before_training(scalebench, tmp_path):
     with mounted(tmp_path / "frozen", "ro") as folder:
         line = complaint(scalebench("run", "ddp", "--out", str(folder / "r")), code=5)
     assert "Read-only file system" in line
@@ -95,8 +90,7 @@ exec "$@"
 """
 
 
-def false_wall_clock(folder: Path) -> Path | None:
-    """Return a library that sets the wall clock of a process back; None: there is no compiler."""
+def false_wall_clock(folder):
     source, library = Path(__file__).with_name("set_back.c"), folder / "set_back.so"
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -107,8 +101,7 @@ def false_wall_clock(folder: Path) -> Path | None:
 
 
 @pytest.fixture
-def one_core() -> Iterator[list[str]]:
-    """Words before a command that keep it within one core: a cgroup's quota, else one processor."""
+def one_core():
     try:
         hierarchy = cpu_hierarchy()
         group = hierarchy.own / f"scalebench-test-{os.getpid()}"
@@ -130,15 +123,15 @@ def one_core() -> Iterator[list[str]]:
         group.rmdir()
 
 
-def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> None:
+def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core):
     script = "from scalebench.machine import num_cores; print(num_cores())"
     done = ran([*one_core, sys.executable, "-c", script], code=0)
     assert done.stdout == "1\n"
 
 
 def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
-    project: Path, troubled: None, tmp_path: Path, one_core: list[str]
-) -> None:
+    project, troubled, tmp_path, one_core
+):
     """All at once, in one run, with secrets in the environment."""
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("needs root and unshare")
@@ -187,7 +180,7 @@ def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
     assert SECRET not in stdout + stderr
 
 
-def _no_secret_and_no_name_in(run: Path) -> None:
+def _no_secret_and_no_name_in(run):
     files = [path for path in run.rglob("*") if path.is_file()]
     assert len(files) > 8
     for path in files:
@@ -199,8 +192,7 @@ def _no_secret_and_no_name_in(run: Path) -> None:
 
 
 @pytest.fixture
-def little_memory() -> Iterator[list[str]]:
-    """Words before a command that keep it within a cgroup with 800 MB of memory."""
+def little_memory():
     hierarchy = own_hierarchy("memory")
     if hierarchy is None:
         pytest.skip("no cgroup limits memory here")
@@ -220,9 +212,7 @@ def little_memory() -> Iterator[list[str]]:
         group.rmdir()
 
 
-def test_a_script_that_the_cgroup_kills_is_out_of_memory(
-    start_scalebench: Start, project: Path, little_memory: list[str]
-) -> None:
+def test_a_script_that_the_cgroup_kills_is_out_of_memory(start_scalebench, project, little_memory):
     (project / "hungry.py").write_text("whole = bytearray(1 << 30)\n")
     flags = ("--gpus", "1", "--quick", "--no-report", "--out", "r")
     process = start_scalebench("run", *flags, "--", "hungry.py", before=little_memory)
@@ -246,9 +236,7 @@ finally:
 """
 
 
-def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(
-    project: Path, little_memory: list[str]
-) -> None:
+def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(project, little_memory):
     (project / "hungry.py").write_text("whole = bytearray(1 << 30)\n")
     command = [*little_memory, sys.executable, "-c", FORKS_RANKS]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -257,7 +245,7 @@ def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(
     assert "import torch" not in done.stdout
 
 
-def test_no_pickle_is_read_from_a_run() -> None:
+def test_no_pickle_is_read_from_a_run():
     """Checkpoints alone are read by torch, and that as tensors only; dumps without any name."""
     package = Path(__file__).parents[3] / "scalebench"
     plain = package / "trace" / "dumps" / "calls.py"
@@ -271,7 +259,7 @@ def test_no_pickle_is_read_from_a_run() -> None:
         assert "shell=True" not in text and "os.system(" not in text, path
 
 
-def test_no_module_of_the_current_folder_is_executed_unasked(tmp_path: Path) -> None:
+def test_no_module_of_the_current_folder_is_executed_unasked(tmp_path):
     """As the installed command runs: without this folder on its path, and so are its ranks."""
     for name in ("json", "torch", "numpy", "socket"):
         (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n")

@@ -7,14 +7,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import Scalebench, ended
+from tests.conftest import ended
 from tests.integration.conftest import row_of
 from tests.processes import left_after
 
@@ -25,7 +25,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(autouse=True)
-def script(project: Path) -> Iterator[None]:
+def script(project):
     shutil.copy(SCRIPT, project / "script.py")
     yield
     for path in project.glob("pids*"):
@@ -34,8 +34,7 @@ def script(project: Path) -> Iterator[None]:
                 os.kill(int(pid), signal.SIGKILL)
 
 
-def started_by(project: Path, rank: int, size: int) -> list[psutil.Process]:
-    """Return the script's process of a rank, and those that it has started."""
+def started_by(project, rank, size):
     end = time.monotonic() + LIMIT_S
     while not (project / f"pids{size}.{rank}").exists():
         assert time.monotonic() < end
@@ -58,8 +57,8 @@ def started_by(project: Path, rank: int, size: int) -> list[psutil.Process]:
     ],
 )
 def test_what_a_script_has_started_ends_with_its_launch(
-    scalebench: Scalebench, project: Path, trouble: str, ranks: int, code: int, told: str
-) -> None:
+    scalebench, project, trouble, ranks, code, told
+):
     limit = ("--time-limit", "6s") if trouble == "hangs" else ()
     command = (*FLAGS, "--gpus", str(ranks), *limit, "--", "script.py", trouble, str(ranks))
     scalebench(*command, timeout=LIMIT_S, code=code)
@@ -71,7 +70,7 @@ def test_what_a_script_has_started_ends_with_its_launch(
 
 
 @pytest.fixture
-def no_nohup() -> Iterator[None]:
+def no_nohup():
     """Under nohup, SIGHUP is ignored by all below it, as it should be."""
     formerly = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -82,9 +81,7 @@ def no_nohup() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
 )
-def test_what_a_script_has_started_ends_with_the_launcher(
-    start_scalebench: Start, project: Path, number: signal.Signals, code: int
-) -> None:
+def test_what_a_script_has_started_ends_with_the_launcher(start_scalebench, project, number, code):
     launcher = start_scalebench(*FLAGS, "--gpus", "1", "--", "script.py", "hangs", "1")
     family = started_by(project, 0, 1)
     launcher.send_signal(number)
@@ -96,8 +93,8 @@ def test_what_a_script_has_started_ends_with_the_launcher(
 
 
 def test_what_a_script_has_started_ends_when_the_process_that_forks_is_killed(
-    start_scalebench: Start, project: Path
-) -> None:
+    start_scalebench, project
+):
     launcher = start_scalebench(*FLAGS, "--gpus", "1", "--", "script.py", "hangs", "1")
     family = started_by(project, 0, 1)
     (zygote,) = psutil.Process(launcher.pid).children()
@@ -107,7 +104,7 @@ def test_what_a_script_has_started_ends_when_the_process_that_forks_is_killed(
     assert len(family) == 4 and left_after(family) == []
 
 
-def test_a_stopped_rank_of_a_script_is_named(start_scalebench: Start, project: Path) -> None:
+def test_a_stopped_rank_of_a_script_is_named(start_scalebench, project):
     limit = ("--gpus", "2", "--time-limit", "8s")
     launcher = start_scalebench(*FLAGS, *limit, "--", "script.py", "hangs", "2")
     stopped = started_by(project, 1, 2)[0]
@@ -118,7 +115,7 @@ def test_a_stopped_rank_of_a_script_is_named(start_scalebench: Start, project: P
     assert f"rank 1 was stopped (process {stopped.pid}" in reason
 
 
-def test_nohup_is_respected(start_scalebench: Start, project: Path) -> None:
+def test_nohup_is_respected(start_scalebench, project):
     nohup = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
     limit = ("--time-limit", "5s")
     launcher = start_scalebench(

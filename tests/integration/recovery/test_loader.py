@@ -5,7 +5,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -15,18 +14,16 @@ import scalebench as sb
 from scalebench.analysis.run import load_run
 from scalebench.launch.base import Launched
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.run import CellResult
 from scalebench.session.plan import Request
 from scalebench.spec import Cell
 from scalebench.spec.presets import PRESETS
-from tests.conftest import Scalebench
 from tests.processes import has_ended
 
 WORKERS = 2
 PERSISTENT = sb.Loader(num_workers=WORKERS, persistent_workers=True, pin_memory=True)
 
 
-def suite_of(*loaders: sb.Loader | None) -> sb.Suite:
+def suite_of(*loaders):
     cases = [sb.Case(name=f"c{i}", strategy=sb.Ddp(), loader=x) for i, x in enumerate(loaders)]
     steps = sb.StepPlan(steps=20, trace=False)
     return sb.Suite(
@@ -34,12 +31,11 @@ def suite_of(*loaders: sb.Loader | None) -> sb.Suite:
     )
 
 
-def losses_of(launch: CellResult) -> list[list[float | None]]:
-    """Return the losses of each rank as long as all steps were synchronised."""
+def losses_of(launch):
     return [rank.loss[: rank.num_trained] for rank in launch.ranks]
 
 
-def test_losses_are_those_of_resident_batches_at_every_size(project: Path) -> None:
+def test_losses_are_those_of_resident_batches_at_every_size(project):
     once = sb.Loader(num_workers=1, prefetch_factor=1)  # its workers start anew at every epoch
     suite = suite_of(None, PERSISTENT, once, sb.Loader())
     run = sb.run(suite, [1, 2], out=Path("r"), request=Request(batch_size=512))
@@ -56,7 +52,7 @@ def test_losses_are_those_of_resident_batches_at_every_size(project: Path) -> No
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temporary(monkeypatch):
     """A folder for temporary files; its path is short, as that of a socket has to be."""
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setenv("TMPDIR", folder)
@@ -65,10 +61,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def endless_launch(
-    project: Path, temporary: Path
-) -> Iterator[tuple[LocalLauncher, list[Launched]]]:
-    """Launch two ranks that are fed by workers and train until something ends them."""
+def endless_launch(project, temporary):
     cell = Cell(
         suite="fed",
         case="endless",
@@ -98,14 +91,12 @@ def endless_launch(
         thread.join()
 
 
-def workers_of_ranks(launcher: LocalLauncher) -> dict[psutil.Process, list[psutil.Process]]:
-    """Return both ranks and their loader workers, once all are there and at work."""
-
-    def found() -> dict[psutil.Process, list[psutil.Process]]:
+def workers_of_ranks(launcher):
+    def found():
         ranks = psutil.Process(launcher.zygote.process.pid).children()
         return {rank: rank.children() for rank in ranks}
 
-    def complete() -> bool:
+    def complete():
         family = found()
         workers = [worker for workers in family.values() for worker in workers]
         at_work = all(sum(w.cpu_times()[:2]) > 0.1 for w in workers)
@@ -119,7 +110,7 @@ STOOD_STILL_S = 0.2
 """Ten times as long as one look waits for the next: the machine had no time."""
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+def wait_for(condition, limit_s, what):
     now, longest_s = time.monotonic(), 0.0
     end = now + limit_s
     while not condition():
@@ -131,9 +122,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
         time.sleep(0.02)
 
 
-def test_workers_may_use_every_processor_and_have_one_thread_to_compute(
-    endless_launch: tuple[LocalLauncher, list[Launched]],
-) -> None:
+def test_workers_may_use_every_processor_and_have_one_thread_to_compute(endless_launch):
     launcher, _ = endless_launch
     free = set(os.sched_getaffinity(0))
     for rank, workers in workers_of_ranks(launcher).items():
@@ -143,9 +132,7 @@ def test_workers_may_use_every_processor_and_have_one_thread_to_compute(
         assert all(worker.num_threads() <= 3 for worker in workers)
 
 
-def test_a_killed_rank_takes_its_workers_along_and_is_noticed(
-    endless_launch: tuple[LocalLauncher, list[Launched]],
-) -> None:
+def test_a_killed_rank_takes_its_workers_along_and_is_noticed(endless_launch):
     launcher, launched = endless_launch
     (victim, its_workers), (other, others_workers) = workers_of_ranks(launcher).items()
     os.kill(victim.pid, signal.SIGKILL)
@@ -157,9 +144,7 @@ def test_a_killed_rank_takes_its_workers_along_and_is_noticed(
     assert launched[0].failure.message == "killed by SIGKILL"
 
 
-def test_killed_workers_leave_no_sockets_behind(
-    endless_launch: tuple[LocalLauncher, list[Launched]], temporary: Path
-) -> None:
+def test_killed_workers_leave_no_sockets_behind(endless_launch, temporary):
     launcher, launched = endless_launch
     for rank in workers_of_ranks(launcher):
         rank.kill()
@@ -168,9 +153,7 @@ def test_killed_workers_leave_no_sockets_behind(
     assert list(launcher.scratch.glob("launch*")) == []
 
 
-def test_a_workload_of_ones_own_is_refused_before_anything_runs(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+def test_a_workload_of_ones_own_is_refused_before_anything_runs(scalebench, project, troubled):
     done = scalebench("run", "ddp", "-k", "ddp-loader", "--workload", "troubled:healthy", code=2)
     (line,) = done.stderr.strip().splitlines()
     assert "ddp-loader" in line and "troubled:healthy brings its own batches" in line

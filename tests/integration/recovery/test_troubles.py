@@ -36,8 +36,7 @@ LIMIT_S = 8
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of the run, and what it said."""
+def ended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("troubles")
     (folder / "troubled.py").write_text((Path(__file__).parents[1] / "troubled.py").read_text())
     (folder / "suites.py").write_text(SUITES)
@@ -63,9 +62,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         ("nan_on_rank_1", "the loss is not finite at step 8 on rank 1", ""),
     ],
 )
-def test_a_failing_rank_is_named_and_the_next_cell_runs(
-    ended: tuple[Path, str], workload: str, reason: str, in_log: str
-) -> None:
+def test_a_failing_rank_is_named_and_the_next_cell_runs(ended, workload, reason, in_log):
     run, told = ended
     row = row_of(run, workload, 2)
     assert (row["status"], row["reason"]) == ("failed", reason)
@@ -78,19 +75,19 @@ def test_a_failing_rank_is_named_and_the_next_cell_runs(
         assert in_log in (run / f"logs/early.{workload}.n2.r0/rank1.log").read_text()
 
 
-def test_a_dead_rank_is_noticed_long_before_the_limit(ended: tuple[Path, str]) -> None:
+def test_a_dead_rank_is_noticed_long_before_the_limit(ended):
     died_s = float((ended[0].parent / "died").read_text())
     cell = ended[0] / "cells/early.segfault_on_rank_1.n2.r0.json.gz"
     assert 0 < cell.stat().st_mtime - died_s < GRACE_S + 30
 
 
-def test_out_of_memory_is_its_own_status(ended: tuple[Path, str]) -> None:
+def test_out_of_memory_is_its_own_status(ended):
     row = row_of(ended[0], "out_of_memory", 2)
     assert row["status"] == "oom"
     assert re.search(r"the process's peak until then: \d", row["reason"])
 
 
-def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(ended: tuple[Path, str]) -> None:
+def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(ended):
     row = row_of(ended[0], "hangs_on_rank_1", 2)
     assert row["status"] == "failed"
     assert f"still running after the time limit of {LIMIT_S} s: rank 0, 1 of 2" in row["reason"]
@@ -108,8 +105,8 @@ def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(ended: tuple[Path,
     ],
 )
 def test_what_fails_after_the_clean_window_costs_the_attribution_and_nothing_else(
-    ended: tuple[Path, str], workload: str, reason: str
-) -> None:
+    ended, workload, reason
+):
     row = row_of(ended[0], workload, 2)
     assert row["status"] == "ok"
     assert row["step_s"] is not None and row["efficiency"] is not None
@@ -117,7 +114,7 @@ def test_what_fails_after_the_clean_window_costs_the_attribution_and_nothing_els
     assert reason in row["unavailable"]["budget"]
 
 
-def test_a_wrong_gradient_is_a_failed_row_without_a_speed(ended: tuple[Path, str]) -> None:
+def test_a_wrong_gradient_is_a_failed_row_without_a_speed(ended):
     row = row_of(ended[0], "bypasses_the_wrapper", 2)
     assert row["status"] == "failed"
     assert row["correctness"]["gradient_deviation"] > 0.1
@@ -136,9 +133,7 @@ def test_a_wrong_gradient_is_a_failed_row_without_a_speed(ended: tuple[Path, str
         ("too_large_for_one_process", "planted: the bare model does not fit"),
     ],
 )
-def test_what_cannot_be_compared_is_unverified_not_failed(
-    ended: tuple[Path, str], workload: str, cause: str
-) -> None:
+def test_what_cannot_be_compared_is_unverified_not_failed(ended, workload, cause):
     row = row_of(ended[0], workload, 2)
     assert row["status"] == "ok" and row["step_s"] is not None
     assert row["correctness"]["status"] == "unverified"
@@ -150,11 +145,11 @@ def test_what_cannot_be_compared_is_unverified_not_failed(
         assert row_of(ended[0], workload, 1)["correctness"]["status"] == "verified"
 
 
-def test_a_healthy_custom_workload_is_verified(ended: tuple[Path, str]) -> None:
+def test_a_healthy_custom_workload_is_verified(ended):
     correctness = row_of(ended[0], "healthy", 2)["correctness"]
     assert correctness["status"] == "verified"
     assert 0 <= correctness["gradient_deviation"] < 1e-5
 
 
-def test_a_batch_that_takes_its_time_is_part_of_the_step(ended: tuple[Path, str]) -> None:
+def test_a_batch_that_takes_its_time_is_part_of_the_step(ended):
     assert row_of(ended[0], "slow_batches", 1)["step_s"]["value"] >= BATCH_S

@@ -6,21 +6,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.run import load_run
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
-from scalebench.trace.breakdown import Breakdown, break_down
-from tests.conftest import PATIENCE_S, Scalebench
+from scalebench.trace.breakdown import break_down
+from tests.conftest import PATIENCE_S
 from tests.forks import FRESH, ROOT, forks
 from tests.integration.conftest import row_of, summary_of
 from tests.processes import free_ports
@@ -32,10 +30,8 @@ Run = Callable[..., Path]
 
 
 @pytest.fixture
-def scalebench(scalebench: Scalebench) -> Scalebench:
-    """Run the command: of scripts that train rightly, all but one, no check finds fault."""
-
-    def called(*words: str, **named: Any) -> subprocess.CompletedProcess[str]:
+def scalebench(scalebench):
+    def called(*words, **named):
         done = scalebench(*words, **named)
         assert "checked.py" in words or "CHECK:" not in done.stdout
         return done
@@ -44,10 +40,8 @@ def scalebench(scalebench: Scalebench) -> Scalebench:
 
 
 @pytest.fixture
-def run(scalebench: Scalebench, project: Path) -> Run:
-    """Run a script at N=1 and N=2, once each, and return the run's folder."""
-
-    def run_script(name: str, *arguments: str, options: tuple[str, ...] = ()) -> Path:
+def run(scalebench, project):
+    def run_script(name, *arguments, options=()):
         shutil.copy(SCRIPTS / name, project)
         out = project / "run"
         flags = ("--quick", "--gpus", "1,2", "--out", str(out), *options)
@@ -58,20 +52,17 @@ def run(scalebench: Scalebench, project: Path) -> Run:
     return run_script
 
 
-def printed(run: Path, suite: str, n: int, rank: int, name: str) -> Any:
-    """Return what a rank has printed behind a word of its own."""
+def printed(run, suite, n, rank, name):
     log = (run / "logs" / f"{suite}.{CASE}.n{n}.r0" / f"rank{rank}.log").read_text()
     (line,) = re.findall(rf"^{name} (.*)$", log, re.M)
     return json.loads(line)
 
 
-def record(run: Path, suite: str, n: int) -> dict[str, Any]:
-    """Return the stored launch of a script on n ranks."""
+def record(run, suite, n):
     return dict(json.loads(read_text(RunPaths(run).cell(f"{suite}.{CASE}.n{n}.r0"))))
 
 
-def parts_sum_to_the_step(row: dict[str, Any]) -> bool:
-    """Tell whether a row has a loss budget whose parts sum."""
+def parts_sum_to_the_step(row):
     budget = row["budget"]
     names = [name for name in budget if name.endswith("_s") and name not in ("measured_s",)]
     seconds = [budget[name] for name in names if isinstance(budget[name], float)]
@@ -83,7 +74,7 @@ TOLERANCE = 0.05
 """Of a planted time."""
 
 
-def is_planted(found_s: NDArray[np.float64], planted_s: NDArray[np.float64], what: str) -> None:
+def is_planted(found_s, planted_s, what):
     """Assert that a time is what was planted in the same steps, one number for each step.
 
     Where it scatters by more than the tolerance, the machine is too busy to tell: skip.
@@ -100,14 +91,13 @@ def is_planted(found_s: NDArray[np.float64], planted_s: NDArray[np.float64], wha
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a script's interpreter started afresh, as a user's is."""
+def fresh(monkeypatch):
     monkeypatch.setenv(FRESH, "1")
 
 
 @pytest.mark.timed
 @pytest.mark.usefixtures("fresh")
-def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: Scalebench) -> None:
+def test_plain_ddp_is_measured_as_it_measures_itself(project, scalebench):
     """Its own clock, next to the optimizer's call, must say what the hook's marks say."""
     for name in ("plain_ddp.py", "delayed_loading.py"):
         shutil.copy(SCRIPTS / name, project)
@@ -158,7 +148,7 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
     planted_s = np.array([slept[i] for i in traced])
     assert len(traced) >= 8 and min(planted_s) >= 0.05
 
-    def each_step(rank: int) -> list[Breakdown]:
+    def each_step(rank):
         own = launch.traces[rank], launch.waiting.get(rank)
         return [break_down(rank, *own, [index]) for index in range(len(traced))]
 
@@ -179,7 +169,7 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
 
 
 @pytest.mark.usefixtures("fresh")
-def test_microbatches_are_one_step_and_add_up(run: Run) -> None:
+def test_microbatches_are_one_step_and_add_up(run):
     out = run("accumulate.py", options=("--no-report",))
     for n in (1, 2):
         for rank in record(out, "accumulate", n)["ranks"]:
@@ -202,7 +192,7 @@ def test_microbatches_are_one_step_and_add_up(run: Run) -> None:
     assert row["tokens_per_s"]["value"] == pytest.approx(32 * row["throughput"]["value"])
 
 
-def test_two_optimizers_make_a_step_together(run: Run) -> None:
+def test_two_optimizers_make_a_step_together(run):
     out = run("gan.py", options=("--no-report",))
     for n in (1, 2):
         for rank in record(out, "gan", n)["ranks"]:
@@ -214,9 +204,7 @@ def test_two_optimizers_make_a_step_together(run: Run) -> None:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("kind", ["loader", "rollouts"])
-def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(
-    run: Run, project: Path, kind: str
-) -> None:
+def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(run, project, kind):
     """Bursts of a loader; play before every eighth update and averaging after every sixteenth."""
     out = run("unequal.py", kind, options=("--no-report",))
     for n in (1, 2):
@@ -234,7 +222,7 @@ def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(
 
 
 @pytest.mark.timed
-def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
+def test_evaluation_lies_outside_of_the_steps(run, project):
     out = run("evaluates.py", "--into", "{run_dir}", options=("--steps", "50", "--no-report"))
     stored = record(out, "evaluates", 2)
     evaluated = printed(out, "evaluates", 2, 0, "EVALUATED")
@@ -256,9 +244,7 @@ def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
     assert "outside of the steps" in (project / "table").read_text()
 
 
-def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(
-    run: Run, scalebench: Scalebench
-) -> None:
+def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(run, scalebench):
     out = run("evaluates.py", "--fsdp", options=("--no-report",))
     row = row_of(out, CASE, 2)
     assert parts_sum_to_the_step(row)
@@ -276,9 +262,7 @@ def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(
     assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
 
 
-def test_a_rank_that_fails_is_named_with_its_own_traceback(
-    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_fails_is_named_with_its_own_traceback(scalebench, project, monkeypatch):
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
     first = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -292,9 +276,7 @@ def test_a_rank_that_fails_is_named_with_its_own_traceback(
 
 
 @pytest.mark.parametrize("way", ["short", "short-at-once"])
-def test_a_script_that_ends_early_is_measured_and_marked(
-    scalebench: Scalebench, project: Path, way: str
-) -> None:
+def test_a_script_that_ends_early_is_measured_and_marked(scalebench, project, way):
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
     done = scalebench("run", *flags, "--", "-m", "troubled_script", way, code=0)
@@ -318,9 +300,7 @@ def test_a_script_that_ends_early_is_measured_and_marked(
         ("catches-exit", 0, "measured on one rank only"),
     ],
 )
-def test_a_trouble_is_told_in_one_line(
-    scalebench: Scalebench, project: Path, trouble: str, code: int, told: str
-) -> None:
+def test_a_trouble_is_told_in_one_line(scalebench, project, trouble, code, told):
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "1", "--no-report", "--out", "run")
     done = scalebench("run", *flags, "--", "troubled_script.py", trouble, code=code)
@@ -331,8 +311,8 @@ def test_a_trouble_is_told_in_one_line(
 
 
 def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measured(
-    scalebench: Scalebench, project: Path
-) -> None:
+    scalebench, project
+):
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
     done = scalebench("run", *flags, "--", "troubled_script.py", "resumes", code=4)
@@ -353,9 +333,7 @@ def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measure
         ("one-steps", "a rank made no training step, and another made all"),
     ],
 )
-def test_processes_that_train_separately_are_no_scaling(
-    scalebench: Scalebench, project: Path, trouble: str, remedy: str
-) -> None:
+def test_processes_that_train_separately_are_no_scaling(scalebench, project, trouble, remedy):
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
     done = scalebench("run", *flags, "--", "troubled_script.py", trouble, code=2)
@@ -364,9 +342,7 @@ def test_processes_that_train_separately_are_no_scaling(
     assert trouble != "unwrapped" or "Sequential is not wrapped" in done.stderr
 
 
-def test_two_versions_of_a_script_are_compared_in_turns(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_two_versions_of_a_script_are_compared_in_turns(scalebench, project):
     before = project / "before"
     before.mkdir()
     for folder in (project, before):
@@ -393,7 +369,7 @@ def test_two_versions_of_a_script_are_compared_in_turns(
         assert [cell["repeat"] for cell in info["plan"] if cell["purpose"] == "measure"] == [0, 1]
 
 
-def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Path) -> None:
+def test_a_program_watches_its_own_training(scalebench, project):
     shutil.copy(SCRIPTS / "own_loop.py", project)
     there = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     there["MASTER_PORT"] = str(*free_ports(1))
@@ -530,9 +506,7 @@ BOTH = ("--gpus", "1,2", "--batch-size", "16")
         ),
     ],
 )
-def test_how_a_script_trains_is_told(
-    run: Run, project: Path, ways: str, options: tuple[str, ...], told: list[str]
-) -> None:
+def test_how_a_script_trains_is_told(run, project, ways, options, told):
     gpus = () if "--gpus" in options else ("--only", "checked.script.n2")
     run("checked.py", *ways.split(), options=(*gpus, *options, "--no-report"))
     said = " ".join((project / "table").read_text().split())
@@ -548,13 +522,11 @@ FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
 lightning, deepspeed, trl and torch_geometric, or some of them."""
 
 
-def images_of(python: str) -> str:
-    """Return the folder beside an interpreter that has timm: `frameworks-env` in the Makefile."""
+def images_of(python):
     return str(Path(python).parents[1] / "images")
 
 
-def interpreter_with(needs: str | None) -> str:
-    """Return the interpreter that has a package, or skip; None: this one."""
+def interpreter_with(needs):
     if needs is None:
         return sys.executable
     python = os.environ.get(FRAMEWORKS_PYTHON, "")
@@ -567,7 +539,7 @@ def interpreter_with(needs: str | None) -> str:
     return python
 
 
-def beside_own_clock(step_s: Sequence[float], ends_ns: Sequence[int]) -> float:
+def beside_own_clock(step_s, ends_ns):
     """Return a script's steps as scalebench and as its own clock time them: their ratio.
 
     The two read the clock at different places of a step, so what interrupts the process between
@@ -601,16 +573,8 @@ def beside_own_clock(step_s: Sequence[float], ends_ns: Sequence[int]) -> float:
     ],
 )
 def test_scripts_as_people_write_them_are_counted_as_they_count(
-    scalebench: Scalebench,
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    needs: str | None,
-    samples: int | None,
-    microbatches: int,
-    kind: str,
-    scaling: str | None,
-) -> None:
+    scalebench, project, monkeypatch, name, needs, samples, microbatches, kind, scaling
+):
     """Their steps, samples a rank, and how they are divided; `needs` a package, or torch alone.
 
     Without `scaling` on two ranks only: another script has the same kind of wrapper.
@@ -666,7 +630,7 @@ OLDEST_PYTHON = "OLDEST_PYTHON"
 
 
 @pytest.mark.skipif(OLDEST_PYTHON not in os.environ, reason=f"{OLDEST_PYTHON} is not set")
-def test_the_oldest_interpreter_that_is_supported(run: Run) -> None:
+def test_the_oldest_interpreter_that_is_supported(run):
     python = os.environ[OLDEST_PYTHON]
     out = run("accumulate.py", options=("--no-report", "--python", python))
     for n in (1, 2):
@@ -681,9 +645,7 @@ def test_the_oldest_interpreter_that_is_supported(run: Run) -> None:
     assert row["wrappers"][0]["unused_bytes"] == 0
 
 
-def test_a_script_whose_name_and_argument_are_no_utf_8(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_a_script_whose_name_and_argument_are_no_utf_8(scalebench, project):
     name, argument = os.fsdecode(b"tr\xe9.py"), os.fsdecode(b"--note=\xff")
     (project / name).write_text(
         "import os, sys, torch\n"

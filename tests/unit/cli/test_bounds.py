@@ -17,7 +17,6 @@ DEEP = 5000
 
 @pytest.fixture
 def told(tmp_path, monkeypatch, capsys):
-    """Run the command line in a folder; return exit code, standard output and the one line."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
@@ -69,8 +68,6 @@ def test_a_damaged_summary_of_a_run_is_made_again_when_it_is_removed(told):
 
 
 class Named(Spec):
-    """A record with a name from outside."""
-
     path: Path
     words: tuple[str, ...]
     ratio: float = math.nan

@@ -13,7 +13,6 @@ from tests.builders.gated import gated_run, with_row
 
 @pytest.fixture
 def call(project):
-    """Run a command in an empty folder with three runs; return exit code and output."""
     write_model(project / "base.json", gated_run(seed=1))
     write_model(project / "same.json", gated_run(seed=2))
     write_model(project / "slow.json", gated_run({("ddp", 4): 1.06}, seed=2))

@@ -8,7 +8,7 @@ from scalebench.errors import UsageError
 from scalebench.records.rows.budget import PARTS
 
 
-def printed(*words: str) -> str:
+def printed(*words):
     done = CliRunner().invoke(cli, words, catch_exceptions=False, prog_name="scalebench")
     return done.output
 

@@ -11,7 +11,6 @@ from scalebench.errors import UsageError
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path, monkeypatch):
-    """No configuration but the test's own."""
     monkeypatch.chdir(tmp_path)
     for name in ("GPUS", "STEPS", "DEVICE", "WORKLOAD", "PRECISION", "QUICK", "BUDGET"):
         monkeypatch.delenv(f"SCALEBENCH_{name}", raising=False)
@@ -92,7 +91,6 @@ def test_any_text_is_a_value_or_a_usage_error(kind, text):
 
 
 def shown(*flags, **environment):
-    """What ``run --show-config`` says: option → (value, source)."""
     answer = CliRunner().invoke(cli, ["run", *flags, "--show-config"], env=environment)
     if answer.exception is not None and not isinstance(answer.exception, SystemExit):
         raise answer.exception

@@ -7,32 +7,29 @@ from rich.console import Console
 from rich.progress import Progress
 
 from scalebench.cli.progress import EVERY_S, Log, TerminalProgress
-from scalebench.records.run import RunInfo
 from tests.builders.runs import make_cell, make_result, make_run
 
 
 class Clock:
-    """A clock that is set by hand."""
-
     now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
-def shown_on(terminal: bool, clock: Clock) -> tuple[io.StringIO, TerminalProgress]:
+def shown_on(terminal, clock):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=60)
     bar = Progress(console=console, disable=True)
     return stream, TerminalProgress(console, bar, Log(console, clock))
 
 
-def info() -> RunInfo:
+def info():
     return make_run([make_result(make_cell(repeat=i)) for i in range(3)]).info
 
 

@@ -4,8 +4,6 @@ import html
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -20,12 +18,12 @@ from scalebench.session.suites.files import load_suite
 ELSEWHERE = ["--workload", "gpt-7b", "--gpu-type", "h100", "--mfu", "0.45", "--margin", "0.1"]
 
 
-def searched(*arguments: str) -> Any:
+def searched(*arguments):
     return CliRunner().invoke(cli, ["search", *arguments], standalone_mode=False)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:
+def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("search")
     files = ["--suite", str(folder / "best.py"), "--html", str(folder / "page.html")]
     done = searched("--gpus", "8", *ELSEWHERE, *files, "--json")
@@ -33,7 +31,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]
     return SearchResult.model_validate(json.loads(done.stdout)), folder
 
 
-def test_the_best_come_first_and_fit(found: tuple[SearchResult, Path]) -> None:
+def test_the_best_come_first_and_fit(found):
     result, _ = found
     steps = [one.step_s for one in result.best]
     assert steps == sorted(steps) and len(steps) == 10
@@ -48,7 +46,7 @@ def test_the_best_come_first_and_fit(found: tuple[SearchResult, Path]) -> None:
     assert any("assumed, not measured" in said for said in result.assumptions)
 
 
-def test_a_batch_smaller_than_the_ranks_is_said_where_no_one_asked_for_it() -> None:
+def test_a_batch_smaller_than_the_ranks_is_said_where_no_one_asked_for_it():
     asked = ["--gpus", "32", *ELSEWHERE]
     told = " ".join(searched(*asked).stdout.split())
     assert "16 samples are fewer than ranks: give --batch-size" in told
@@ -57,16 +55,14 @@ def test_a_batch_smaller_than_the_ranks_is_said_where_no_one_asked_for_it() -> N
     )
 
 
-def test_the_page_says_what_the_terminal_says_and_shows_lines_as_lines(
-    found: tuple[SearchResult, Path],
-) -> None:
+def test_the_page_says_what_the_terminal_says_and_shows_lines_as_lines(found):
     result, folder = found
     page = html.unescape((folder / "page.html").read_text())
     assert all(said in page for said in notes(result))
     assert '<line x1="-14"' in page.partition("memory limit less margin</button>")[0]
 
 
-def test_the_suite_is_one_that_run_takes(found: tuple[SearchResult, Path]) -> None:
+def test_the_suite_is_one_that_run_takes(found):
     result, folder = found
     suite = load_suite(str(folder / "best.py"))
     names = [case.name for case in suite.cases]
@@ -97,9 +93,7 @@ def test_the_suite_is_one_that_run_takes(found: tuple[SearchResult, Path]) -> No
         (["--gpus", "2", "--html", "/nowhere/best.html"], "there is no folder /nowhere"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_in_one_line(
-    arguments: list[str], words: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_searched_is_refused_in_one_line(arguments, words, tmp_path):
     (tmp_path / "e.json").write_text("{}")
     done = searched(*(word.replace("NONE", str(tmp_path / "e.json")) for word in arguments))
     assert isinstance(done.exception, ScalebenchError), done.exception
@@ -114,16 +108,14 @@ def test_what_cannot_be_searched_is_refused_in_one_line(
         (["--mfu", "45"], "not a fraction between 0 and 1"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused_in_one_line(
-    arguments: list[str], words: str
-) -> None:
+def test_a_value_that_cannot_be_meant_is_refused_in_one_line(arguments, words):
     done = searched("--gpus", "8", *arguments)
     assert isinstance(done.exception, click.BadParameter), done.exception
     told = done.exception.format_message()
     assert words in told and "\n" not in told
 
 
-def test_without_a_measurement_torch_stays_away() -> None:
+def test_without_a_measurement_torch_stays_away():
     program = (
         "import sys\nfrom scalebench.cli import cli\n"
         f"cli(['search', '--gpus', '8', *{ELSEWHERE!r}], standalone_mode=False)\n"

@@ -27,20 +27,20 @@ class Bridge:
 
     members: Any = ()
 
-    def __init__(self, answers: list[dict[str, Any]]) -> None:
+    def __init__(self, answers):
         self.answers = answers
         self.shifts_ns = {process: process * SHIFT_NS for process in range(len(answers))}
         self.told: dict[int, dict[str, Any]] = {}
         self.seats: dict[int, dict[str, Any]] = {}
 
-    def write(self, processes, message) -> None:
+    def write(self, processes, message):
         if "start" in message:
             self.told[processes[0]] = message["start"]
 
-    def collect(self, kind, processes, limit_s) -> dict[int, Any]:
+    def collect(self, kind, processes, limit_s):
         return dict.fromkeys(processes, 1)
 
-    def next_message(self, timeout_s) -> dict[str, Any] | None:
+    def next_message(self, timeout_s):
         process = next(iter(self.told))
         seat = self.seats[process] = self.told.pop(process)
         left = self.answers[process]
@@ -49,7 +49,6 @@ class Bridge:
 
 @pytest.fixture
 def world(monkeypatch, tmp_path):
-    """Makes a launcher of a world with a process for each answer."""
     bridge: list[Bridge] = []
     monkeypatch.setattr(module, "BridgeClient", lambda *_: bridge[0])
     monkeypatch.setenv(VARIABLE, new_secret())  # else it is written to files
@@ -119,7 +118,7 @@ def test_a_machine_of_the_world_whose_devices_cannot_be_used_is_named(world):
     assert world(("n0", "n1"), answers[:2]).survey()["unusable"] is None
 
 
-def variables(text: str) -> dict[str, str]:
+def variables(text):
     return dict(word.split("=") for word in text.split())
 
 
@@ -162,7 +161,7 @@ TOLD = variables("OMPI_COMM_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
         (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),  # srun --pty bash
     ],
 )
-def test_the_world_that_a_launcher_has_made(environment, found) -> None:
+def test_the_world_that_a_launcher_has_made(environment, found):
     member = find_member(environment)
     told = member and (member.launcher, member.rank, member.world_size, member.rendezvous.host)
     assert told == found
@@ -183,7 +182,7 @@ def test_the_world_that_a_launcher_has_made(environment, found) -> None:
         ({"TORCHELASTIC_RUN_ID": "x"}, "RANK and WORLD_SIZE"),
     ],
 )
-def test_contradictions_are_told_in_one_line(environment: dict[str, str], words: str) -> None:
+def test_contradictions_are_told_in_one_line(environment, words):
     with pytest.raises(UsageError) as told:
         find_member(environment)
     assert words in str(told.value) and "\n" not in str(told.value)
@@ -200,7 +199,7 @@ PROGRAM = "from scalebench.launch.loopback import why_no_loopback; print(why_no_
     ],
     ids=["down", "IPv6 only"],
 )
-def test_why_they_cannot_is_told(set_up: str, reason: str) -> None:
+def test_why_they_cannot_is_told(set_up, reason):
     made = ["unshare", "-rn", "sh", "-c", f'{set_up} || exit 77; exec "$@"', "sh"]
     done = subprocess.run([*made, sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     if done.returncode == 77 or "unshare" in done.stderr:

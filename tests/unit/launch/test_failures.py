@@ -28,9 +28,7 @@ from tests.builders.runs import make_record
         ([0, 1], {}, []),
     ],
 )
-def test_the_rank_that_called_fewer_collectives_is_missing(
-    late: list[int], called: dict[int, int], missing: list[int]
-) -> None:
+def test_the_rank_that_called_fewer_collectives_is_missing(late, called, missing):
     assert who_is_missing(late, called) == missing
 
 
@@ -55,9 +53,7 @@ Current thread 0x00007f02 (most recent call first):
         ("Thread 1 (most recent call first):\n  <no Python frame>\n", None),
     ],
 )  # fmt: skip
-def test_where_a_rank_hangs_is_its_own_innermost_line(
-    tmp_path: Path, text: str, place: str | None
-) -> None:
+def test_where_a_rank_hangs_is_its_own_innermost_line(tmp_path, text, place):
     (tmp_path / "log").write_text(text)
     assert where_it_hangs(tmp_path / "log") == place
     assert where_it_hangs(tmp_path / "none") is None

@@ -5,8 +5,6 @@ import json
 import os
 import shlex
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,14 +32,13 @@ COMMAND = ("run", "ddp", "--gpus", "2,4", "-k", "not (a or b)")
 NASTY = "$(touch pwned); `id` '\" \\ ${HOME} #x"
 
 
-def launched(script: str) -> list[str]:
-    """What srun starts, once for each rank."""
+def launched(script):
     srun, *words = shlex.split(script.splitlines()[-1])
     assert srun == "srun"
     return list(itertools.dropwhile(lambda word: word.startswith("--"), words))
 
 
-def request(*extra: str, gpus: int = 0) -> JobRequest:
+def request(*extra, gpus=0):
     return JobRequest("bench", 2, 4, gpus, (*COMMAND, *extra))
 
 
@@ -51,12 +48,12 @@ words = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1).filter
 
 
 @given(words)
-def test_no_word_of_the_command_is_more_than_a_word_to_the_shell(word: str) -> None:
+def test_no_word_of_the_command_is_more_than_a_word_to_the_shell(word):
     script = batch_script(request(word), {}, "/opt/my python")
     assert launched(script) == ["/opt/my python", "-m", "scalebench", *COMMAND, word]
 
 
-def test_a_real_shell_starts_exactly_the_command(tmp_path: Path) -> None:
+def test_a_real_shell_starts_exactly_the_command(tmp_path):
     fake = tmp_path / "a python"
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     srun = tmp_path / "srun"
@@ -77,7 +74,7 @@ def test_a_real_shell_starts_exactly_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_users_script_keeps_its_words_behind_the_dashes() -> None:
+def test_a_users_script_keeps_its_words_behind_the_dashes():
     command = ("run", "--gpus", "2,4", "--", "train.py", "--launcher", "none")
     script = batch_script(JobRequest("bench", 2, 4, 0, command), {}, "python")
     assert launched(script) == ["python", "-m", "scalebench", *command]
@@ -87,20 +84,18 @@ def test_a_users_script_keeps_its_words_behind_the_dashes() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "A", "-a", "a-", "x" * 60, "a b"])
-def test_names_that_are_none(name: str) -> None:
+def test_names_that_are_none(name):
     with pytest.raises(UsageError, match="--name"):
         JobRequest(name, 1, 1, 0, COMMAND)
 
 
-def test_only_runs_are_submitted() -> None:
+def test_only_runs_are_submitted():
     for command in ((), ("show",), ("run", "--launcher", "lab"), ("run", "a\nb")):
         with pytest.raises(UsageError):
             JobRequest("a", 1, 1, 0, command)
 
 
-def test_a_script_that_is_there_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_is_there_is_not_overwritten(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentUnfit, match="no sbatch"):
         submit("mine", tmp_path / "bench.sbatch")
@@ -110,13 +105,12 @@ def test_a_script_that_is_there_is_not_overwritten(
     assert (tmp_path / "bench.sbatch").stat().st_mode & 0o077 == 0
 
 
-def pod_command(job: dict[str, Any]) -> list[str]:
-    """What each pod of a Job starts."""
+def pod_command(job):
     (container,) = job["spec"]["template"]["spec"]["containers"]
     return list(container["command"])
 
 
-def expanded(text: str, variables: dict[str, str]) -> str:
+def expanded(text, variables):
     """What Kubernetes makes of a word: third_party/forked/golang/expansion/expand.go."""
     done, place = "", 0
     while place < len(text):
@@ -136,7 +130,7 @@ def expanded(text: str, variables: dict[str, str]) -> str:
 
 
 @given(st.lists(words | st.text("$()A{}", min_size=1)))
-def test_kubernetes_starts_exactly_the_command(extra: list[str]) -> None:
+def test_kubernetes_starts_exactly_the_command(extra):
     run = JobRequest("bench", 2, 4, 0, ("run", "--", "train.py", *extra))
     *_, job = indexed_job(run, "image", None)
     *_, train = train_job(run, "image", "runtime")
@@ -158,7 +152,7 @@ def test_kubernetes_starts_exactly_the_command(extra: list[str]) -> None:
 
 @pytest.mark.parametrize("claim", [None, "runs"])
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_an_indexed_job_is_as_the_published_schema_has_it(claim: str | None, gpus: int) -> None:
+def test_an_indexed_job_is_as_the_published_schema_has_it(claim, gpus):
     secret, service, job = indexed_job(request(NASTY, gpus=gpus), "registry/image:1", claim)
     # What the schema does not have would be missing when written again.
     assert IoK8sApiBatchV1Job.from_dict(job).to_dict() == job
@@ -175,7 +169,7 @@ def test_an_indexed_job_is_as_the_published_schema_has_it(claim: str | None, gpu
 
 
 @pytest.mark.parametrize("claim", [None, "runs"])
-def test_a_jobset_is_as_the_published_schema_has_it(claim: str | None) -> None:
+def test_a_jobset_is_as_the_published_schema_has_it(claim):
     secret, jobset = job_set(request(NASTY, gpus=8), "registry/image:1", claim)
     assert JobsetV1alpha2JobSet.from_dict(jobset).to_dict() == jobset
     (replicated,) = jobset["spec"]["replicatedJobs"]
@@ -189,7 +183,7 @@ def test_a_jobset_is_as_the_published_schema_has_it(claim: str | None) -> None:
         job_set(JobRequest("a" * 52, 1, 1, 0, COMMAND), "i", None)
 
 
-def test_every_node_of_skypilot_starts_exactly_the_command(tmp_path: Path) -> None:
+def test_every_node_of_skypilot_starts_exactly_the_command(tmp_path):
     whole = json.loads(task(request("--out", NASTY, gpus=8), "registry/image:1", "H100"))
     assert (whole["num_nodes"], whole["resources"]["accelerators"]) == (2, "H100:8")
     (secret,) = whole["secrets"].values()
@@ -210,8 +204,7 @@ def test_every_node_of_skypilot_starts_exactly_the_command(tmp_path: Path) -> No
             task(request(gpus=gpus), "i", kind)
 
 
-def has_secret(environment: list[dict[str, Any]], secret: dict[str, Any]) -> None:
-    """Check that ranks get a secret that serves no other job, and that only refers to it."""
+def has_secret(environment, secret):
     (reference,) = (each["valueFrom"] for each in environment if each["name"] == VARIABLE)
     held = secret["stringData"][reference["secretKeyRef"]["key"]]
     assert reference["secretKeyRef"]["name"] == secret["metadata"]["name"]
@@ -219,7 +212,7 @@ def has_secret(environment: list[dict[str, Any]], secret: dict[str, Any]) -> Non
     assert held not in str(environment) + str(indexed_job(request(), "i", None)[0])
 
 
-def test_a_train_job_is_as_the_published_schema_has_it() -> None:
+def test_a_train_job_is_as_the_published_schema_has_it():
     (secret, job) = train_job(request(gpus=4), "image", "torch-distributed")
     assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
     trainer = job["spec"]["trainer"]

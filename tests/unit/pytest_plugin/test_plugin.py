@@ -36,7 +36,6 @@ SUITE = Suite(
 
 @pytest.fixture
 def session(pytester, monkeypatch):
-    """Run pytest in a folder with a suite; returns its result."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
         monkeypatch.delenv(name)  # these tests may run side by side; what they start is alone
@@ -53,8 +52,6 @@ def session(pytester, monkeypatch):
 
 @pytest.fixture
 def stored(tmp_path):
-    """Write a run folder of these results (default: the small run); returns the option for it."""
-
     def write(name="run", results=None):
         root = tmp_path / name
         if not root.exists():

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -90,7 +89,7 @@ def test_compare_and_gate_are_the_commands(run):
     assert blind.verdict == "inconclusive" and sb.compare(run, run).exit_code == 0
 
 
-def test_what_is_no_option_or_no_run_is_refused_with_what_is(tmp_path: Path):
+def test_what_is_no_option_or_no_run_is_refused_with_what_is(tmp_path):
     with pytest.raises(UsageError, match="batch_size"):
         sb.run("ddp", [1], batchsize=4)
     with pytest.raises(UsageError, match="run folder"):

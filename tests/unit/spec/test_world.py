@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scalebench.spec.world import Node, World
 
 
-def world(*ranks_per_node: int, cores: int = 8, gpus: int = 0) -> World:
+def world(*ranks_per_node, cores=8, gpus=0):
     nodes, first = [], 0
     for number, count in enumerate(ranks_per_node):
         ranks = tuple(range(first, first + count))
@@ -20,7 +20,7 @@ shapes = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 
 @given(shapes)
-def test_sizes_fill_one_node_after_the_other(counts: list[int]) -> None:
+def test_sizes_fill_one_node_after_the_other(counts):
     there = world(*counts)
     assert sorted(there.order) == list(range(there.size))
     for size in range(1, there.size + 1):
@@ -33,9 +33,7 @@ def test_sizes_fill_one_node_after_the_other(counts: list[int]) -> None:
 
 
 @given(shapes, st.integers(1, 4), st.integers(0, 4))
-def test_up_to_its_capacity_every_rank_has_a_core_to_itself(
-    counts: list[int], cores: int, gpus: int
-) -> None:
+def test_up_to_its_capacity_every_rank_has_a_core_to_itself(counts, cores, gpus):
     there = world(*counts, cores=cores, gpus=gpus)
     for on_gpus, each in ((False, cores), (True, gpus)):
         capacity = there.capacity(on_gpus)

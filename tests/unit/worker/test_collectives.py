@@ -17,18 +17,17 @@ SEGMENTS = st.integers(1, 20)
 every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 
 
-def own_marks(num_ranks: int, length: int) -> list[np.ndarray]:
-    """Vectors whose sum shows how often each rank's contribution is in each element."""
+def own_marks(num_ranks, length):
     marks = np.eye(num_ranks)
     return [np.tile(marks[rank], (length, 1)) for rank in range(num_ranks)]
 
 
-def expect_each_once(vectors: list[np.ndarray]) -> None:
+def expect_each_once(vectors):
     for rank, vector in enumerate(vectors):
         assert (vector == 1).all(), f"rank {rank}: {vector}"
 
 
-def random_floats(num_ranks: int, length: int) -> list[np.ndarray]:
+def random_floats(num_ranks, length):
     values = np.random.default_rng(length).normal(size=(num_ranks, length))
     return list(values.astype(np.float32))
 

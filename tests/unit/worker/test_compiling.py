@@ -14,8 +14,6 @@ DEV = f"apt install python{sys.version_info.major}.{sys.version_info.minor}-dev"
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """Have the programs, the header and the packages of another machine."""
-
     def become(programs=("gcc", "g++"), header=True, triton=True, **variables):
         for name in ("CC", "CXX"):
             monkeypatch.delenv(name, raising=False)

@@ -16,40 +16,36 @@ from scalebench.worker.portable import CudaClock, StepClock, steady_start, step_
 
 
 class RecordedEvent:
-    """Twin of ``torch.cuda.Event``: the device reaches the events at recorded times."""
-
     device_ms: ClassVar[list[float]] = []
     calls: ClassVar[list[str]] = []
 
-    def __init__(self, enable_timing: bool = False) -> None:
+    def __init__(self, enable_timing=False):
         assert enable_timing, "an event without timing cannot be resolved"
 
-    def record(self) -> None:
+    def record(self):
         self.ms = self.device_ms.pop(0)
         self.calls.append("record")
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.calls.append("synchronize")
 
-    def query(self) -> bool:
+    def query(self):
         return "synchronize" in self.calls
 
-    def elapsed_time(self, later: "RecordedEvent") -> float:
+    def elapsed_time(self, later):
         assert "synchronize" in self.calls, "asked before the device had got there"
         return later.ms - self.ms
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> type[RecordedEvent]:
+def recorded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", RecordedEvent)
     RecordedEvent.device_ms = [100.0, 110.0, 125.0, 126.5]
     RecordedEvent.calls = []
     return RecordedEvent
 
 
-def test_cuda_steps_are_what_the_device_noted_and_nothing_waits_between(
-    recorded: type[RecordedEvent],
-) -> None:
+def test_cuda_steps_are_what_the_device_noted_and_nothing_waits_between(recorded):
     clock = StepClock(CudaClock())
     for _ in range(4):
         clock.mark()
@@ -96,7 +92,6 @@ def test_a_start_up_transient_is_cut(num_slow, seed):
 
 
 def first_accepted(series):
-    """How many steps the loop would have run: it asks at 10 and then after every 5 more."""
     asked = range(10, len(series) + 1, 5)
     return next((n for n in asked if steady_start(series[:n]) is not None), None)
 

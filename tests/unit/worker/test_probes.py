@@ -64,8 +64,6 @@ class Device:
 
 
 class Context(SimpleNamespace):
-    """Of one rank of two; the other's times are twice as long."""
-
     def barrier(self):
         self.log.append("barrier")
 

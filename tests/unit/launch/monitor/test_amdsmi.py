@@ -96,7 +96,6 @@ SECOND = "30303739-6135-6231-6333-663565316238"
 
 @pytest.fixture(scope="module")
 def rocm(tmp_path_factory):
-    """Build the library: what it does not answer is not supported."""
     folder = tmp_path_factory.mktemp("rocm") / "lib"
     folder.mkdir()
     origin = importlib.util.find_spec("amdsmi").origin

@@ -1,7 +1,6 @@
 """The host's processors: numbers of a hand-made /proc, and a real process that is in the way."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ JOB = 4000
 LINES = {"cpu0": (0, 0, 0, 0, 0, 0, 0, 0), "cpu1": (0, 0, 0, 0, 0, 0, 0, 0)}
 
 
-def write_proc(proc: Path, cpus=LINES, job_ticks=(0, 0, 0, 0), own_ticks=(0, 0), swap=(0, 0)):
+def write_proc(proc, cpus=LINES, job_ticks=(0, 0, 0, 0), own_ticks=(0, 0), swap=(0, 0)):
     """A /proc with two processors, this process, and a job whose name is hard to parse."""
     total = [sum(column) for column in zip(*cpus.values(), strict=True)]
     rows = {"cpu": [n + 1 for n in total], **cpus}
@@ -24,7 +23,7 @@ def write_proc(proc: Path, cpus=LINES, job_ticks=(0, 0, 0, 0), own_ticks=(0, 0),
         (proc / str(pid) / "stat").write_text(f"{pid} (a) job (x) {' '.join(fields)}\n")
 
 
-def watch(proc: Path, processors=(0, 1)) -> HostWatch:
+def watch(proc, processors=(0, 1)):
     write_proc(proc)
     return HostWatch([JOB], proc, processors)
 

@@ -1,22 +1,19 @@
 """What the real nvidia-ml-py makes of libraries and devices of several kinds."""
 
 import os
-from collections.abc import Sequence
 
 import pytest
 
 from scalebench.launch.monitor.nvml import TRAFFIC
 from scalebench.launch.monitor.sampler import HIDDEN, DeviceSampler
-from scalebench.records.measured.telemetry import DeviceTrack
-from tests.standins.nvml import SLICE, A, B, Nvml, nvml
+from tests.standins.nvml import SLICE, A, B, nvml
 
 __all__ = ["nvml"]
 ELSEWHERE = "a process in another PID namespace: its owner is not known"
 NOT_FOUND, DENIED = "NVML: Function Not Found", "NVML: Insufficient Permissions"
 
 
-def sampled(uuids: Sequence[str] | None, family: Sequence[int] = ()) -> list[DeviceTrack]:
-    """Read everything twice of devices."""
+def sampled(uuids, family=()):
     sampler = DeviceSampler(uuids, family=family)
     assert sampler.open(), sampler.unavailable
     for log in sampler.logs:
@@ -49,7 +46,7 @@ def sampled(uuids: Sequence[str] | None, family: Sequence[int] = ()) -> list[Dev
         ((), ("* power error 777",), {"power_w": "NVML: Unknown Error"}),
     ],
 )  # fmt: skip
-def test_what_a_library_and_a_device_tell(nvml: Nvml, variants, lines, expected):
+def test_what_a_library_and_a_device_tell(nvml, variants, lines, expected):
     """A text is the reason of a null; ``sibling`` is a process of the same launch."""
     sibling = os.getppid()
     nvml(*(line.format(me=os.getpid(), sibling=sibling) for line in lines), variants=variants)
@@ -59,7 +56,7 @@ def test_what_a_library_and_a_device_tell(nvml: Nvml, variants, lines, expected)
     assert told == expected
 
 
-def test_devices_are_opened_by_uuid_whatever_their_order(nvml: Nvml):
+def test_devices_are_opened_by_uuid_whatever_their_order(nvml):
     """CUDA's first device is NVML's second here, and torch writes no prefix."""
     nvml()
     bare = [uuid.partition("-")[2] for uuid in (B, A, SLICE)]
@@ -71,7 +68,7 @@ def test_devices_are_opened_by_uuid_whatever_their_order(nvml: Nvml):
     assert [d.uuid for d in sampled(None)] == [A, B]
 
 
-def test_a_uuid_that_nvml_does_not_know_is_named_and_the_others_are_read(nvml: Nvml):
+def test_a_uuid_that_nvml_does_not_know_is_named_and_the_others_are_read(nvml):
     nvml()
     sampler = DeviceSampler(["no-such", A])
     assert sampler.open() and len(sampler.logs) == 1

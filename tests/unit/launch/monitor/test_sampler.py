@@ -6,7 +6,6 @@ import pynvml
 import pytest
 
 from scalebench.launch.monitor.sampler import DeviceSampler
-from scalebench.records.measured.telemetry import DeviceTrack
 from tests.builders.watched import A, make_twin, sample
 
 
@@ -31,7 +30,7 @@ def test_a_driver_that_never_answers_does_not_hold_up_the_end(stuck):
     assert sampler.thread.daemon
 
 
-def first_device(twin, **kwargs) -> DeviceTrack:
+def first_device(twin, **kwargs):
     return sample(twin, **kwargs)[0].devices[0]
 
 

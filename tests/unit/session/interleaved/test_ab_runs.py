@@ -37,7 +37,6 @@ if only:
 
 @pytest.fixture
 def interpreters(project):
-    """Stubs for base, new and 4 % slower; with drift over the rounds that all of them share."""
     drift = [1.0, 1.1, 1.2, 1.15, 1.05, 1.1, 1.0, 1.02]
     for seed, (name, factor) in enumerate({"base": 1.0, "same": 1.0, "slow": 1.04}.items()):
         folder = project / name
@@ -54,7 +53,7 @@ def interpreters(project):
     return project
 
 
-def calls(project) -> list[list[str]]:
+def calls(project):
     return [json.loads(line) for line in (project / "calls.jsonl").read_text().splitlines()]
 
 

@@ -48,8 +48,6 @@ def result(*rows):
 
 
 def decided_after(**rounds):
-    """Return a judge that finds each case of that name as ``(rounds, verdict)`` says."""
-
     def judged(done, _, level):
         return result(
             *(
@@ -128,7 +126,6 @@ def analysed(halving, wanted, change, floor):
 
 
 def upper(rate):
-    """Two standard errors above a rate in 1000 calls."""
     return rate + 2 * math.sqrt(rate * (1 - rate) / 1000)
 
 

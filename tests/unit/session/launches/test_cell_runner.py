@@ -1,7 +1,5 @@
 """Cells that did not come to their end together are launched alone, within the budget."""
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.errors import UsageError
@@ -12,15 +10,15 @@ from scalebench.session.launches import cell_runner
 from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
 from scalebench.session.launches.sharing import only_whole_launches
 from scalebench.session.storing.finish import RunStore
-from scalebench.spec import Cell, Script
+from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_info, make_record, make_result
 
 
 @pytest.mark.parametrize(("kind", "trains_at"), [("ended", 2), ("ended", 0), ("usage", 2)])
 def test_a_script_that_ended_at_one_size_is_launched_at_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, trains_at: int
-) -> None:
+    tmp_path, monkeypatch, kind, trains_at
+):
     target = ScriptTarget(name="train", program="train.py")
     cells = [
         make_cell("script", n, strategy=Script(), workload=target).model_copy(
@@ -34,19 +32,19 @@ def test_a_script_that_ended_at_one_size_is_launched_at_the_others(
     class Launcher:
         shares = False
 
-        def launch(self, cell: Cell, logs: Path) -> Launched:
+        def launch(self, cell, logs):
             launched.append((cell.world_size, cell.repeat))
             if cell.world_size == trains_at:
                 records = [make_record(rank) for rank in range(cell.world_size)]
                 return Launched(records, None, 0.1, 6.0)
-            failure = Failure(rank=0, kind=kind, message="It ended by itself")  # type: ignore[arg-type]
+            failure = Failure(rank=0, kind=kind, message="It ended by itself")
             return Launched([], failure, None, 6.0)
 
     for name in ("calibrate_run", "calibrate_scripts", "rehearse_steps"):
         monkeypatch.setattr(cell_runner, name, lambda *_: True)
     (tmp_path / "r").mkdir()
     store = RunStore.create(RunPaths(tmp_path / "r"), make_info(cells), None, None)
-    one = CellRunner(Launcher(), store, ProgressListener())  # type: ignore[arg-type]
+    one = CellRunner(Launcher(), store, ProgressListener())
     if kind == "ended" and trains_at:
         assert one.run_missing() == "complete"
         assert launched == [(1, 0), (2, 0), (2, 1)]
@@ -58,7 +56,7 @@ def test_a_script_that_ended_at_one_size_is_launched_at_the_others(
         assert launched == ([(1, 0), (2, 0)] if kind == "ended" else [(1, 0)])
 
 
-def test_a_shared_launch_of_which_a_result_is_missing_is_done_again_as_a_whole() -> None:
+def test_a_shared_launch_of_which_a_result_is_missing_is_done_again_as_a_whole():
     together = [[make_cell("plain", 1, r), make_cell("ddp", 2, r)] for r in range(2)]
     results = {
         cell.id: make_result(cell, shared_with=[one.id for one in cells])

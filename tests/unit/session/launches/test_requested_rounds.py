@@ -3,7 +3,6 @@
 import pytest
 
 from scalebench.session.launches.precision import why_separate
-from scalebench.spec import Cell
 from scalebench.spec.race import Race
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.runs import make_cell, make_info
@@ -21,7 +20,7 @@ ROWS = [make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)]
         ([make_cell("ddp", 2, race=Race(samples=64, evaluate_every=32))], "another seed"),
     ],
 )
-def test_why_a_run_makes_no_further_round(cells: list[Cell], says: str | None) -> None:
+def test_why_a_run_makes_no_further_round(cells, says):
     info = make_info(cells)
     found = why_separate(info)
     assert found is None if says is None else says in str(found)

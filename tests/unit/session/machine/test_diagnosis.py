@@ -164,8 +164,6 @@ def test_run_refuses_in_torchs_words_with_the_remedy_and_doctor_says_the_same(wo
 
 @pytest.fixture
 def torch_says(monkeypatch, tmp_path):
-    """Have torch, the kernel and the variables be those of another machine."""
-
     def become(words=TOO_OLD, kernel=0, hip=None, amd=(), accelerator=None, **variables):
         def init():
             raise RuntimeError(words)

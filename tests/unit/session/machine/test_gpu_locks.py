@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +23,7 @@ sys.stdin.read()
 """
 
 
-def test_another_process_is_named_until_it_ends(tmp_path: Path) -> None:
+def test_another_process_is_named_until_it_ends(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -43,7 +43,7 @@ def test_another_process_is_named_until_it_ends(tmp_path: Path) -> None:
     again.close()
 
 
-def test_jobs_that_share_one_place_see_each_other(tmp_path: Path) -> None:
+def test_jobs_that_share_one_place_see_each_other(tmp_path):
     """Slurm gives each job a /tmp of its own; in a container there may be no /run/lock."""
     first, second, both = tmp_path / "first", tmp_path / "second", tmp_path / "both"
     for place in (first, second, both):
@@ -59,7 +59,7 @@ def test_jobs_that_share_one_place_see_each_other(tmp_path: Path) -> None:
     other.close()
 
 
-def test_without_a_place_the_run_says_so(tmp_path: Path) -> None:
+def test_without_a_place_the_run_says_so(tmp_path):
     loose = tmp_path / "others can replace files here"
     loose.mkdir()
     loose.chmod(0o777)
@@ -80,7 +80,7 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-def shared_folder() -> Iterator[Path]:
+def shared_folder():
     """A directory like /tmp, for the length of a test in which this process is not root."""
     with TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o1777)
@@ -90,7 +90,7 @@ def shared_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_what_cannot_be_locked_counts_as_taken(shared_folder: Path, kind: str) -> None:
+def test_what_cannot_be_locked_counts_as_taken(shared_folder, kind):
     path = shared_folder / "scalebench-gpu-GPU-0"
     keep = shared_folder / "mine"
     keep.write_text("keep")
@@ -107,7 +107,7 @@ def test_what_cannot_be_locked_counts_as_taken(shared_folder: Path, kind: str) -
     assert "may be in use" in notice and keep.read_text() == "keep"
 
 
-def test_what_others_wrote_into_a_lock_does_not_reach_the_terminal(tmp_path: Path) -> None:
+def test_what_others_wrote_into_a_lock_does_not_reach_the_terminal(tmp_path):
     one, other = GpuClaims([tmp_path]), GpuClaims([tmp_path])
     one.claim(["GPU-0"], allow_busy=False)
     (tmp_path / "scalebench-gpu-GPU-0").write_text("\x1b]0;hello")
@@ -116,7 +116,7 @@ def test_what_others_wrote_into_a_lock_does_not_reach_the_terminal(tmp_path: Pat
     one.close()
 
 
-def test_a_run_that_waits_leaves_its_gpus_to_others(tmp_path: Path) -> None:
+def test_a_run_that_waits_leaves_its_gpus_to_others(tmp_path):
     mine, others = GpuClaims([tmp_path]), GpuClaims([tmp_path])
     info = make_info([], environment={"devices": [{"uuid": "GPU-1"}]})
     info = info.model_copy(update={"spec": info.spec.model_copy(update={"device": "cuda"})})

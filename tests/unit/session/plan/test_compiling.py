@@ -14,8 +14,6 @@ PLAIN = Case(name="plain", strategy=Plain())
 
 
 class Gpus:
-    """Stands for a launcher on a machine with GPUs: nothing is launched."""
-
     name, shares, world = "local", False, None
 
     def __init__(self, problem):

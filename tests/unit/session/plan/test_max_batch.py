@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
-from scalebench.records.run import CellResult
 from scalebench.session.plan import Request
 from scalebench.session.plan.max_batch import (
     PRECISION,
@@ -13,7 +12,6 @@ from scalebench.session.plan.max_batch import (
     largest_fitting,
     why_too_large,
 )
-from scalebench.spec import Cell
 from tests.builders.runs import make_cell, make_result
 
 
@@ -41,14 +39,14 @@ def test_what_contradicts_the_largest_batch_is_refused():
     assert for_max_batch(Request(), "cuda").scaling == "weak"
 
 
-def cell(size: int, **changes: object) -> Cell:
+def cell(size, **changes):
     return make_cell("ddp", size).model_copy(update={"rank_batch": 8, **changes})
 
 
-def out_of_memory(at: Cell) -> CellResult:
+def out_of_memory(at):
     return make_result(at).model_copy(update={"status": "oom", "reason": "rank 0: too much"})
 
 
-def test_more_ranks_that_hold_no_less_are_not_tried() -> None:
+def test_more_ranks_that_hold_no_less_are_not_tried():
     reason = why_too_large(cell(4), [out_of_memory(cell(2))])
     assert reason is not None and "N=2 ran out of memory" in reason and "--keep-going" in reason

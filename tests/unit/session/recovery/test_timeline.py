@@ -18,7 +18,6 @@ BEFORE = [
 
 
 def continued(start=200, connected=20, built=40, load=50, step=10, saved=4, steps=3, data=5):
-    """Return the events of a rank that was started again; each phase in ms."""
     parts = [start, connected, built, load - data, data, *[step] * steps]
     times = list(itertools.accumulate(parts))
     names = [("started", 77), ("connected", 0), ("built", 0), ("state", 0), ("loaded", saved)]

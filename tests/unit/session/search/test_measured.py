@@ -13,14 +13,14 @@ from scalebench.session.search import experiment
 RECORDED = Path(__file__).parents[3] / "recorded" / "search_virtual_hosts.json"
 
 
-def ranked(case: str, step_s: float, runs: bool = True, memory: float = 1e6) -> RankedChoice:
+def ranked(case, step_s, runs=True, memory=1e6):
     return RankedChoice(
         data=4, case=case, step_s=step_s, memory_bytes=memory,
         strategy={"kind": "ddp"} if runs else None, cannot_run=None if runs else "no strategy",
     )  # fmt: skip
 
 
-def result(best: list[RankedChoice], **more: Any) -> Any:
+def result(best, **more):
     more = {"memory_limit_bytes": None} | more
     trained = [one for one in best if one.strategy is not None]
     return SimpleNamespace(
@@ -28,7 +28,7 @@ def result(best: list[RankedChoice], **more: Any) -> Any:
     )
 
 
-def run(measured: dict[str, float | None], peak: int = 1) -> Any:
+def run(measured, peak=1):
     rows = [
         SimpleNamespace(case=case, world_size=4, status="ok" if step else "oom",
                         reason="out of memory",
@@ -40,7 +40,7 @@ def run(measured: dict[str, float | None], peak: int = 1) -> Any:
     return cast(Any, SimpleNamespace(paths=SimpleNamespace(root="r"), summary=summary))
 
 
-def test_the_recorded_experiment_has_the_regret_that_the_documents_state() -> None:
+def test_the_recorded_experiment_has_the_regret_that_the_documents_state():
     told = json.loads(RECORDED.read_text())["rows"]
     chosen = [(r["picked"], ranked(r["case"], r["predicted_s"])) for r in told]
     found = experiment(result([]), chosen, run({r["case"]: r["measured_s"] for r in told}))

@@ -1,8 +1,6 @@
 """The suite of the best: what it holds, and what is said of those that it passes over."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,8 +10,7 @@ from scalebench.session.search import write_suite
 from scalebench.session.suites.files import load_suite
 
 
-def way(microbatches: int, step_s: float, shard: int = 4) -> RankedChoice:
-    """Return a sharded mesh; with several microbatches no strategy trains it."""
+def way(microbatches, step_s, shard=4):
     runs = microbatches == 1
     return RankedChoice(
         data=4 // shard, shard=shard, zero=3, microbatches=microbatches, step_s=step_s,
@@ -22,19 +19,19 @@ def way(microbatches: int, step_s: float, shard: int = 4) -> RankedChoice:
     )  # fmt: skip
 
 
-def result(best: list[RankedChoice], trained: list[RankedChoice]) -> Any:
+def result(best, trained):
     return SimpleNamespace(
         best=best, trained=trained, workload="gpt-tiny", world_size=4, global_batch=16
     )
 
 
-def test_where_nothing_is_trained_no_suite_is_written(tmp_path: Path) -> None:
+def test_where_nothing_is_trained_no_suite_is_written(tmp_path):
     with pytest.raises(EnvironmentUnfit, match="No suite was written"):
         write_suite(tmp_path / "best.py", result([way(2, 1.0)], []))
     assert not list(tmp_path.iterdir())
 
 
-def test_no_name_of_a_workload_becomes_code(tmp_path: Path) -> None:
+def test_no_name_of_a_workload_becomes_code(tmp_path):
     target, asked = tmp_path / "best.py", result([], [way(1, 2.0)])
     asked.workload = f'a"""\nopen({str(tmp_path / "ran")!r}, "w")\r\u2028"""'
     write_suite(target, asked)

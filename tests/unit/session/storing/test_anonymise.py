@@ -14,7 +14,7 @@ from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
 from scalebench.records.measured.rank import RankError
-from scalebench.records.run import Failure, RunInfo
+from scalebench.records.run import Failure
 from scalebench.records.storage.folder import working_on
 from scalebench.session.storing.anonymise import (
     OUR_WORDS,
@@ -59,11 +59,11 @@ NAMES = {"node7": "<host>", "ann": "<user>", "/scratch/ann": "<folder>", "node7.
         ("<host> died in <home>/x", "<host> died in <home>/x"),
     ],
 )
-def test_paths_are_replaced_and_nothing_that_only_looks_like_one(text, clean) -> None:
+def test_paths_are_replaced_and_nothing_that_only_looks_like_one(text, clean):
     assert Cleaner(NAMES).text(text) == clean
 
 
-def test_the_other_machines_of_a_launch_lose_their_names_too() -> None:
+def test_the_other_machines_of_a_launch_lose_their_names_too():
     failure = Failure(rank=1, kind="exit", message="lost Node8.corp and node9")
     ranks = [make_record(n, host=f"node{8 + n}.corp.example") for n in range(2)]
     result = make_result(make_cell("ddp", 2), ranks=ranks, failure=failure)
@@ -73,7 +73,7 @@ def test_the_other_machines_of_a_launch_lose_their_names_too() -> None:
 
 
 @given(st.text())
-def test_no_name_of_this_machine_is_left_in_any_text(text: str) -> None:
+def test_no_name_of_this_machine_is_left_in_any_text(text):
     cleaner = Cleaner(names_of_this_machine())
     host = platform.node()
     clean = cleaner.text(f"{text} {host} {os.getcwd()}/x {text}")
@@ -81,7 +81,7 @@ def test_no_name_of_this_machine_is_left_in_any_text(text: str) -> None:
     assert cleaner.text(clean) == clean
 
 
-def filled(value: Any, text: str) -> Any:
+def filled(value, text):
     """The same record with a text wherever its schema takes one, but for words of our own."""
     changes: dict[str, Any] = {}
     for name, field in type(value).model_fields.items():
@@ -113,8 +113,7 @@ LEFT_OUT = {
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Returns a text with every name of this machine, and of the run's script."""
+def here(monkeypatch):
     monkeypatch.setenv("HOME", "/remote/carol")
     monkeypatch.setattr("getpass.getuser", lambda: "carol")
     monkeypatch.setattr("platform.node", lambda: "bighost")
@@ -124,8 +123,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> str:
     )
 
 
-def whole_run(script: bool) -> tuple[RunInfo, list[Any]]:
-    """A run of which one launch failed, of a user's script or of a suite."""
+def whole_run(script):
     trace = make_trace([make_operation(10, 40), make_operation(50, 70)], [(0, 30)])
     traced = make_traced_result(*(make_traced_record(rank, trace) for rank in range(2)), repeat=5)
     results = [*make_small_run(), traced]
@@ -150,7 +148,7 @@ def whole_run(script: bool) -> tuple[RunInfo, list[Any]]:
     ), results
 
 
-def stored(root: Any, info: RunInfo, results: list[Any], cleaner: Cleaner) -> RunStore:
+def stored(root, info, results, cleaner):
     with working_on(root, new=True) as paths:
         store = RunStore.create(paths, info, None, cleaner)
         store.keep_results(results)
@@ -158,7 +156,7 @@ def stored(root: Any, info: RunInfo, results: list[Any], cleaner: Cleaner) -> Ru
         return store
 
 
-def numbers(value: Any) -> Any:
+def numbers(value):
     """The structure of a document with its numbers, without its texts."""
     if isinstance(value, dict):
         return [numbers(one) for one in value.values()]
@@ -172,7 +170,7 @@ def numbers(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("script", [False, True])
-def test_nothing_that_is_stored_has_a_name_in_any_text(tmp_path, here: str, script: bool) -> None:
+def test_nothing_that_is_stored_has_a_name_in_any_text(tmp_path, here, script):
     info, results = whole_run(script)
     hostile = filled(info, here), [filled(result, here) for result in results]
     if script:  # the filled one is no script that can be started
@@ -199,9 +197,7 @@ def test_nothing_that_is_stored_has_a_name_in_any_text(tmp_path, here: str, scri
 
 
 @pytest.mark.parametrize("script", [False, True])
-def test_no_secret_is_stored_in_a_run_that_keeps_its_names(
-    tmp_path, here: str, script: bool
-) -> None:
+def test_no_secret_is_stored_in_a_run_that_keeps_its_names(tmp_path, here, script):
     info, results = whole_run(script)
     cleaner = Cleaner(None, SCRIPT, info.command)
     stored(tmp_path / "r", filled(info, here), [filled(one, here) for one in results], cleaner)
@@ -211,7 +207,7 @@ def test_no_secret_is_stored_in_a_run_that_keeps_its_names(
     assert "bighost" in (tmp_path / "r" / "run.json").read_text()
 
 
-def test_a_run_that_has_not_stored_its_command_needs_it_to_go_on(tmp_path, here: str) -> None:
+def test_a_run_that_has_not_stored_its_command_needs_it_to_go_on(tmp_path, here):
     info, _ = whole_run(script=True)
     for anonymise in (False, True):
         spec = info.spec.model_copy(update={"anonymise": anonymise})

@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -31,8 +31,8 @@ class Hangs(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def in_time() -> Iterator[None]:
-    def stop(*_: object) -> None:
+def in_time():
+    def stop(*_):
         raise Hangs
 
     signal.signal(signal.SIGALRM, stop)
@@ -41,19 +41,19 @@ def in_time() -> Iterator[None]:
     signal.alarm(0)
 
 
-def make_socket(path: Path) -> None:
+def make_socket(path):
     folder = os.open(path.parent, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"/proc/self/fd/{folder}/{path.name}")  # a longer path does not fit
     os.close(folder)
 
 
-def make_link_to_pipe(path: Path) -> None:
+def make_link_to_pipe(path):
     os.mkfifo("pipe")
     path.symlink_to(Path("pipe").resolve())
 
 
-def make_huge(path: Path) -> None:
+def make_huge(path):
     path.touch()
     os.truncate(path, 1 << 40)
 
@@ -69,20 +69,19 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was interrupted when it had saved; it can be resumed."""
+def template(tmp_path_factory):
     root = tmp_path_factory.mktemp("template") / "run"
     start(root, stop_at="restore")
     return root
 
 
 @pytest.fixture
-def run(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(template, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return Path(shutil.copytree(template, tmp_path / "reports" / "r"))
 
 
-def put(run: Path, name: str, kind: str) -> None:
+def put(run, name, kind):
     path = run / name
     path.parent.mkdir(exist_ok=True)
     if path.is_dir():
@@ -91,8 +90,7 @@ def put(run: Path, name: str, kind: str) -> None:
     KINDS[kind](path)
 
 
-def line_of(action: Callable[..., object], *given: object) -> str:
-    """Return the error of an action; empty: it went well."""
+def line_of(action, *given):
     try:
         action(*given)
     except (ScalebenchError, OSError) as error:
@@ -108,7 +106,7 @@ def line_of(action: Callable[..., object], *given: object) -> str:
         *product(("run.json", ".lock", CELL, "summary.json"), ("link to a pipe", "socket", "huge")),
     ],
 )
-def test_what_is_no_file_is_never_waited_for(run: Path, name: str, kind: str) -> None:
+def test_what_is_no_file_is_never_waited_for(run, name, kind):
     put(run, name, kind)
     read = line_of(load_run, run)
     if name == "run.json":

@@ -17,7 +17,7 @@ from tests.builders.sessions import NO_FLAGS, ONE, resume, start
 pytestmark = pytest.mark.slow
 
 
-def say_that_checkpoints_are_in(root: Path, folder: Path) -> None:
+def say_that_checkpoints_are_in(root, folder):
     content = json.loads((root / "run.json").read_text())
     for cell in content["plan"]:
         if cell["recovery"]:
@@ -28,17 +28,14 @@ def say_that_checkpoints_are_in(root: Path, folder: Path) -> None:
 
 
 @pytest.fixture
-def stopped(tmp_path: Path) -> Path:
-    """A run that was interrupted before it saved, with its checkpoints in ``fast``."""
+def stopped(tmp_path):
     (tmp_path / "fast").mkdir()
     chosen = Request(world_sizes=(1,), quick=True, checkpoint_dir=tmp_path / "fast")
     start(tmp_path / "run", request=chosen, stop_at="restore")
     return tmp_path / "run"
 
 
-def test_a_run_saves_below_its_folder_and_takes_that_along_when_it_is_moved_or_copied(
-    tmp_path: Path,
-) -> None:
+def test_a_run_saves_below_its_folder_and_takes_that_along_when_it_is_moved_or_copied(tmp_path):
     start(tmp_path / "run", stop_at="restore")
     assert (tmp_path / "run" / "checkpoints" / "weights").exists()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -51,7 +48,7 @@ def test_a_run_saves_below_its_folder_and_takes_that_along_when_it_is_moved_or_c
     assert os.listdir(tmp_path / "moved" / "cells")
 
 
-def test_a_chosen_directory_is_removed_by_its_run_alone(stopped: Path, tmp_path: Path) -> None:
+def test_a_chosen_directory_is_removed_by_its_run_alone(stopped, tmp_path):
     (folder,) = (tmp_path / "fast").iterdir()
     shutil.copytree(stopped, tmp_path / "copy")
     with pytest.raises(UsageError, match=r"is a copy.*Nothing was removed.*--checkpoint-dir"):
@@ -66,7 +63,7 @@ def test_a_chosen_directory_is_removed_by_its_run_alone(stopped: Path, tmp_path:
 
 
 @pytest.mark.parametrize("how", ["named", "marked as another's", "unmarked", "link", "relative"])
-def test_no_other_folder_is_saved_to_or_removed(stopped: Path, tmp_path: Path, how: str) -> None:
+def test_no_other_folder_is_saved_to_or_removed(stopped, tmp_path, how):
     (ours,) = (tmp_path / "fast").iterdir()
     victim = tmp_path / "thesis"
     victim.mkdir()
@@ -88,7 +85,7 @@ def test_no_other_folder_is_saved_to_or_removed(stopped: Path, tmp_path: Path, h
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "logs", "cells", "checkpoints/saves"])
-def test_no_link_in_a_run_folder_is_followed(tmp_path: Path, name: str) -> None:
+def test_no_link_in_a_run_folder_is_followed(tmp_path, name):
     start(tmp_path / "run", stop_at="restore")
     outside = tmp_path / "outside"
     (tmp_path / "run" / name).parent.mkdir(exist_ok=True)
@@ -103,10 +100,10 @@ def test_no_link_in_a_run_folder_is_followed(tmp_path: Path, name: str) -> None:
     assert (outside / "weights").read_text() == "mine"
 
 
-def test_of_two_runs_in_one_folder_the_second_changes_nothing(tmp_path: Path) -> None:
+def test_of_two_runs_in_one_folder_the_second_changes_nothing(tmp_path):
     out, said = tmp_path / "run", []
 
-    def second() -> None:
+    def second():
         with pytest.raises(UsageError) as error:
             start(out)
         said.append(str(error.value))
@@ -119,8 +116,7 @@ def test_of_two_runs_in_one_folder_the_second_changes_nothing(tmp_path: Path) ->
 
 
 @pytest.fixture
-def of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of ``project/train.py`` that was interrupted."""
+def of_a_script(tmp_path, monkeypatch):
     project = tmp_path / "project"
     (project / "pack").mkdir(parents=True)
     monkeypatch.chdir(project)
@@ -133,7 +129,7 @@ WAYS = {"train.py": ["train.py"], "pack/train.py": ["-m", "pack.train"]}
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_script_that_has_changed_is_said(of_a_script: Path, name: str) -> None:
+def test_a_script_that_has_changed_is_said(of_a_script, name):
     start(of_a_script / "r", script_suite(WAYS[name], NO_FLAGS), ONE, stop_at="measure")
     info = load_run(of_a_script / "r").info
     assert [file.path for file in info.code] == [str(of_a_script / name)]
@@ -150,9 +146,7 @@ def test_a_script_that_has_changed_is_said(of_a_script: Path, name: str) -> None
         resume(of_a_script / "r", False, True)
 
 
-def test_a_script_of_another_folder_is_not_taken_for_it(
-    of_a_script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_of_another_folder_is_not_taken_for_it(of_a_script, tmp_path, monkeypatch):
     run = of_a_script / "r"
     start(run, script_suite(["train.py"], NO_FLAGS), ONE, stop_at="measure")
     other = tmp_path / "other"

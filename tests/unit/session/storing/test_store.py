@@ -1,7 +1,5 @@
 """A result whose storing was cut short is not lost."""
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.analysis.run import load_run
@@ -18,7 +16,6 @@ from tests.builders.runs import make_cell, make_record, make_stored_run
 
 @pytest.fixture
 def resumed(tmp_path):
-    """A run whose first cell is measured again: its file is there, from the launch before."""
     stored = load_run(make_stored_run(tmp_path / "run").root)
     first = sorted(stored.results)[0]
     again = stored.results.pop(first).model_copy(update={"started": "2031-01-01T00:00:00+00:00"})
@@ -69,8 +66,7 @@ TARGET = ScriptTarget(name="train", program="train.py")
 CELL = make_cell("script", 1, strategy=Script(), workload=TARGET)
 
 
-def launch(files: WrittenFiles, *names: str, loads: tuple[str, ...] = ()) -> list[str]:
-    """Write files as a launch does that has loaded others; return what there is to say."""
+def launch(files, *names, loads=()):
     files.before_launch(CELL)
     for name in names:
         path = files.folder / name
@@ -80,7 +76,7 @@ def launch(files: WrittenFiles, *names: str, loads: tuple[str, ...] = ()) -> lis
     return files.after_launch(CELL, [make_record(0, facts={"loaded": list(loads)})])
 
 
-def test_what_two_launches_write_is_named_once(tmp_path: Path) -> None:
+def test_what_two_launches_write_is_named_once(tmp_path):
     (tmp_path / "data.txt").write_text("as it was")
     files = WrittenFiles(tmp_path, tmp_path / "run")
     assert launch(files, "model.pt", "logs/a.txt", "once") == []
@@ -92,7 +88,7 @@ def test_what_two_launches_write_is_named_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run/cells/x.json.gz", ".cache/x", "__pycache__/x.pyc"])
-def test_what_is_not_the_scripts_output_is_left_out(tmp_path: Path, name: str) -> None:
+def test_what_is_not_the_scripts_output_is_left_out(tmp_path, name):
     files = WrittenFiles(tmp_path, tmp_path / "run")
     launch(files, name)
     assert launch(files, name) == []

@@ -1,8 +1,5 @@
 """The suite of a user's script, and options that do not fit it."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from scalebench.errors import UsageError
@@ -11,12 +8,12 @@ from tests.builders.sessions import NO_FLAGS
 
 
 @pytest.fixture(autouse=True)
-def train_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def train_py(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
 
 
-def suite(*words: str, **flags: Any):
+def suite(*words, **flags):
     return script_suite(["train.py", *words], NO_FLAGS | flags)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.session.suites.script import understood
-from scalebench.spec.script import ScriptTarget, script_from
+from scalebench.spec.script import script_from
 
 ACCELERATE = """
 import os, subprocess
@@ -26,15 +26,14 @@ def launch_command(args):
 """
 
 
-def executable(path: Path, text: str) -> Path:
+def executable(path, text):
     path.write_text(text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
 
 @pytest.fixture
-def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of programs that is first on PATH, and an empty folder to work in."""
+def bin_(tmp_path, monkeypatch):
     found = tmp_path / "bin"
     here = tmp_path / "here"
     for folder in (found, here):
@@ -44,11 +43,11 @@ def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def script(*words: str, python: str | None = None) -> ScriptTarget:
+def script(*words, python=None):
     return script_from(understood(words, python), python)
 
 
-def test_python_is_the_users_and_what_is_asked_for_wins(bin_: Path) -> None:
+def test_python_is_the_users_and_what_is_asked_for_wins(bin_):
     own = str(executable(bin_ / "python", "#!/bin/sh\n"))
     assert script("python", "train.py").python == own
     assert script("python", "train.py", python="/x/python").python == "/x/python"
@@ -69,7 +68,7 @@ def test_python_is_the_users_and_what_is_asked_for_wins(bin_: Path) -> None:
         ("#!/bin/sh\n'''exec' \"/very/long/python\" \"$0\" \"$@\"\n' '''\n", "/very/long/python"),
     ],
 )
-def test_a_console_script_is_the_python_file_that_it_is(bin_: Path, text: str, python: str) -> None:
+def test_a_console_script_is_the_python_file_that_it_is(bin_, text, python):
     file = executable(bin_ / "litgpt", text)
     found = script("A=1", "litgpt", "pretrain", "--lr", "1")
     assert (found.name, found.program, found.python) == ("litgpt", str(file), python)
@@ -77,9 +76,7 @@ def test_a_console_script_is_the_python_file_that_it_is(bin_: Path, text: str, p
     assert script("litgpt", python="/x/python").python == "/x/python"
 
 
-def test_accelerate_is_asked_for_its_settings(
-    bin_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accelerate_is_asked_for_its_settings(bin_, tmp_path, monkeypatch):
     commands = tmp_path / "lib" / "accelerate" / "commands"
     distributed = tmp_path / "lib" / "torch" / "distributed"
     for folder in (commands, distributed):
@@ -124,9 +121,7 @@ def test_accelerate_is_asked_for_its_settings(
         ("bash -c x", "scalebench run -- train.py --lr 0.1"),
     ],
 )
-def test_what_starts_something_else_is_refused_with_the_line_to_write(
-    bin_: Path, words: str, line: str
-) -> None:
+def test_what_starts_something_else_is_refused_with_the_line_to_write(bin_, words, line):
     Path("train.sh").write_text(
         'set -e\n# python old.py\ntorchrun $X \\\n  train.py --lr 1 "$@"\necho ok\n'
     )
@@ -136,6 +131,6 @@ def test_what_starts_something_else_is_refused_with_the_line_to_write(
     assert "\n" not in str(refused.value)
 
 
-def test_a_shells_own_line_is_quoted_back() -> None:
+def test_a_shells_own_line_is_quoted_back():
     with pytest.raises(UsageError, match=r"bash -c starts .* run -- python t\.py --lr 1$"):
         script("bash", "-c", "cd x\npython t.py --lr 1")

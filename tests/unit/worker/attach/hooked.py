@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -34,9 +34,7 @@ STEPS = 3
 
 
 class Counter:
-    """Stands in for the watch: counts the calls that matter."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls = OptimizerCalls()
         self.batches = Batches(HostClock())
         self.between = Between()
@@ -47,28 +45,28 @@ class Counter:
         self.seen = 0
         self.loaded = 0
 
-    def begin(self) -> None:
-        """Nothing: no marks are taken."""
+    def begin(self):
+        pass
 
-    def loads(self, *_: object, **__: object) -> None:
+    def loads(self, *_, **__):
         self.loaded += 1
 
-    def backward(self, _: object = None) -> None:
+    def backward(self, _=None):
         self.calls.backward()
         self.batches.backward()
 
-    def optimizer_called(self, optimizer: torch.optim.Optimizer) -> None:
+    def optimizer_called(self, optimizer):
         self.seen += self.calls.matters(id(optimizer))
 
 
-def loss_of(model: nn.Module) -> torch.Tensor:
+def loss_of(model):
     return model(torch.ones(4, 8)).square().mean()
 
 
 Way = Callable[[nn.Module], None]
 
 
-def train(model: nn.Module, step: Callable[[], object], backwards: int = 1) -> None:
+def train(model, step, backwards=1):
     """Train with so many backward passes before each step."""
     for _ in range(STEPS):
         for _ in range(backwards):
@@ -76,14 +74,14 @@ def train(model: nn.Module, step: Callable[[], object], backwards: int = 1) -> N
         step()
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sgd(model):
     return torch.optim.SGD(model.parameters())
 
 
-def closure(model: nn.Module) -> None:
+def closure(model):
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
 
-    def evaluate() -> torch.Tensor:
+    def evaluate():
         optimizer.zero_grad()
         loss = loss_of(model)
         loss.backward()
@@ -93,7 +91,7 @@ def closure(model: nn.Module) -> None:
         optimizer.step(evaluate)
 
 
-def by_grad(model: nn.Module) -> None:
+def by_grad(model):
     optimizer, parameters = sgd(model), list(model.parameters())
     for _ in range(STEPS):
         gradients = torch.autograd.grad(loss_of(model), parameters)
@@ -102,18 +100,18 @@ def by_grad(model: nn.Module) -> None:
         optimizer.step()
 
 
-def step_in_backward(model: nn.Module) -> None:
+def step_in_backward(model):
     for parameter in model.parameters():
         optimizer = torch.optim.SGD([parameter])
         parameter.register_post_accumulate_grad_hook(lambda _, one=optimizer: one.step())
 
 
-def in_backward(model: nn.Module) -> None:
+def in_backward(model):
     step_in_backward(model)
     train(model, lambda: None)
 
 
-def in_backward_with_checkpoints(model: nn.Module) -> None:
+def in_backward_with_checkpoints(model):
     """A reentrant checkpoint runs a backward pass of its own inside the backward pass."""
     step_in_backward(model)
     for _ in range(STEPS):
@@ -123,19 +121,19 @@ def in_backward_with_checkpoints(model: nn.Module) -> None:
         hidden.square().mean().backward()
 
 
-def outer_in_post_hook(model: nn.Module) -> None:
+def outer_in_post_hook(model):
     """DiLoCo: the outer optimizer runs every other step, out of the inner one's post-hook."""
     optimizer, outer, calls = sgd(model), sgd(model), itertools.count()
     optimizer.register_step_post_hook(lambda *_: outer.step() if next(calls) % 2 else None)
     train(model, optimizer.step)
 
 
-def several_after_one_backward(model: nn.Module) -> None:
+def several_after_one_backward(model):
     optimizers = [torch.optim.SGD([parameter]) for parameter in model.parameters()]
     train(model, lambda: [optimizer.step() for optimizer in optimizers])
 
 
-def scaled_with_one_skipped(model: nn.Module) -> None:
+def scaled_with_one_skipped(model):
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -147,36 +145,36 @@ def scaled_with_one_skipped(model: nn.Module) -> None:
 class OwnStep(torch.optim.Optimizer):
     """Can be compiled as a whole graph, which torch's own cannot."""
 
-    def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
+    def __init__(self, parameters):
         super().__init__(parameters, {"lr": 1e-3})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure=None):
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.add_(parameter.grad, alpha=-group["lr"])
 
 
-def compiled(model: nn.Module) -> None:
+def compiled(model):
     train(model, torch.compile(sgd(model).step, backend="eager"))
 
 
-def compiled_around(model: nn.Module) -> None:
+def compiled_around(model):
     optimizer = torch.optim.Adam(model.parameters())
     train(model, torch.compile(lambda: optimizer.step(), backend="eager"))
 
 
-def compiled_whole(model: nn.Module) -> None:
+def compiled_whole(model):
     optimizer = OwnStep(model.parameters())
     train(model, torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=True))
 
 
-def compiled_step(model: nn.Module) -> None:
+def compiled_step(model):
     """The whole step, with what else is watched in it."""
     optimizer = torch.optim.Adam(model.parameters())
 
     @torch.compile(backend="eager")
-    def step() -> None:
+    def step():
         model.train()
         loss_of(model).backward()
         optimizer.step()
@@ -191,14 +189,14 @@ def compiled_step(model: nn.Module) -> None:
 class NoGraph:
     """Stands for torch.cuda.CUDAGraph, of which there is none without CUDA."""
 
-    def capture_end(self) -> None:
-        """Nothing."""
+    def capture_end(self):
+        pass
 
-    def replay(self) -> None:
-        """Nothing."""
+    def replay(self):
+        pass
 
 
-def played_graph(model: nn.Module) -> None:
+def played_graph(model):
     """What `Watch` leaves of an optimizer that is called while a graph is captured."""
     other, graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     other.capture_end()
@@ -209,7 +207,7 @@ def played_graph(model: nn.Module) -> None:
         graph.replay()
 
 
-def played_pass(model: nn.Module) -> None:
+def played_pass(model):
     """Forward and backward are played, the optimizer is called (PyTorch's example of AMP)."""
     optimizer, graph = sgd(model), torch.cuda.CUDAGraph()
     SEEN.captured_pass = True
@@ -219,7 +217,7 @@ def played_pass(model: nn.Module) -> None:
         optimizer.step()
 
 
-def with_workers(model: nn.Module) -> None:
+def with_workers(model):
     loader = DataLoader(TensorDataset(torch.ones(STEPS * 4, 8)), batch_size=4, num_workers=1)
     optimizer = sgd(model)
     for (inputs,) in loader:
@@ -243,7 +241,7 @@ WAYS: dict[str, Way] = {
 }
 
 
-def gaps(counter: Counter) -> Iterator[tuple[str, int]]:
+def gaps(counter):
     """Evaluate and save; yield whether each was seen to last at least as long as it did."""
     counter.between.take()
     model = nn.Linear(2, 2)
@@ -294,7 +292,7 @@ def gaps(counter: Counter) -> Iterator[tuple[str, int]]:
     yield "nothing", int(counter.between.take() is None)
 
 
-def saved_in_the_background(counter: Counter, model: nn.Module) -> Iterator[tuple[str, int]]:
+def saved_in_the_background(counter, model):
     """Save while training could go on; yield whether the stall, and nothing else, was seen."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
@@ -307,8 +305,7 @@ def saved_in_the_background(counter: Counter, model: nn.Module) -> Iterator[tupl
     yield "nothing in the background", int(counter.between.take() is None)
 
 
-def counted() -> Iterator[tuple[str, int]]:
-    """Yield every way of training, and the steps that were seen of it."""
+def counted():
     counter = Counter()
     transformers = types.ModuleType("transformers.trainer")
     transformers.Trainer = type("Trainer", (), {"_save_checkpoint": lambda _: time.sleep(0.01)})

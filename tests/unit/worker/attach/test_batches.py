@@ -26,7 +26,6 @@ ASK = _BaseDataLoaderIter._next_index
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Counts whatever an iterator of torch's is asked for, as the hooks have it."""
     counter = Batches(HostClock())
 
     def asking(iterator):
@@ -40,7 +39,6 @@ def counted(monkeypatch):
 
 
 def trained(counted, loader):
-    """Train on each batch; return the samples and tokens of every step."""
     found = []
     for _ in loader:
         counted.backward()
@@ -50,13 +48,10 @@ def trained(counted, loader):
 
 
 def sentences(count):
-    """Sentences of 3 to 7 words."""
     return [torch.ones(3 + i % 5, dtype=torch.long) for i in range(count)]
 
 
 class Stream(IterableDataset):
-    """Samples, or whole batches, one after the other."""
-
     def __init__(self, *items):
         self.items = items
 
@@ -220,7 +215,7 @@ def test_parts_of_a_batch_that_differ_in_length_tell_no_samples(batch, samples, 
     assert (leading_of(batch), tokens_of(batch)) == (samples, tokens)
 
 
-def loader(num_samples: int, batch_size: int) -> DataLoader:
+def loader(num_samples, batch_size):
     return DataLoader(TensorDataset(torch.zeros(num_samples, 2)), batch_size=batch_size)
 
 

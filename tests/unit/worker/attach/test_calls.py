@@ -8,8 +8,7 @@ from scalebench.worker.portable import FEWEST_STEPS
 GENERATOR, DISCRIMINATOR = 1, 2
 
 
-def steps(events: list[str | int]) -> list[int]:
-    """Return the calls that matter of backward passes (``b``) and calls of optimizers."""
+def steps(events):
     calls = OptimizerCalls()
     return [e for e in events if (calls.backward() if e == "b" else calls.matters(int(e)))]
 

@@ -26,8 +26,7 @@ NAME = "lately_imported"
 
 
 @pytest.fixture
-def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the call saw in the module, once for each call."""
+def called(tmp_path, monkeypatch):
     (tmp_path / f"{NAME}.py").write_text("value = 1\nraise_once()\nvalue = 2\n")
     monkeypatch.setattr("builtins.raise_once", lambda: None, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -38,13 +37,13 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def in_a_thread() -> None:
+def in_a_thread():
     thread = threading.Thread(target=importlib.import_module, args=(NAME,))
     thread.start()
     thread.join()
 
 
-def lazily() -> None:
+def lazily():
     spec = importlib.util.find_spec(NAME)
     assert spec is not None and spec.loader is not None
     spec.loader = importlib.util.LazyLoader(spec.loader)
@@ -54,7 +53,7 @@ def lazily() -> None:
     assert module.value == 2
 
 
-def with_other_finders() -> None:
+def with_other_finders():
     sys.meta_path = [finder for finder in sys.meta_path if finder is not None]
     importlib.import_module(NAME)
 
@@ -88,7 +87,7 @@ def test_questions_before_the_import_change_nothing(called, load):
         ("nvidia-smi", None),
     ],
 )
-def test_a_command(words: str, found: tuple[str, str] | None) -> None:
+def test_a_command(words, found):
     assert launched(words.split(), {}) == found
 
 

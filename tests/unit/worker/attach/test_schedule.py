@@ -15,7 +15,7 @@ from scalebench.worker.attach.timing.schedule import (
 PLAN = StepPlan().model_dump()
 
 
-def plan(**changes: object) -> dict[str, object]:
+def plan(**changes):
     return {**PLAN, **changes}
 
 

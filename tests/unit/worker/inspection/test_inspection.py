@@ -1,13 +1,11 @@
 """What an inspecting launch brings home, at one rank in this process; predictions held to it."""
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.spec import Cell, Ddp, Plain, StepPlan
 from scalebench.spec.presets import PRESETS
 from scalebench.worker.inspection.allocations import CATEGORIES
-from scalebench.worker.inspection.verify import Inspection, inspect
+from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.process.context import connected
 
 GPT = PRESETS["gpt-tiny"]
@@ -15,7 +13,7 @@ FLOPS = 64 * (6 * (2 * 12 * 128**2 + 256 * 128) + 12 * 2 * 128 * 64)
 """PaLM, appendix B: two layers, width 128, vocabulary 256, 64 tokens."""
 
 
-def inspected(tmp_path: Path, strategy, batch: int = 16) -> Inspection:
+def inspected(tmp_path, strategy, batch=16):
     cell = Cell(
         suite="x",
         case="y",
@@ -36,7 +34,7 @@ def inspected(tmp_path: Path, strategy, batch: int = 16) -> Inspection:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory) -> Inspection:
+def plain(tmp_path_factory):
     return inspected(tmp_path_factory.mktemp("plain"), Plain())
 
 

@@ -1,14 +1,11 @@
 """What memory is made of: sizes worked out by hand, on an allocator told and on the real one."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.records.measured.rank import Memory
 from scalebench.worker.inspection.allocations import CATEGORIES
 from scalebench.worker.inspection.memory import watch_memory
 
@@ -21,11 +18,11 @@ SMALL = 2_000
 """Bytes of scalars (losses, step counters, indices), generously; a layer has 263,168."""
 
 
-def by_category(memory: Memory) -> dict[str, int]:
+def by_category(memory):
     return {name: getattr(memory, f"{name}_bytes") for name in CATEGORIES}
 
 
-def perceptron() -> nn.Sequential:
+def perceptron():
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
 
 
@@ -38,13 +35,13 @@ OPTIMIZERS = {
 
 
 @pytest.fixture(scope="module")
-def process_group() -> Iterator[None]:
+def process_group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-def watched(optimizer: str, wrap=None, batch: int = BATCH) -> Memory:
+def watched(optimizer, wrap=None, batch=BATCH):
     x = torch.randn(batch, WIDTH)
     with watch_memory(CPU) as watch:
         rest = "activations" if wrap is None else "communication"

@@ -40,7 +40,7 @@ def no_other_processes(monkeypatch):
     )
 
 
-def rank_0(world_size: int, strategy=None, rank_batch: int = 16, **changes) -> Rank0:
+def rank_0(world_size, strategy=None, rank_batch=16, **changes):
     cell = make_cell(
         strategy=strategy or Ddp(),
         world_size=world_size,

@@ -16,13 +16,12 @@ DELAYS = st.integers(0, 10**8)
 S = 10**9
 
 
-def exchange(offset_ns: int, there_ns: int, on_the_way_ns: int, back_ns: int) -> Exchange:
-    """What a rank notes whose clock is ahead by ``offset_ns``, from the true delays."""
+def exchange(offset_ns, there_ns, on_the_way_ns, back_ns):
     own = there_ns + offset_ns
     return Exchange(own - on_the_way_ns, there_ns, own + back_ns)
 
 
-def measured(offset_ns: int, at_ns: int, bound_ns: int = 0, error_ns: int = 0) -> ClockOffset:
+def measured(offset_ns, at_ns, bound_ns=0, error_ns=0):
     return ClockOffset(offset_ns + error_ns, bound_ns, at_ns, "ping-pong")
 
 

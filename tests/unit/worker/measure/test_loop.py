@@ -9,7 +9,6 @@ from tests.builders.runs import make_cell
 
 
 def measured(duration, settling_steps=0, world_size=1, **plan):
-    """Run the loop in one process on fake time."""
     fake = Fake(duration)
     fake.settling_steps = settling_steps
     cell = make_cell("plain", world_size, steps=StepPlan(**plan))
@@ -21,7 +20,6 @@ def blocks(seen):
 
 
 def check_consistent(seen, fake):
-    """What holds for every measurement."""
     assert len(seen.step_s) == len(seen.loss) == len(seen.pace_s) == fake.num_steps
     expected = [fake.duration(i) for i in range(fake.num_steps)]
     assert seen.step_s == pytest.approx(expected)

@@ -20,7 +20,6 @@ def drawn(count, generator):
 
 
 def norms_of_a_step(module, batches):
-    """What the ranks of a step note, each with one of the batches; and the mean gradient."""
     squares, total = [], torch.zeros_like(module.weight)
     for samples in batches:
         module.weight.grad = None

@@ -117,7 +117,6 @@ def test_on_the_cpu_threads_that_training_did_not_start_are_seen():
 
 
 def events_of(raw, *marks_ms):
-    """Return the events of a rank whose clock is the profiler's."""
     marks = [ms * MS for ms in marks_ms]
     return read_events(raw, marks, marks)[0]
 

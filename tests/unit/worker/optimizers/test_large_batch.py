@@ -11,7 +11,6 @@ SHAPES = ((3, 4), (5,), (2, 3, 2))
 
 
 def trained(make, gradients, start):
-    """Train torch parameters with an optimizer; return them as arrays."""
     parameters = [torch.nn.Parameter(torch.tensor(w)) for w in start]
     optimizer = make(parameters)
     for step in gradients:

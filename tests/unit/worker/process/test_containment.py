@@ -6,8 +6,6 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,8 +16,7 @@ VARIABLE = "STAND_IN_FRAMEWORK"
 LOGGER = "stand_in_framework"
 
 
-def takes_over_the_process(request: dict[str, Any]) -> int:
-    """Do what frameworks do: print, log, set variables and handlers, replace standard output."""
+def takes_over_the_process(request):
     os.environ[VARIABLE] = "set"
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, force=True)
@@ -32,8 +29,7 @@ def takes_over_the_process(request: dict[str, Any]) -> int:
     return 0
 
 
-def closes_its_stream(request: dict[str, Any]) -> int:
-    """Leave standard output closed and standard error away."""
+def closes_its_stream(request):
     print("before")
     sys.stdout = io.StringIO()
     sys.stdout.close()
@@ -42,13 +38,12 @@ def closes_its_stream(request: dict[str, Any]) -> int:
 
 
 @pytest.fixture
-def ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Run a job in a forked rank; return its log."""
+def ranks(monkeypatch, tmp_path):
     stand_ins = {"train": takes_over_the_process, "close": closes_its_stream}
     monkeypatch.setattr(jobs, "_JOBS", stand_ins)
     here, there = socket.socketpair()
 
-    def run(name: str) -> str:
+    def run(name):
         zygote, log = Zygote(there), tmp_path / "rank0.log"
         for descriptor, stream in ((1, "stdout"), (2, "stderr")):  # as in the zygote, not pytest's
             monkeypatch.setattr(sys, stream, os.fdopen(descriptor, "w", closefd=False))
@@ -62,9 +57,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         yield run
 
 
-def test_all_that_a_framework_prints_is_in_the_log_of_its_rank(
-    ranks: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_all_that_a_framework_prints_is_in_the_log_of_its_rank(ranks, capfd):
     log = ranks("train")
     for way in (
         "by its logger",

@@ -15,7 +15,6 @@ CORES = [Processor(number, number % 4, number // 4, node=number % 4 // 2) for nu
 
 @pytest.fixture
 def pinned(monkeypatch):
-    """What the process was pinned to, on a machine of four cores with two GPUs on node 1."""
     seen = []
     gpu = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x9D, pci_device_id=0)
     asked = {"0000:9d:00.0": 1}

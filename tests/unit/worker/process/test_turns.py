@@ -1,7 +1,5 @@
 """Whose turn it is: every launch once a cycle, in random order, one at a time."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +7,7 @@ from hypothesis import strategies as st
 from scalebench.worker.process.token import Token, next_slot, order_of_cycle
 
 
-def walk(num_launches: int, seed: int, turns_of: list[int]) -> list[tuple[int, int]]:
-    """Return (cycle, place) of all turns when launch i leaves after ``turns_of[i]`` turns."""
+def walk(num_launches, seed, turns_of):
     cycle, place = 0, order_of_cycle(0, num_launches, seed)[0]
     taken = [0] * num_launches
     left: list[int] = []
@@ -27,15 +24,13 @@ def walk(num_launches: int, seed: int, turns_of: list[int]) -> list[tuple[int, i
 
 
 @given(turns_of=st.lists(st.integers(1, 6), min_size=1, max_size=8), seed=st.integers(0, 1000))
-def test_every_launch_has_one_turn_in_each_cycle_until_it_leaves(
-    turns_of: list[int], seed: int
-) -> None:
+def test_every_launch_has_one_turn_in_each_cycle_until_it_leaves(turns_of, seed):
     walked = walk(len(turns_of), seed, turns_of)
     for place, count in enumerate(turns_of):
         assert [cycle for cycle, who in walked if who == place] == list(range(count))
 
 
-def test_a_launch_that_never_comes_is_waited_for_within_the_limit(tmp_path: Path) -> None:
+def test_a_launch_that_never_comes_is_waited_for_within_the_limit(tmp_path):
     first = order_of_cycle(0, 2, seed=3)[0]
     with Token(tmp_path, first, 2, seed=3, limit_s=0.2) as token:
         token.wait()

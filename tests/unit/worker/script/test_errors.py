@@ -1,7 +1,5 @@
 """Why a script's rank left no measurement, in one line."""
 
-from pathlib import Path
-
 import pytest
 import torch.distributed as dist
 
@@ -20,7 +18,7 @@ SCRIPT = ScriptTarget(name="train", program="train.py")
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path):
     path = tmp_path / "log"
     path.write_text("starting\ntrain.py: error: --lr is required\n\n")
     return path
@@ -138,7 +136,7 @@ PLACES = [
 ADDRESSES = {"host": "10.0.0.1", "master": 1234, "run_dir": "/tmp/r", "key": "k"}
 
 
-def variables(rank: int) -> dict[str, str]:
+def variables(rank):
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 3, strategy=Script(), backend=None, workload=target)
     identity = {"rank": rank, "local_rank": PLACES[rank].local_rank}

@@ -20,13 +20,12 @@ SCHEDULE = {
 }
 
 
-def told(num_steps: int, schedule=SCHEDULE, first_clean=None):
+def told(num_steps, schedule=SCHEDULE, first_clean=None):
     found = blocks_for(schedule, first_clean, num_steps)
     return [(block.phase, block.first, block.count) for block in found]
 
 
 def raw(outside_s, gaps=(), others=None, period=1):
-    """What a watch has stored of one step of 0.1 s for each time between two steps."""
     fed = [[None, 8, 0, 0.0, 1, n] for n in others or [0] * len(outside_s)]
     return {"period": period, "outside_s": outside_s, "gaps": gaps, "fed": fed}
 

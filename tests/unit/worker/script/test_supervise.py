@@ -14,8 +14,7 @@ WHEN_MEASURED = {
 }  # fmt: skip
 
 
-def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervise.ScriptEnd:
-    """Run a stand-in for the script: it stores its measurement, and then does as told."""
+def ended(tmp_path, monkeypatch, then, to_the_end=False):
     raw_file = tmp_path / "attach0.json"
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntouch {raw_file}\n{then}\n")

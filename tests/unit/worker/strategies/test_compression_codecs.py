@@ -66,7 +66,6 @@ def decoded(codec, wire, numel, draw):
 
 
 def mean_by(codec, ranks, memories=None, step=5):
-    """What every rank has in the end, after checking that all have the same bits."""
     buckets = [bucket_of(values) for values in ranks]
     rounds = [
         codec.exchange(bucket, memory, Draw(3, step, 1, rank), len(ranks))
@@ -96,7 +95,6 @@ vectors = (
 
 
 def chunk_reduced(values, chunk, reduce):
-    """One number per chunk, repeated for each of its elements."""
     return (
         torch.cat([reduce(c).expand(len(c)) for c in values.split(chunk)])
         if len(values)

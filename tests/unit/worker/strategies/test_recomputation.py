@@ -10,15 +10,15 @@ from scalebench.search.prediction.passes import WEIGHT_GROUPS
 from scalebench.worker.workloads.gpt import Block
 
 
-def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group() -> None:
+def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group():
     block, calls = Block(width=16, heads=2), []
     bare = block.forward
 
-    def counted(x: torch.Tensor) -> torch.Tensor:
+    def counted(x):
         calls.append(1)
         return bare(x)
 
-    block.forward = partial(checkpoint, counted, use_reentrant=False)  # type: ignore[method-assign]
+    block.forward = partial(checkpoint, counted, use_reentrant=False)
     given = torch.randn(1, 8, 16, requires_grad=True)
     made = block(given * 1)
     calls.clear()

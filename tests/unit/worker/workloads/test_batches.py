@@ -23,7 +23,6 @@ def samples(n, width=3):
 
 
 def same(left, right):
-    """Equal in structure, types, shapes and values."""
     if type(left) is not type(right):
         return False
     if isinstance(left, torch.Tensor):
@@ -36,7 +35,6 @@ def same(left, right):
 
 
 def structures(n):
-    """Batches of n samples, nested in every way that is allowed."""
     shapes = st.lists(st.integers(1, 3), max_size=2)
     leaves = shapes.map(lambda shape: torch.randn(n, *shape)) | st.just(torch.arange(n))
     constants = st.sampled_from([None, 3, "text", 0.5])

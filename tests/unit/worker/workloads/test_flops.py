@@ -4,20 +4,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from scalebench.spec.presets import PRESETS, GptShape
+from scalebench.spec.presets import PRESETS
 from scalebench.worker.workloads.batches import mean_cross_entropy
 from scalebench.worker.workloads.flops import count_flops
 from scalebench.worker.workloads.gpt import Gpt
 
 
-def gpt_by_hand(shape: GptShape) -> int:
+def gpt_by_hand(shape):
     """PaLM, appendix B: 6·(matrix parameters) + 12·L·H·Q·T a token."""
     matrices = shape.layers * 12 * shape.width**2 + shape.vocabulary * shape.width
     attention = 12 * shape.layers * shape.width * shape.context
     return shape.context * (6 * matrices + attention)
 
 
-def gpt_counted(shape: GptShape, **inside) -> int:
+def gpt_counted(shape, **inside):
     module = Gpt(shape)
     tokens = torch.randint(shape.vocabulary, (2, shape.context + 1))
     with count_flops() as flops, torch.autocast("cpu", torch.bfloat16, **inside):
@@ -36,7 +36,7 @@ def test_attention_costs_the_same_by_whatever_kernel():
     """Two products forward, four backward: what a kernel recomputes is its own business."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    def cost(backend: SDPBackend) -> int:
+    def cost(backend):
         q, k, v = (torch.randn(2, 4, 32, 16, requires_grad=True) for _ in range(3))
         with sdpa_kernel(backend), count_flops() as flops:
             F.scaled_dot_product_attention(q, k, v).sum().backward()

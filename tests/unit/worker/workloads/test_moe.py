@@ -4,12 +4,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.worker.workloads.moe import Routing, route
+from scalebench.worker.workloads.moe import route
 
 
 @st.composite
-def routings(draw: st.DrawFn) -> tuple[torch.Tensor, int, int | None, Routing]:
-    """Router's logits, top_k and capacity, and what came of them."""
+def routings(draw):
     samples, tokens = draw(st.integers(1, 3)), draw(st.integers(1, 9))
     experts = draw(st.integers(1, 6))
     top_k = draw(st.integers(1, experts))
@@ -20,8 +19,7 @@ def routings(draw: st.DrawFn) -> tuple[torch.Tensor, int, int | None, Routing]:
     return logits, top_k, capacity, route(logits, top_k, capacity)
 
 
-def experts_of(routing: Routing) -> torch.Tensor:
-    """Return the expert of each row."""
+def experts_of(routing):
     numbers = torch.arange(len(routing.counts))
     return numbers.repeat_interleave(torch.tensor(routing.counts))
 

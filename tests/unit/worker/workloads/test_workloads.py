@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.spec.presets import PRESETS, CnnShape, CustomTarget, GptShape
-from scalebench.spec.workload import Shard, Workload
+from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import ResidentBatches
 from scalebench.worker.workloads.classifiers import Cnn, Mlp
@@ -28,17 +28,17 @@ CPU = torch.device("cpu")
 MODULES = {"gpt": Gpt, "gpt-moe": MoeGpt, "cnn": Cnn, "mlp": Mlp, "paced": Paced}
 
 
-def shard_of(batch_size: int, rank: int = 0, world_size: int = 1, seed: int = 0) -> Shard:
+def shard_of(batch_size, rank=0, world_size=1, seed=0):
     return Shard(rank, world_size, batch_size, seed, CPU)
 
 
-def build(name: str, shard: Shard | None = None, seed: int = 0) -> Workload:
+def build(name, shard=None, seed=0):
     torch.manual_seed(seed)
     spec = PRESETS[name]
     return build_workload(spec, shard or shard_of(spec.batch_size, seed=seed))
 
 
-def identity(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def identity(index):
     return index, index
 
 
@@ -133,12 +133,11 @@ def test_a_shape_that_contradicts_itself_is_a_usage_error(spec, message):
 
 @pytest.fixture
 def custom(tmp_path, monkeypatch, request):
-    """Write a module in the working directory, and build the workload that it defines."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     before = set(sys.modules)
 
-    def write_and_build(source: str, function: str = "workload", module: str = "mine") -> Workload:
+    def write_and_build(source, function="workload", module="mine"):
         head = (
             "import torch\nfrom scalebench import Shard, Workload\nlinear = torch.nn.Linear(2, 1)\n"
         )
@@ -152,7 +151,7 @@ def custom(tmp_path, monkeypatch, request):
             del sys.modules[name]
 
 
-def returning(workload: str) -> str:
+def returning(workload):
     return f"def workload(shard):\n    return {workload}\n"
 
 
