@@ -85,7 +85,6 @@ class Slurm:
 
     def _start(self, program, *arguments):
         path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
-        assert path is not None
         with (self.folder / f"{program}.out").open("ab") as log:
             self.daemons.append(
                 subprocess.Popen([path, *arguments], env=self.environment, stdout=log, stderr=log)

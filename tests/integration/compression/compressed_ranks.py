@@ -58,7 +58,6 @@ def inspected(context):
 
 def traffic(context):
     training = trained(context, 7)
-    assert training.observer.traffic is not None
     sizes = [parameter.numel() for parameter in training.module.parameters()]
     layout = training.observer.layout_at(training.observer.step)
     return {

@@ -135,7 +135,6 @@ def look(context):
     predicted = predict_traffic(
         cell.strategy, num_parameters, cell.world_size, training.facts.get("group_elements")
     )
-    assert predicted is not None
     return {
         "verification": verification.model_dump(),
         "wire_bytes": launch.wire_bytes(context.rank),

@@ -137,7 +137,6 @@ def test_uneven_all_to_alls_are_matched_over_the_ranks_so_waits_can_be_told(repo
 
 def test_a_slow_expert_is_found_by_its_time_for_a_token(reports):
     figures = ExpertFigures(**reports[2][0]["one slow"]["experts"])
-    assert figures.slow_rank is not None
     slow, times = figures.slow_rank
     assert times > 10
     assert SLOW_EXPERT in range(slow.first_expert, slow.first_expert + slow.num_experts)

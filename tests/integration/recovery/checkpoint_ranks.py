@@ -65,7 +65,6 @@ def hand_on(context):
     method: SaveMethod = "sharded"
     saver, store = open_saver(context), store_of(context.cell, method)
     found = store_of(context.cell, method, SAVED_BY).newest().checkpoint
-    assert found is not None
     continued = trainee.Trainee(context)
     continued.restore(saver, method, found)
     continued.train(STEPS_BETWEEN)
@@ -97,7 +96,6 @@ def look_at_a_spoiled_one(context):
     restored = trainee.Trainee(context)
     method: SaveMethod = "sharded"
     found = store_of(context.cell, method).newest().checkpoint
-    assert found is not None
     restored.restore(open_saver(context), method, found)
     trainee.set_random_state = original
     try:

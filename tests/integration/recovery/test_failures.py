@@ -86,7 +86,6 @@ def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path
     assert found.kind == "raise" and found.failed_after == folder.read_plan().at_step
     assert all(seconds >= 0 for seconds in found.phases_s.values())
     elastic = result.elastic
-    assert elastic is not None
     before, fewer, again = elastic.stretches
     assert [one.world_size for one in elastic.stretches] == [2, 1, 2]
     assert [one.rank_batch for one in elastic.stretches] == [16, 32, 16]
@@ -117,7 +116,6 @@ def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(tmp_pat
     monkeypatch.setattr(faults, "plan_of", slow_in_attempt_1)
     cell = failing(tmp_path, "kill")
     wanted = {"restarted_by": (by,), "faults": ("kill", "raise", "kill")}
-    assert cell.recovery is not None
     cell = cell.model_copy(update={"recovery": cell.recovery.model_copy(update=wanted)})
     leave_as_a_stopped_run(fault_folder(cell))
     with LocalLauncher() as launcher:

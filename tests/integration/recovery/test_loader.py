@@ -140,7 +140,6 @@ def test_a_killed_rank_takes_its_workers_along_and_is_noticed(endless_launch):
     wait_for(lambda: all(map(has_ended, its_workers)), 1, "the rank's workers to end")
     wait_for(lambda: all(map(has_ended, [other, *others_workers])), 10, "the others to end")
     wait_for(lambda: bool(launched), 10, "the launcher")
-    assert launched[0].failure is not None
     assert launched[0].failure.message == "killed by SIGKILL"
 
 

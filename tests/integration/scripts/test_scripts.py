@@ -141,7 +141,6 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project, scalebench):
     assert (out / "report.html").stat().st_size > 10_000
     # The sleep in rank 1's loading is rank 1's data stall, and rank 0 waits for it.
     launch = attribute(load_run(out).results[f"plain-ddp.{CASE}.n2.r0"])
-    assert launch is not None
     slept = printed(out, "plain-ddp", 2, 1, "SLEPT")
     blocks = [b for b in launch.result.ranks[0].blocks if b.phase == "traced"]
     traced = [i for b in blocks for i in range(b.first + 1, b.first + b.count)]

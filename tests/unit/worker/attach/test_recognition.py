@@ -45,7 +45,6 @@ def in_a_thread():
 
 def lazily():
     spec = importlib.util.find_spec(NAME)
-    assert spec is not None and spec.loader is not None
     spec.loader = importlib.util.LazyLoader(spec.loader)
     module = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = module
