@@ -1,14 +1,21 @@
 """``compare``, ``gate`` and ``baseline`` as people and CI call them."""
 
+import io
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
+from rich.progress import Progress
 
 from scalebench.cli import cli
-from scalebench.errors import UsageError
+from scalebench.cli.progress import EVERY_S, Log, TerminalProgress
+from scalebench.errors import ExitCode, UsageError
+from scalebench.records.rows.budget import PARTS
 from scalebench.records.storage.files import write_model
 from tests.builders.gated import gated_run, with_row
+from tests.builders.runs import make_cell, make_result, make_run
 
 
 @pytest.fixture
@@ -87,3 +94,83 @@ def test_a_further_accepted_run_is_added_and_counts(call, project):
     assert told["covers"] == "runs"
     assert {r["base_runs"] for r in told["rows"] if r["basis"] == "launches"} == {2}
     assert told["rows"][0]["run_sd"] is not None
+
+
+RUN = str(Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "code"), [("16", ExitCode.OK), ("16,64", ExitCode.OK), ("64", ExitCode.INCONCLUSIVE)]
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_table_without_a_single_step_is_no_projection(gpus, code, form):
+    """The run's batch of 16 has no sample for each of 64 ranks."""
+    done = CliRunner().invoke(cli, ["project", RUN, "--gpus", gpus, *form], standalone_mode=False)
+    assert done.exception is None
+    assert done.return_value == code
+    assert ("no sample for each of 64 ranks" in " ".join(done.output.split())) == ("64" in gpus)
+
+
+def printed(*words):
+    done = CliRunner().invoke(cli, words, catch_exceptions=False, prog_name="scalebench")
+    return done.output
+
+
+def test_help_explains_commands_words_and_fields():
+    assert printed("help", "gate").startswith("Usage: scalebench gate")
+    assert "against plain" in printed("help", "efficiency")
+    assert "rank waited for a later rank" in " ".join(printed("help", "wait_s").split())
+    assert printed("help", "strong", "scaling") == printed("help", "strong scaling")
+    for part in (*(part.name for part in PARTS), "open"):
+        assert len(printed("help", part).split()) > 4, part
+    assert "of it in which" not in printed("help", "waiting")
+    assert "The rest of" not in printed("help", "transfer")
+    listed = printed("help")
+    assert "calibrate" in listed and "oversubscribed" in listed and "---" not in listed
+    with pytest.raises(UsageError, match="Did you mean 'efficiency'"):
+        printed("help", "efficency")
+
+
+def test_a_topic_that_is_none_gets_one_line_with_the_nearest():
+    done = CliRunner().invoke(cli, ["help", "efficiensy"])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == (
+        "There is no topic 'efficiensy'. Did you mean 'efficiency'? All topics: scalebench help."
+    )
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def shown_on(terminal, clock):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=60)
+    bar = Progress(console=console, disable=True)
+    return stream, TerminalProgress(console, bar, Log(console, clock))
+
+
+def info():
+    return make_run([make_result(make_cell(repeat=i)) for i in range(3)]).info
+
+
+def test_a_line_is_printed_when_a_launch_ends_and_the_last_line_is_ten_seconds_old(clock):
+    stream, progress = shown_on(False, clock)
+    progress.preparing()
+    progress.planned(info(), 0)
+    clock.now += EVERY_S - 0.1
+    progress.ended(make_result(make_cell()))
+    assert stream.getvalue() == ""
+    clock.now += 0.1
+    progress.ended(make_result(make_cell("ddp-bucket-1mb")))
+    assert stream.getvalue() == "scalebench: 10 s: 2 of 3 launches, last ddp-bucket-1mb at N=2\n"
+    progress.ended(make_result(make_cell()))
+    assert stream.getvalue().count("\n") == 1

@@ -1,13 +1,36 @@
 """Groups of ranks as data: what they can divide, and why the rest cannot be."""
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from scalebench.errors import UsageError
-from scalebench.spec import Context, Expert, Fsdp, LayerWise, Tensor
-from scalebench.spec.presets import PRESETS, CustomTarget, divisible, resolve_workload
+from scalebench.spec import (
+    AXES,
+    Accelerate,
+    Context,
+    Ddp,
+    Expert,
+    Fabric,
+    Fsdp,
+    LayerWise,
+    Mesh,
+    ParameterServer,
+    Tensor,
+)
+from scalebench.spec.presets import PRESETS, CustomTarget, GptShape, divisible, resolve_workload
+from scalebench.spec.virtual_hosts import (
+    MAX_BIT_PER_S,
+    MIN_BIT_PER_S,
+    VirtualHosts,
+    parse_rate,
+    rate_text,
+)
 from scalebench.spec.workload import ContextPlan, TensorPlan
+from scalebench.spec.world import Node, World
 
 
 @pytest.mark.parametrize("kind", [Tensor, Context, Expert])
@@ -111,3 +134,249 @@ def test_a_name_that_asks_for_what_cannot_be_is_answered(name, said):
     with pytest.raises(UsageError) as error:
         resolve_workload(name, "cpu")
     assert said in str(error.value)
+
+
+few = st.integers(1, 3)
+outer = few | st.none()
+
+
+@st.composite
+def meshes(draw):
+    return Mesh(
+        pipeline=draw(few),
+        data=draw(outer),
+        shard=draw(outer),
+        context=draw(few),
+        tensor=draw(few),
+        order=draw(st.permutations(AXES)),
+    )
+
+
+@given(mesh=meshes(), world_size=st.integers(2, 24))
+def test_a_mesh_has_every_rank_once_or_is_refused(mesh, world_size):
+    sizes = mesh.axis_sizes(world_size)
+    if mesh.why_not("cpu", world_size) is not None:
+        return
+    assert prod(sizes.values()) == world_size
+    for axis in AXES:
+        assert getattr(mesh, axis) in (None, sizes[axis])
+    places = [mesh.coordinates(rank, world_size) for rank in range(world_size)]
+    assert len({tuple(place.values()) for place in places}) == world_size
+    assert all(place[axis] < sizes[axis] for place in places for axis in AXES)
+
+
+@given(mesh=meshes(), world_size=st.integers(2, 24), axes=st.sets(st.sampled_from(AXES)))
+def test_ranks_of_a_group_differ_along_its_dimensions_alone(mesh, world_size, axes):
+    if mesh.why_not("cpu", world_size) is not None:
+        return
+    groups = mesh.groups_along(world_size, *axes)
+    sizes = mesh.axis_sizes(world_size)
+    assert {len(group) for group in groups} == {prod(sizes[axis] for axis in axes)}
+    assert sorted(rank for group in groups for rank in group) == [*range(world_size)]
+    for group in groups:
+        places = [mesh.coordinates(rank, world_size) for rank in group]
+        others = {tuple(place[axis] for axis in AXES if axis not in axes) for place in places}
+        assert len(others) == 1
+
+
+@pytest.mark.parametrize(
+    ("mesh", "world_size", "said"),
+    [
+        (Mesh(data=2, tensor=2), 4, None),
+        (Mesh(data=2, tensor=2), 1, None),
+        (Mesh(tensor=2), 3, "tensor=2 do not make 3 ranks; choose numbers whose product is that"),
+        (Mesh(data=None, shard=2, tensor=2), 8, None),
+        (Mesh(data=2, shard=None, pipeline=2, microbatches=2), 6, "pipeline=2 and data=2 do not"),
+        (Mesh(microbatches=4), 2, "microbatches=4 needs a pipeline; give pipeline=2"),
+        (Mesh(data=4, expert=2), 4, None),
+        (Mesh(data=2, expert=4), 2, "data=2 cannot be divided into groups of 4 (expert)"),
+        (Mesh(expert=2), 3, "3 ranks cannot be divided into groups of 2"),
+        (Mesh(expert=2, tensor=2), 4, "expert and tensor cannot be combined yet"),
+        (Mesh(expert=2, pipeline=2), 4, "expert and pipeline cannot be combined yet"),
+        (Mesh(expert=2, shard=None), 4, "expert divides what replicas keep, and shard leaves"),
+        (Mesh(expert=2, loss=True), 4, "expert cannot be combined with sequence=True"),
+        (Mesh(pipeline=2, checkpointing=True), 2, "checkpointing inside the stages"),
+    ],
+)
+def test_what_does_not_make_up_the_ranks_is_named(mesh, world_size, said):
+    reason = mesh.why_not("cpu", world_size)
+    assert reason is None if said is None else said in reason
+
+
+def test_compiled_blocks_with_a_divided_sequence_are_refused_as_in_tensor_groups():
+    assert "--no-compile" in Mesh(tensor=2, sequence=True, compile=True).why_not("cuda", 2)
+    assert "--no-compile" in Mesh(tensor=2, sequence=True, compile=True).why_not("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "n", "said"),
+    [
+        (Mesh(tensor=2, context=2), 4, None),
+        (Mesh(tensor=2, context=4), 8, "2 (heads) cannot be divided among 4 ranks"),
+        (Mesh(tensor=2, context=4, method="ring"), 8, None),
+        (Mesh(tensor=3), 3, "4 (heads) cannot be divided among 3 ranks"),
+        (Mesh(context=2, tensor=4, sequence=True), 8, "2 (tokens) cannot be divided among 4 ranks"),
+        (Mesh(pipeline=5, microbatches=5), 5, "4 layers, with the embedding and the output, for 5"),
+        (Mesh(pipeline=2, chunks=3, schedule="interleaved-1f1b"), 2, "for 6 stages"),
+    ],
+)
+def test_dimensions_that_do_not_divide_a_model_are_named(mesh, n, said):
+    context = 4 if mesh.sequence else 16
+    shape = GptShape(name="g", layers=2, heads=4, width=32, context=context, batch_size=8)
+    reason = mesh.why_not_divided(divisible(shape), n)
+    assert reason is None if said is None else said in (reason or "")
+
+
+def test_an_order_names_every_dimension_once():
+    with pytest.raises(ValidationError, match="order names data, tensor; name each of pipeline"):
+        Mesh(order=("data", "tensor"))
+    with pytest.raises(ValidationError, match="1f1b has 1 stage per rank"):
+        Mesh(pipeline=2, chunks=2)
+
+
+def test_as_shipped_and_a_bucket_size_contradict_each_other():
+    with pytest.raises(ValidationError, match="give bucket_mb=None"):
+        Fabric(as_shipped=True)
+    assert Fabric(as_shipped=True, bucket_mb=None).as_shipped
+
+
+def test_a_stage_is_for_the_deepspeed_plug_in_and_it_needs_one():
+    for wrong in ({"plugin": "deepspeed"}, {"plugin": "ddp", "stage": 2}):
+        with pytest.raises(ValidationError, match="stage is for the DeepSpeed plug-in"):
+            Accelerate(**wrong)
+    assert Accelerate(plugin="deepspeed", stage=0).zero_stage == 0
+
+
+def test_a_graph_is_recorded_in_a_backward_pass_that_exchanges_gradients():
+    with pytest.raises(ValidationError, match="static_graph=True with accumulate=2: torch records"):
+        Ddp(static_graph=True, accumulate=2)
+    assert Ddp(static_graph=True, balance="measured").static_graph
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"backup_workers": 1}, "needs staleness_bound=0"),
+        ({"backup_workers": 1, "staleness_bound": 0, "servers": 2}, "needs servers=1"),
+        ({"staleness_aware": True, "staleness_bound": 0}, "no gradient is stale"),
+        ({"pushes": "priority"}, "needs staleness_bound=0"),
+        ({"pushes": "backward", "staleness_bound": 2}, "needs staleness_bound=0"),
+        (
+            {"pushes": "priority", "staleness_bound": 0, "backup_workers": 1},
+            "needs staleness_bound=0 and backup_workers=0",
+        ),
+        ({"pushes": "priority", "staleness_bound": 0, "compile": True}, "needs compile=False"),
+        ({"pushes": "backward", "staleness_bound": 0, "chunk_mb": 1}, 'needs pushes="priority"'),
+        ({"chunk_mb": 1}, 'chunk_mb=1 needs pushes="priority"'),
+        ({"pushes": "priority", "staleness_bound": 0, "chunk_mb": 0}, "greater than 0"),
+    ],
+)
+def test_options_that_contradict_one_another(options, told):
+    with pytest.raises(ValidationError, match=told):
+        ParameterServer(**options)
+
+
+def world(*ranks_per_node, cores=8, gpus=0):
+    nodes, first = [], 0
+    for number, count in enumerate(ranks_per_node):
+        ranks = tuple(range(first, first + count))
+        nodes.append(Node(host=f"n{number}", ranks=ranks, num_cores=cores, num_gpus=gpus))
+        first += count
+    return World(launcher="torchrun", nodes=tuple(nodes))
+
+
+shapes = st.lists(st.integers(1, 6), min_size=1, max_size=5)
+
+
+@given(shapes)
+def test_sizes_fill_one_node_after_the_other(counts):
+    there = world(*counts)
+    assert sorted(there.order) == list(range(there.size))
+    for size in range(1, there.size + 1):
+        placed = there.placed(size)
+        assert sum(placed) == size
+        assert placed[:-1] == counts[: len(placed) - 1]
+        assert 0 < placed[-1] <= counts[len(placed) - 1]
+    with pytest.raises(ValueError):
+        there.placed(there.size + 1)
+
+
+@given(shapes, st.integers(1, 4), st.integers(0, 4))
+def test_up_to_its_capacity_every_rank_has_a_core_to_itself(counts, cores, gpus):
+    there = world(*counts, cores=cores, gpus=gpus)
+    for on_gpus, each in ((False, cores), (True, gpus)):
+        capacity = there.capacity(on_gpus)
+        fits = [n for n in range(1, there.size + 1) if max(there.placed(n)) <= each]
+        assert capacity == max(fits, default=0)
+
+
+def hosts(*rates, **fields):
+    return VirtualHosts(link_bit_per_s=rates or (50_000_000,), **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("50mbit", 50_000_000),
+        ("1gbit", 10**9),
+        ("1.5Gbit", 1_500_000_000),
+        (" 2500 kbit ", 2_500_000),
+        ("10mbit/s", 10_000_000),
+    ],
+)
+def test_rates_as_people_write_them(text, rate):
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "50", "mbit", "50 mb", "50mbps", "-1mbit", "1e3mbit", "∞mbit"]
+)
+def test_what_is_no_rate_is_answered_with_an_example(text):
+    with pytest.raises(UsageError, match="50mbit"):
+        parse_rate(text)
+
+
+@given(st.integers(MIN_BIT_PER_S // 1000, MAX_BIT_PER_S // 1000))
+def test_a_rate_in_whole_kilobits_is_read_as_it_is_written(kilobits):
+    written = rate_text(kilobits * 1000)
+    assert parse_rate(written) == pytest.approx(kilobits * 1000, rel=1e-5)
+
+
+def test_ranks_may_have_different_shares():
+    slow = hosts(cpu_shares=(1, 0.6, 0.33))
+    assert (slow.threads, slow.cpu) == (1, "1,0.6,0.33")
+    assert (slow.shares(1), slow.shares(3)) == ((1,), (1, 0.6, 0.33))
+    assert hosts(cpus_per_rank=0.2).shares(2) == (0.2, 0.2) and hosts().shares(2) is None
+    slow.check([1, 3], num_cores=2)
+    with pytest.raises(UsageError, match=r"gives 3 shares and N=4 has 4 ranks\. Give 4 shares, or"):
+        slow.check([1, 4], num_cores=2)
+    with pytest.raises(UsageError, match=r"--cpus-per-rank 3 is more CPU than there is"):
+        hosts(cpu_shares=(1, 3)).check([2], num_cores=2)
+
+
+def test_no_more_cpu_than_there_is_and_no_more_hosts_than_addresses():
+    hosts(cpus_per_rank=2).check([1], num_cores=2)
+    with pytest.raises(UsageError, match=r"2\.5 is more CPU than there is: 2 core"):
+        hosts(cpus_per_rank=2.5).check([1], num_cores=2)
+    with pytest.raises(UsageError, match="at most 250"):
+        hosts().check([251], num_cores=2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hosts_per_rack": 2},
+        {"inter_bit_per_s": 10**8},
+        {"ranks_per_host": 0},
+        {"cpus_per_rank": 0},
+        {"cpus_per_rank": float("inf")},
+        {"cpu_shares": (0.5, 0)},
+        {"cpus_per_rank": 0.5, "cpu_shares": (0.5, 0.2)},
+        {"unknown": 1},
+    ],
+)
+def test_fields_that_contradict_themselves(fields):
+    with pytest.raises(ValidationError):
+        hosts(**fields)
+    with pytest.raises(ValidationError):
+        VirtualHosts(link_bit_per_s=())

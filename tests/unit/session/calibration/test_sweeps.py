@@ -1,13 +1,22 @@
 """Calibration: what is planned, what becomes of points, how it is shown."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
+from pydantic import ValidationError
 
+from scalebench.analysis.summarise import summarise
 from scalebench.cli.calibrate import calibrate
-from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.costmodel.links.profile import LinkProfile, profile_of
 from scalebench.errors import ExitCode, UsageError
+from scalebench.report import render_table
 from scalebench.session.calibration.sweeps import Sweeps, cut_short, measured_profile
-from tests.builders.links.calibrated import point
+from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.session.storing.finish import Run
+from scalebench.spec import Collectives, Suite
+from tests.builders.links.calibrated import line, point
+from tests.builders.runs import make_run
 
 
 def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
@@ -56,3 +65,63 @@ def test_bad_input_is_one_clear_line(arguments, told, monkeypatch):
     said = str(result.exception) if isinstance(result.exception, UsageError) else result.output
     assert isinstance(result.exception, UsageError) or result.exit_code == ExitCode.USAGE
     assert told in said
+
+
+CPU_4 = Machine(num_gpus=0, num_cores=4)
+LINKS = Suite(name="links", question="What do links cost?", collectives=Collectives())
+
+
+def planned(*suites, **request):
+    return make_plan(Request(**{"world_sizes": (2, 4)} | request), suites, CPU_4)
+
+
+def test_k_chooses_operations():
+    chosen = planned(LINKS, selection="reduce and not all").spec.suites[0].collectives
+    assert chosen.operations == ("reduce_scatter", "reduce")
+    with pytest.raises(UsageError, match=r"no operation of suite links\. Operations: all_"):
+        planned(LINKS, selection="nonsense")
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        ({"world_sizes": (1,)}, "one rank sends nothing. Give --gpus with 2 ranks or more."),
+        (
+            {"link_profile": "link.json"},
+            "measures the links itself, and --link-profile also gives them.",
+        ),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(request_, complaint):
+    with pytest.raises(UsageError, match=re.escape(complaint)):
+        planned(LINKS, **request_)
+
+
+def test_a_suite_asks_for_something():
+    with pytest.raises(ValidationError, match="give cases to train, or collectives to time"):
+        Suite(name="empty", question="What?")
+
+
+def timed_run(points, **stored):
+    run = make_run([])
+    spec = run.info.spec.model_copy(update={"suites": (LINKS,)})
+    run.info = run.info.model_copy(update={"spec": spec})
+    if points:
+        told = {"created": "2024-05-01", "version": "0", "device": "cpu", "backend": "gloo"}
+        run.link = profile_of(points, (), **told)
+    for name, value in stored.items():
+        setattr(run, name, value)
+    return Run(run.paths, summarise(run))
+
+
+def test_a_wrong_element_fails_the_run():
+    run = timed_run([*line(), point(64, 1e-5, wrong=3)])
+    assert run.exit_code is ExitCode.CELLS_FAILED
+    assert "failed: 3 elements of results are wrong" in render_table(run.summary)
+
+
+def test_collectives_that_could_not_be_timed_fail_the_run():
+    run = timed_run([], link_unavailable="calibrating the links failed: rank 1 died")
+    assert run.exit_code is ExitCode.CELLS_FAILED
+    assert run.summary.collectives.num_points == 0
+    assert "failed: calibrating the links failed: rank 1 died" in render_table(run.summary)

@@ -8,10 +8,13 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.run import Failure
 from scalebench.session.launches import cell_runner
 from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
+from scalebench.session.launches.precision import why_separate
 from scalebench.session.launches.sharing import only_whole_launches
 from scalebench.session.storing.finish import RunStore
 from scalebench.spec import Script
+from scalebench.spec.race import Race
 from scalebench.spec.script import ScriptTarget
+from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.runs import make_cell, make_info, make_record, make_result
 
 
@@ -69,3 +72,25 @@ def test_a_shared_launch_of_which_a_result_is_missing_is_done_again_as_a_whole()
     del results["ddp.ddp.n2.r1"]
     kept = only_whole_launches(results)
     assert set(kept) == {"ddp.plain.n1.r0", "ddp.ddp.n2.r0", "ddp.plain.n1.r2"}
+
+
+ROWS = [make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (ROWS, None),
+        ([make_cell("ddp", 2, purpose="save"), *ROWS], "checkpoints"),
+        ([make_cell("ddp", 2, purpose="fail"), *ROWS], "failures"),
+        ([], "only collectives"),
+        ([make_cell("ddp", 2, race=Race(samples=64, evaluate_every=32))], "another seed"),
+    ],
+)
+def test_why_a_run_makes_no_further_round(cells, says):
+    info = make_info(cells)
+    found = why_separate(info)
+    assert found is None if says is None else says in str(found)
+    hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
+    spec = info.spec.model_copy(update={"virtual_hosts": hosts})
+    assert "virtual hosts" in str(why_separate(info.model_copy(update={"spec": spec})))

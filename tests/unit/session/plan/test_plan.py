@@ -1,16 +1,24 @@
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from scalebench.cli.text_tables import render_plan
-from scalebench.errors import UsageError
-from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.session.plan import Machine, Request, check_names, make_plan
 from scalebench.session.plan.cells import skip_indivisible, unfit_for_race
 from scalebench.session.plan.forecast import forecast
-from scalebench.session.plan.prepare import why_missing
+from scalebench.session.plan.max_batch import (
+    PRECISION,
+    for_max_batch,
+    largest_fitting,
+    why_too_large,
+)
+from scalebench.session.plan.prepare import prepare, why_missing
 from scalebench.spec import (
     Accelerate,
     Case,
@@ -25,12 +33,17 @@ from scalebench.spec import (
     PipeDream2BW,
     Pipeline,
     Plain,
+    Script,
+    SharedLaunch,
     Suite,
     Tensor,
 )
 from scalebench.spec.race import Race
+from scalebench.spec.recovery import Recovery
+from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
+from tests.builders.runs import make_cell, make_result
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 GPU_4 = Machine(num_gpus=4, num_cores=32)
@@ -240,3 +253,214 @@ def test_what_is_missing_is_named_with_the_command():
     assert why_missing(DeepSpeed(), lambda _: "0.19.8") is None
     assert why_missing(Ddp(), lambda _: None) is None
     assert "; make horovod" in str(why_missing(Horovod(), lambda _: None))
+
+
+CROWDED = Machine(num_gpus=4, num_cores=7)
+"""Three cores for each of two ranks."""
+SUITE = Suite(
+    name="ddp",
+    question="How well does it scale?",
+    cases=(Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp())),
+    batch_size=16,
+)
+SCRIPT = Suite(
+    name="train",
+    question="How well does it scale?",
+    cases=(Case(name="script", strategy=Script()),),
+    scaling="weak",
+    batch_size=1,
+    script=ScriptTarget(name="train", program="train.py"),
+)
+
+
+@pytest.mark.parametrize(
+    ("suite", "machine", "asked", "pinned"),
+    [
+        (SUITE, CPU_4, None, True),
+        (SUITE, GPU_4, None, True),
+        (SCRIPT, CPU_4, None, False),
+        (SCRIPT, GPU_4, None, False),
+        (SUITE, CROWDED, None, False),
+        (SUITE, CROWDED, True, True),
+    ],
+)
+def test_who_is_pinned(suite, machine, asked, pinned):
+    plan = make_plan(Request(world_sizes=(1, 2), pinned=asked), [suite], machine)
+    assert plan.spec.pinned is pinned
+    assert {cell.pinned for cell in plan.cells} == {pinned}
+    assert SharedLaunch.of(plan.cells[:2]).pinned is pinned
+
+
+def test_virtual_hosts_are_always_pinned():
+    hosts = VirtualHosts(link_bit_per_s=(50_000_000,))
+    asked = Request(world_sizes=(1, 2), virtual_hosts=hosts, pinned=False)
+    with pytest.raises(UsageError, match=r"--unpinned .* or give --pinned\."):
+        make_plan(asked, [SUITE], CPU_4)
+    asked = Request(world_sizes=(1, 2), virtual_hosts=hosts)
+    assert make_plan(asked, [SCRIPT], CPU_4).spec.pinned
+
+
+PROBLEM = "no C compiler, no Python.h (apt install gcc; apt install python3.12-dev)"
+GPU = {"name": "A GPU", "uuid": "u", "index": 0, "memory_bytes": 8e10, "peers": []}
+PLAIN = Case(name="plain", strategy=Plain())
+
+
+class Gpus:
+    name, shares, world = "local", False, None
+
+    def __init__(self, problem):
+        self.problem, self.tried = problem, []
+
+    def survey(self, rates=False):
+        return {"torch": "2.13.0+cu130", "cuda": "13.0", "devices": [GPU, GPU], "backends": []}
+
+    def why_not_compiled(self, device):
+        self.tried.append(device)
+        return self.problem
+
+
+def planned(problem, *cases, **request):
+    launcher = Gpus(problem)
+    suite = Suite(name="s", question="?", cases=cases or (PLAIN, Case(name="ddp", strategy=Ddp())))
+    return prepare(launcher, Request(world_sizes=(1, 2), **request), [suite]).plan, launcher.tried
+
+
+def compiled(plan):
+    return {cell.strategy.compile for cell in plan.cells if cell.skip_reason is None}
+
+
+def test_rows_run_eagerly_where_nothing_can_be_compiled_and_the_plan_says_so_once():
+    plan, tried = planned(PROBLEM)
+    assert (compiled(plan), tried) == ({False}, ["cuda"])
+    told = [notice for notice in plan.notices if PROBLEM in notice]
+    assert told == [f"Ranks run eagerly: torch.compile does not work here: {PROBLEM}"]
+
+
+def test_who_asks_for_compiled_rows_is_refused():
+    with pytest.raises(EnvironmentUnfit, match=r"--compile: .*apt install gcc.*--no-compile"):
+        planned(PROBLEM, compile=True)
+
+
+def test_a_case_that_is_about_compiling_is_skipped_with_the_reason():
+    own = Case(name="ddp-compiled", strategy=Ddp(compile=True))
+    plan, _ = planned(PROBLEM, PLAIN, Case(name="ddp", strategy=Ddp()), own)
+    reasons = {cell.case: cell.skip_reason for cell in plan.cells}
+    assert PROBLEM in reasons["ddp-compiled"]
+    assert reasons["ddp"] is None
+
+
+V100 = Machine(num_gpus=4, num_cores=32, emulates_bfloat16="Tesla V100-SXM2-16GB")
+A100 = Machine(num_gpus=4, num_cores=32)
+CASES = {
+    "plain": Plain(),
+    "ddp": Ddp(),
+    "ddp-bf16": Ddp(autocast=True),
+    "tensor": Tensor(),
+    "fsdp-bf16": Fsdp(param_dtype="bfloat16"),
+    "fsdp-reduce-bf16": Fsdp(reduce_dtype="bfloat16"),
+}
+FORMATS = Suite(
+    name="formats",
+    question="In which format?",
+    cases=tuple(Case(name=name, strategy=strategy) for name, strategy in CASES.items()),
+    batch_size=16,
+)
+
+
+def in_formats(machine, **asked):
+    """Case → in bfloat16 autocast, skipped; at two ranks, of plain at one."""
+    plan = make_plan(Request(world_sizes=(2,), compile=False, **asked), [FORMATS], machine)
+    cells = {cell.case: cell for cell in plan.cells if cell.purpose == "measure"}
+    return plan, {n: (c.strategy.autocast, bool(c.skip_reason)) for n, c in cells.items()}
+
+
+def test_the_default_is_what_the_device_computes_in():
+    assert in_formats(A100)[1]["ddp"] == (True, False)
+    plan, there = in_formats(V100)
+    assert there["plain"] == there["ddp"] == ("float16", False)
+    assert there["tensor"] == (False, False)
+    assert {name for name, (_, skipped) in there.items() if skipped} == {
+        *("plain-bf16", "ddp-bf16", "fsdp-bf16", "fsdp-reduce-bf16")
+    }
+    assert any("no bfloat16: ranks train in float16" in notice for notice in plan.notices)
+    assert not in_formats(V100, device="cpu", autocast=True)[1]["ddp-bf16"][1]
+
+
+def test_who_asks_for_it_is_told_what_to_do():
+    with pytest.raises(EnvironmentUnfit, match=r"Tesla V100.*Give --dtype float16 or float32"):
+        in_formats(V100, autocast=True)
+    assert in_formats(V100, autocast=False)[1]["ddp"] == (False, False)
+    plan, there = in_formats(A100, autocast="float16")
+    assert there["ddp"] == ("float16", False) and there["tensor"] == (False, True)
+    assert there["plain"] == ("float16", False) and there["ddp-bf16"] == (True, False)
+    (why,) = {c.skip_reason for c in plan.cells if c.case == "tensor"}
+    assert "needs a scaled loss, which the steps of tensor do not have; give bfloat16" in why
+    with pytest.raises(ValidationError, match="which the steps of tensor do not have"):
+        Tensor(autocast="float16")
+    with pytest.raises(ValidationError, match="give one format"):
+        Fsdp(autocast="float16", reduce_dtype="bfloat16")
+
+
+SAVED = Suite(
+    name="saved",
+    question="?",
+    cases=(Case(name="ddp", strategy=Ddp()), Case(name="fsdp", strategy=Fsdp())),
+    repeats=1,
+    recovery=Recovery(),
+)
+HERE = Machine(num_gpus=0, num_cores=4)
+
+
+def saved_plan(suite=SAVED, **request):
+    return make_plan(Request(world_sizes=(1, 2, 4), **request), [suite], HERE).cells
+
+
+def test_a_strategy_whose_state_cannot_be_saved_is_refused():
+    suite = SAVED.model_copy(update={"cases": (Case(name="pipe", strategy=Pipeline()),)})
+    with pytest.raises(UsageError, match=r"Case pipe .* of pipeline are not supported. Give .*Ddp"):
+        saved_plan(suite)
+
+
+def test_a_directory_is_for_suites_that_save():
+    request = Request(checkpoint_dir=Path("/fast"))
+    check_names(request, [SAVED])
+    plain = Suite(name="plain", question="?", cases=(Case(name="plain", strategy=Plain()),))
+    with pytest.raises(UsageError, match="no given suite saves checkpoints"):
+        check_names(request, [plain])
+
+
+@given(edge=st.integers(0, 10**6), first=st.integers(1, 10**4))
+def test_the_edge_is_found_to_a_sixteenth_with_few_probes(edge, first):
+    probes = []
+
+    def fits(batch):
+        probes.append(batch)
+        return batch <= edge
+
+    found = largest_fitting(fits, first)
+    assert found.fits <= edge < found.too_large
+    assert found.too_large - found.fits <= max(1, found.fits // PRECISION)
+    assert len(probes) == len(set(probes))
+    assert len(probes) <= 2 + max(edge, first).bit_length() + 14
+    assert max(probes) <= max(first, 2 * edge)
+
+
+def test_what_contradicts_the_largest_batch_is_refused():
+    with pytest.raises(UsageError, match="--scaling strong"):
+        for_max_batch(Request(scaling="strong", memory_limit_bytes=1), "cpu")
+    with pytest.raises(UsageError, match="--memory-limit 200MB"):
+        for_max_batch(Request(), "cpu")
+    assert for_max_batch(Request(), "cuda").scaling == "weak"
+
+
+def cell(size, **changes):
+    return make_cell("ddp", size).model_copy(update={"rank_batch": 8, **changes})
+
+
+def out_of_memory(at):
+    return make_result(at).model_copy(update={"status": "oom", "reason": "rank 0: too much"})
+
+
+def test_more_ranks_that_hold_no_less_are_not_tried():
+    reason = why_too_large(cell(4), [out_of_memory(cell(2))])
+    assert reason is not None and "N=2 ran out of memory" in reason and "--keep-going" in reason

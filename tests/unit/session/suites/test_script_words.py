@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.session.suites.script import understood
+from scalebench.session.suites.script import script_suite, understood
 from scalebench.spec.script import script_from
+from tests.builders.sessions import NO_FLAGS
 
 ACCELERATE = """
 import os, subprocess
@@ -134,3 +135,36 @@ def test_what_starts_something_else_is_refused_with_the_line_to_write(bin_, word
 def test_a_shells_own_line_is_quoted_back():
     with pytest.raises(UsageError, match=r"bash -c starts .* run -- python t\.py --lr 1$"):
         script("bash", "-c", "cd x\npython t.py --lr 1")
+
+
+@pytest.fixture(autouse=True)
+def train_py(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+
+def suite(*words, **flags):
+    return script_suite(["train.py", *words], NO_FLAGS | flags)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "complaint"),
+    [
+        (["{rank_batch}"], {}, "give --batch-size"),
+        ([], {"batch_size": 32}, "--batch-size does not reach the script"),
+        ([], {"workload": "gpt"}, "--workload is for scalebench's own workloads"),
+        ([], {"compile": True}, "--compile is for"),
+        ([], {"suites": ("ddp",)}, "Give a suite"),
+        ([], {"python": "/nowhere/python"}, "There is no interpreter /nowhere/python"),
+        ([], {"samples_per_step": "{global_batch}"}, "names a batch that nothing gives"),
+        ([], {"samples_per_step": "many"}, "is not a number of samples"),
+    ],
+)
+def test_options_that_do_not_fit(words, flags, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        suite(*words, **flags)
+
+
+def test_a_script_that_does_not_exist():
+    with pytest.raises(UsageError, match=r"There is no script train2\.py"):
+        script_suite(["train2.py"], NO_FLAGS)

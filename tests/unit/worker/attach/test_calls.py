@@ -2,7 +2,16 @@
 
 import pytest
 
+from scalebench.spec import StepPlan
 from scalebench.worker.attach.calls import FEWEST_CALLS, PATIENCE, OptimizerCalls, find_period
+from scalebench.worker.attach.timing.schedule import (
+    FIRST_LOOK,
+    LOOK_EVERY,
+    Schedule,
+    decide,
+    exchange_every,
+    first_steady,
+)
 from scalebench.worker.portable import FEWEST_STEPS
 
 GENERATOR, DISCRIMINATOR = 1, 2
@@ -63,3 +72,69 @@ def test_without_an_order_every_call_is_a_step():
     order = [1 if i.bit_count() % 2 else 2 for i in range(PATIENCE - 1)]
     assert find_period(order) is None
     assert find_period([*order, 1]) == 1
+
+
+PLAN = StepPlan().model_dump()
+
+
+def plan(**changes):
+    return {**PLAN, **changes}
+
+
+def decided(step_s, settings=PLAN, period=1, **changes):
+    """The schedule of a script that takes these steps, looked at when it is asked for."""
+    first = None
+    so_far = FIRST_LOOK
+    while so_far <= len(step_s):
+        first = first or first_steady(step_s[:so_far], settings)
+        found = so_far + LOOK_EVERY
+        if first is not None:
+            found = decide(step_s[:so_far], settings, period, *first, **changes)
+        if isinstance(found, Schedule):
+            return found, so_far
+        assert found > so_far
+        so_far = found
+    return None
+
+
+def test_a_transient_is_left_out_and_the_window_filled():
+    step_s = [3.0, 0.5, 0.3, 0.1] + [0.05, 0.051] * 20
+    found, _ = decided(step_s)
+    assert found.steady and 3 <= found.first_clean <= 6
+    assert 1 <= (found.clean_end - found.first_clean) * 0.0505 / PLAN["window_s"] < 1.6
+
+
+def test_an_unsteady_warm_up_is_given_up_after_its_limits():
+    falling = sorted([0.1 + 0.01 * i for i in range(60)], reverse=True)
+    assert first_steady(falling[:12], PLAN) is None
+    found, _ = decided(falling, plan(max_warmup_steps=20))
+    assert not found.steady and 20 < found.first_clean <= 25
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cycle"),
+    [([0.002] * 3 + [0.156], 4), ([0.11] + [0.009] * 15, 16), ([0.011] * 63 + [0.5], 64)],
+)
+def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle):
+    """However long ago the warm-up ended, and however long the first long step takes to come."""
+    found, _ = decided([1.0, *pattern * 30])
+    assert found.clean_end - found.first_clean > 7 * cycle
+    counts = {block.num_steps - 1 for block in found.blocks}
+    assert all(count % cycle == 0 for count in counts) == (cycle * sum(pattern) < 4)
+
+
+@pytest.mark.parametrize(
+    ("met", "period", "every"),
+    [
+        ([8, 16, 24], 1, 8),
+        ([8, 16, 20, 28, 36, 40], 1, 8),  # and where an epoch of 20 steps ends
+        ([3, 8, 16], 1, 8),
+        ([4, 8, 12], 2, 2),
+        ([2, 3], 1, 1),
+        ([1, 9, 10], 1, 1),
+        ([2, 4, 6], 2, 1),
+        ([8], 1, 1),
+    ],
+)
+def test_exchanges_now_and_then_are_known_also_where_they_are_not_regular(met, period, every):
+    assert exchange_every(met, period) == every

@@ -1,12 +1,28 @@
 """What an inspecting launch brings home, at one rank in this process; predictions held to it."""
 
+import math
+
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import Cell, Ddp, Plain, StepPlan
 from scalebench.spec.presets import PRESETS
+from scalebench.worker.inspection import deviation
 from scalebench.worker.inspection.allocations import CATEGORIES
+from scalebench.worker.inspection.deviation import (
+    FP32_TOLERANCE,
+    deviations,
+    furthest,
+    loss_deviation,
+    tolerance,
+)
+from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.process.context import connected
+from scalebench.worker.workloads.flops import CountedFlops
 
 GPT = PRESETS["gpt-tiny"]
 FLOPS = 64 * (6 * (2 * 12 * 128**2 + 256 * 128) + 12 * 2 * 128 * 64)
@@ -56,3 +72,128 @@ def test_recomputation_is_no_model_flop(tmp_path, plain):
     assert found.flops.total == FLOPS
     assert found.memory.activations_peak_bytes < 0.7 * plain.memory.activations_peak_bytes
     assert inspected(tmp_path, Plain(checkpointing=True)).flops is None
+
+
+CPU = torch.device("cpu")
+WIDTH, BATCH = 256, 64
+LAYER_BYTES = 4 * (WIDTH * WIDTH + WIDTH)
+PARAMETER_BYTES = 3 * LAYER_BYTES
+"""Three linear layers with bias, float32."""
+SMALL = 2_000
+"""Bytes of scalars (losses, step counters, indices), generously; a layer has 263,168."""
+
+
+def by_category(memory):
+    return {name: getattr(memory, f"{name}_bytes") for name in CATEGORIES}
+
+
+def perceptron():
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "fused adamw": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+    "foreach adam": lambda p: torch.optim.Adam(p, lr=0.1, foreach=True),
+}
+
+
+@pytest.fixture(scope="module")
+def process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def watched(optimizer, wrap=None, batch=BATCH):
+    x = torch.randn(batch, WIDTH)
+    with watch_memory(CPU) as watch:
+        rest = "activations" if wrap is None else "communication"
+        with watch.stretch(rest, "build"):
+            module = perceptron() if wrap is None else wrap(perceptron())
+            watch.module, watch.optimizer = module, OPTIMIZERS[optimizer](module.parameters())
+        for _ in range(3):
+            with watch.stretch(rest):
+                watch.optimizer.zero_grad()
+                module(x).square().sum().backward()
+                watch.optimizer.step()
+    return watch.memory
+
+
+@pytest.mark.parametrize("view", [True, False])
+def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communication(
+    view, process_group
+):
+    def wrap(module):
+        return DistributedDataParallel(module, gradient_as_bucket_view=view)
+
+    memory = watched("fused adamw", wrap, batch=1)
+    parts = by_category(memory)
+    assert sum(parts.values()) == memory.allocated_bytes
+    assert parts["parameters"] == parts["gradients"] == PARAMETER_BYTES
+    assert parts["optimizer"] == pytest.approx(2 * PARAMETER_BYTES, abs=SMALL)
+    buckets = 0 if view else PARAMETER_BYTES
+    assert parts["communication"] == pytest.approx(buckets, abs=SMALL)
+
+
+NAN, INF = math.nan, math.inf
+
+
+def gradients(**values):
+    return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
+
+
+REFERENCE = gradients(a=[3.0, 4.0], b=[0.0, 12.0])  # norms 5 and 12, together 13
+
+
+def gradient_deviation(given, reference):
+    return furthest(deviations(given, reference), FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, bad):
+    given = {**REFERENCE, where: torch.tensor([bad, 1.0])}
+    found = gradient_deviation(given, REFERENCE)
+    assert not found.value <= 1e300
+    assert found.where == where
+    assert not gradient_deviation(REFERENCE, given).value <= FP32_TOLERANCE
+    assert not gradient_deviation(given, given).value <= FP32_TOLERANCE
+
+
+@pytest.mark.parametrize("position", range(3))
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("side", ["given", "both"])
+def test_a_loss_that_is_not_finite_deviates_at_whatever_step_it_stands(position, bad, side):
+    losses = [5.0, 4.0, 3.0]
+    spoilt = [*losses[:position], bad, *losses[position + 1 :]]
+    found = loss_deviation(spoilt, spoilt if side == "both" else losses)
+    assert not found.value <= 1e300
+    assert found.where == f"step {position}"
+
+
+OF_GPT = CountedFlops(total=6e9)
+CNN = CountedFlops(total=1e9, convolutions=1e9 - 640)
+PURE_CNN = CountedFlops(total=1e9, convolutions=1e9)
+UNKNOWN = CountedFlops()
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("matmul", "convolution", "reduced"),
+    [
+        (False, True, {"cnn", "pure", "unknown"}),  # torch's defaults
+        (True, False, {"gpt", "cnn", "unknown"}),
+        (False, False, set()),
+        (True, True, {"gpt", "cnn", "pure", "unknown"}),
+    ],
+)
+def test_tf32_is_allowed_for_only_where_the_model_uses_it(
+    monkeypatch, matmul, convolution, reduced
+):
+    on = {"matmul_tf32": matmul, "convolution_tf32": convolution}
+    monkeypatch.setattr(deviation, "tf32_in_force", lambda _: on)
+    models = {"gpt": OF_GPT, "cnn": CNN, "pure": PURE_CNN, "unknown": UNKNOWN}
+    found = {name for name, flops in models.items() if tolerance(Plain(), CUDA, flops) > 1e-4}
+    assert found == reduced

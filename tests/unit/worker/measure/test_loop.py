@@ -1,11 +1,26 @@
 """The measured loop on a time of its own: when it is warm, what is clean, when it has enough."""
 
-import pytest
+from types import SimpleNamespace
 
-from scalebench.spec import StepPlan
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.analysis.energy import energy_per_sample
+from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.spec import Case, Plain, StepPlan, Suite
+from scalebench.worker.measure import loop
+from scalebench.worker.measure.alignment import (
+    ROUND_TRIPS,
+    ClockOffset,
+    Exchange,
+    combine,
+    offset_of,
+)
 from scalebench.worker.measure.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK
 from tests.builders.loops import Fake, level, run_loop
-from tests.builders.runs import make_cell
+from tests.builders.runs import make_cell, make_record, make_result
+from tests.builders.watched import BEGIN_NS, A, make_twin, sample
 
 
 def measured(duration, settling_steps=0, world_size=1, **plan):
@@ -75,3 +90,108 @@ def test_a_series_that_never_settles_is_given_up_at_the_limit_of_steps(limit):
     assert seen.steady is False
     assert len(seen.clean_s()) >= 10
     check_consistent(seen, fake)
+
+
+START_S = 0.3
+SECONDS = 60.0
+WATTS = 300
+"""Of the twin's first device."""
+
+
+def measured_on_twin(step_s, **request):
+    """Plan and measure on a GPU whose clock and energy counter are a recorded twin's."""
+    suite = Suite(name="x", question="?", cases=(Case(name="plain", strategy=Plain()),))
+    plan = make_plan(Request(world_sizes=(1,), **request), [suite], Machine(1, 8))
+    cell = make_cell("plain", 1, device="cuda", steps=plan.cells[-1].steps)
+    fake = Fake(level(step_s))
+    fake.now = START_S
+    watch = SimpleNamespace(
+        monotonic_ns=lambda: BEGIN_NS + round(fake.now * 1e9), process_time=lambda: fake.now
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "time", watch)
+        seen = run_loop(fake, cell)
+    assert fake.now < SECONDS
+    rank = make_record(
+        step_s=seen.step_s,
+        loss=seen.loss,
+        blocks=seen.blocks,
+        facts={"device_uuid": A.removeprefix("GPU-")},
+    )
+    node, _ = sample(make_twin(), [A], until_s=fake.now + 0.5)
+    return make_result(cell, ranks=[rank], node=node), fake
+
+
+@pytest.mark.parametrize("step_s", [0.003, 0.03, 0.15, 0.4])
+def test_a_run_with_the_defaults_has_an_energy_number(step_s):
+    result, _ = measured_on_twin(step_s)
+    energy = energy_per_sample(result)
+    assert energy.reason is None
+    assert energy.j_per_sample == pytest.approx(WATTS * step_s / 32, rel=0.01)
+
+
+@pytest.mark.parametrize("request_", [{"quick": True}, {"steps": 20}])
+def test_a_run_that_is_to_be_short_has_none_and_says_why(request_):
+    result, fake = measured_on_twin(0.03, **request_)
+    energy = energy_per_sample(result)
+    assert energy.j_per_sample is None
+    assert "energy needs 2 s" in energy.reason
+    assert fake.now - START_S < 2.0
+
+
+OFFSETS = st.integers(-(10**15), 10**15)
+DELAYS = st.integers(0, 10**8)
+S = 10**9
+
+
+def exchange(offset_ns, there_ns, on_the_way_ns, back_ns):
+    own = there_ns + offset_ns
+    return Exchange(own - on_the_way_ns, there_ns, own + back_ns)
+
+
+def offset_at(offset_ns, at_ns, bound_ns=0, error_ns=0):
+    return ClockOffset(offset_ns + error_ns, bound_ns, at_ns, "ping-pong")
+
+
+@given(OFFSETS, st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=ROUND_TRIPS))
+def test_the_true_offset_is_within_the_bound_whatever_the_delays(offset, delays):
+    exchanges = [exchange(offset, 10**12 + i * S, *delay) for i, delay in enumerate(delays)]
+    found = offset_of(exchanges)
+    assert abs(found.offset_ns - offset) <= found.bound_ns
+    assert found.bound_ns <= min(map(sum, delays)) / 2 + 1
+
+
+@given(
+    OFFSETS,
+    st.floats(-190e-6, 190e-6),
+    st.integers(1_000_000, 3600 * S),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.floats(-1, 1),
+    st.floats(-1, 1),
+    st.floats(0, 1),
+)
+def test_drift_is_followed_within_the_bound(
+    offset, drift, elapsed, bound_0, bound_1, wrong_0, wrong_1, where
+):
+    start = 10**13 + offset
+    before = offset_at(offset, start, bound_0, round(wrong_0 * bound_0))
+    after = offset_at(
+        offset + round(drift * elapsed), start + elapsed, bound_1, round(wrong_1 * bound_1)
+    )
+    alignment = combine(before, after)
+    assert alignment.stepped is None
+    time = start + round(where * elapsed)
+    truth = time - offset - drift * (time - start)
+    assert abs(alignment.on_rank_0(time) - truth) <= alignment.bound_ns + 2  # whole nanoseconds
+
+
+@given(OFFSETS, st.sampled_from([-1, 1]), st.integers(10**6, 10**12), st.integers(0, 10**5))
+def test_a_step_is_told_and_the_bound_reaches_to_both_sides(offset, sign, size, bound):
+    before = offset_at(offset, S, bound)
+    after = offset_at(offset + sign * size, 2 * S, bound)
+    alignment = combine(before, after)
+    assert f"moved by {sign * size / 1e6:+.3f} ms" in alignment.stepped
+    for true_offset in (offset - bound, offset + sign * size + sign * bound):
+        found = 2 * S - alignment.on_rank_0(2 * S)
+        assert abs(found - true_offset) <= alignment.bound_ns

@@ -1,5 +1,10 @@
 """What a rank writes down of itself."""
 
+import io
+import logging
+import os
+import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -9,10 +14,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._C._distributed_c10d import HashStore
 
+from scalebench.errors import EnvironmentUnfit
+from scalebench.records.storage.secret import Forged
+from scalebench.resources import Processor
 from scalebench.spec.probes import Sweep, Transfer
 from scalebench.worker import survey
 from scalebench.worker.collectives.probes import FEWEST_SIZES, TimeLimit
+from scalebench.worker.process import jobs, setup
+from scalebench.worker.process.nccl_log import write_nccl_log
+from scalebench.worker.process.store_queue import join_session, open_session
+from scalebench.worker.process.token import Token, next_slot, order_of_cycle
+from scalebench.worker.process.zygote import Zygote
+from tests.builders.links.nccl_wire_logs import LOGS
 
 
 @pytest.mark.parametrize(
@@ -106,3 +121,220 @@ def test_the_limit_is_kept_and_every_operation_can_still_be_fitted(limit_s):
     for operation in OPERATIONS:
         sizes = sorted(size for op, size in timed if op == operation)
         assert tuple(sizes) == SIZES[: len(sizes)] and len(sizes) >= FEWEST_SIZES
+
+
+CORES = [Processor(number, number % 4, number // 4, node=number % 4 // 2) for number in range(8)]
+"""Four cores with two siblings each; cores 0 and 1 on node 0, cores 2 and 3 on node 1."""
+
+
+@pytest.fixture
+def pinned(monkeypatch):
+    seen = []
+    gpu = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x9D, pci_device_id=0)
+    asked = {"0000:9d:00.0": 1}
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, numbers: seen.append(set(numbers)))
+    monkeypatch.setattr(setup, "read_processors", lambda numbers: CORES)
+    monkeypatch.setattr(setup, "gpu_node", asked.__getitem__)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    return seen
+
+
+def test_a_rank_with_a_gpu_takes_cores_of_its_node(pinned):
+    assert setup.pin(0, 2, "cuda") == {"affinity": [2, 3], "numa_nodes": [1], "num_cores": 2}
+    assert setup.pin(1, 2, "cuda") == {"affinity": [0, 1], "numa_nodes": [0], "num_cores": 2}
+
+
+ASKED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
+
+
+@pytest.mark.parametrize(
+    ("own", "conf", "transports", "reason"),
+    [
+        ({}, "", ["NET/Socket"], None),
+        ({}, "NCCL_IB_HCA=mlx5\n", ["NET/Socket"], None),
+        ({"NCCL_DEBUG": "INFO"}, "", ["NET/Socket"], None),
+        ({"NCCL_DEBUG": "WARN"}, "", None, "NCCL_DEBUG is set"),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "mine"}, "", None, "NCCL_DEBUG_FILE is set"),
+        ({}, "NCCL_IB_HCA=mlx5\nNCCL_DEBUG=WARN\n", None, "NCCL_DEBUG is set"),
+    ],
+)
+def test_it_is_written_and_read_unless_the_user_wants_it_otherwise(
+    tmp_path, monkeypatch, own, conf, transports, reason
+):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
+    monkeypatch.setattr(os, "environ", kept | own | {"NCCL_CONF_FILE": str(tmp_path / "conf")})
+    (tmp_path / "conf").write_text(conf)
+    before = dict(os.environ)
+    printed = tmp_path / "rank0.log"
+    log = write_nccl_log(tmp_path / "nccl.log", printed)
+    set_here = {name: os.environ[name] for name in os.environ.keys() - before.keys()}
+    if transports and not own:
+        assert set_here == {**ASKED, "NCCL_DEBUG_FILE": str(tmp_path / "nccl.log")}
+    else:
+        assert set_here == {}
+    assert before.items() <= os.environ.items()
+    if os.environ.get("NCCL_DEBUG") == "INFO":  # as NCCL does
+        (tmp_path / os.environ.get("NCCL_DEBUG_FILE", printed)).write_text(LOGS["2.28 H200"])
+    found = log.read(ask_gpus=False)
+    assert (found and [one.name for one in found.transports]) == transports
+    assert (reason or "") in (log.reason or "")
+
+
+def walk(num_launches, seed, turns_of):
+    cycle, place = 0, order_of_cycle(0, num_launches, seed)[0]
+    taken = [0] * num_launches
+    left: list[int] = []
+    walked = []
+    while True:
+        walked.append((cycle, place))
+        taken[place] += 1
+        if taken[place] == turns_of[place]:
+            left.append(place)
+        following = next_slot(cycle, place, left, num_launches, seed)
+        if following is None:
+            return walked
+        cycle, place = following
+
+
+@given(turns_of=st.lists(st.integers(1, 6), min_size=1, max_size=8), seed=st.integers(0, 1000))
+def test_every_launch_has_one_turn_in_each_cycle_until_it_leaves(turns_of, seed):
+    walked = walk(len(turns_of), seed, turns_of)
+    for place, count in enumerate(turns_of):
+        assert [cycle for cycle, who in walked if who == place] == list(range(count))
+
+
+def test_a_launch_that_never_comes_is_waited_for_within_the_limit(tmp_path):
+    first = order_of_cycle(0, 2, seed=3)[0]
+    with Token(tmp_path, first, 2, seed=3, limit_s=0.2) as token:
+        token.wait()
+        with pytest.raises(TimeoutError, match=f"launch {1 - first} did not take its turn"):
+            token.pass_on()
+
+
+SECRET, WRONG = "s" * 32, "w" * 32
+
+
+def world(store, num_ranks=1):
+    session = open_session(store, SECRET)
+    return session, [join_session(store, rank, lambda: [SECRET], 1.0) for rank in range(num_ranks)]
+
+
+GARBAGE = ["", "1", "x", "\x00\xff \x80", f"{10**12} {'0' * 64} {'0' * 64}"]
+
+
+@pytest.mark.parametrize("header", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_in_the_place_of_a_message_is_refused_and_nothing_is_waited_for(header):
+    store = HashStore()
+    _, (rank,) = world(store)
+    store.set("to/0/0", header)
+    with pytest.raises(Forged, match="to/0/0 is not signed"):
+        rank.received(0, 0)
+
+
+@pytest.mark.parametrize("source", ["to/1/0", "to/0/1", "of/0/0", "of/1/0"])
+def test_a_message_counts_under_its_own_name_alone(source):
+    """Not for another rank, not out of order, and not back to where it came from."""
+    store = HashStore()
+    session, ranks = world(store, 2)
+    for rank in (0, 1):
+        session.send(rank, {"first": 1})
+        session.send(rank, {"second": 2})
+        ranks[rank].tell(rank, {"of": rank})
+    for part in ("/0", ""):
+        store.set(f"to/0/0{part}", store.get(f"{source}{part}"))
+    with pytest.raises(Forged, match="to/0/0 is not signed"):
+        ranks[0].received(0, 0)
+
+
+@pytest.mark.parametrize("part", [None, "something else", ""])
+def test_a_message_whose_parts_were_changed_or_taken_away_is_refused(part):
+    store = HashStore()
+    session, (rank,) = world(store)
+    session.send(0, {"start": 1})
+    if part is None:
+        store.delete_key("to/0/0/0")
+    else:
+        store.set("to/0/0/0", part)
+    with pytest.raises(Forged, match="to/0/0 was changed"):
+        rank.received(0, 0)
+
+
+@pytest.mark.parametrize("name", ["of/0/0", "of/7/0", "of/0/-1", "to/0/0", "x", ""])
+def test_what_no_rank_has_told_and_what_it_told_before_is_refused(name):
+    store = HashStore()
+    session, (rank,) = world(store)
+    rank.tell(0, {"of": 0})
+    kept = {key: store.get(key) for key in ("of/0/0", "of/0/0/0")}
+    assert session.sent(0) == {"of": 0}
+    for key, value in kept.items():
+        store.set(key, value)
+    store.set("from/1", name)
+    with pytest.raises(Forged):
+        session.sent(1)
+
+
+def test_a_rank_without_the_secret_of_the_session_does_not_take_part():
+    store = HashStore()
+    open_session(store, SECRET)
+    with pytest.raises(EnvironmentUnfit, match=r"SCALEBENCH_SECRET.*--trust-network"):
+        join_session(store, 1, lambda: [WRONG], 0.0)
+    assert not store.check(["number/1"])
+
+
+VARIABLE = "STAND_IN_FRAMEWORK"
+LOGGER = "stand_in_framework"
+
+
+def takes_over_the_process(request):
+    os.environ[VARIABLE] = "set"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, force=True)
+    logging.getLogger(LOGGER).info("by its logger")
+    print("by print")
+    os.write(1, b"by its own C code\n")
+    os.system("echo by a program that it starts")
+    sys.stdout = sys.stderr
+    print("by a stream that it replaced")
+    return 0
+
+
+def closes_its_stream(request):
+    print("before")
+    sys.stdout = io.StringIO()
+    sys.stdout.close()
+    sys.stderr = None
+    return 0
+
+
+@pytest.fixture
+def ranks(monkeypatch, tmp_path):
+    stand_ins = {"train": takes_over_the_process, "close": closes_its_stream}
+    monkeypatch.setattr(jobs, "_JOBS", stand_ins)
+    here, there = socket.socketpair()
+
+    def run(name):
+        zygote, log = Zygote(there), tmp_path / "rank0.log"
+        for descriptor, stream in ((1, "stdout"), (2, "stderr")):  # as in the zygote, not pytest's
+            monkeypatch.setattr(sys, stream, os.fdopen(descriptor, "w", closefd=False))
+        zygote.start({"tag": [0, 0], "job": name, "log": str(log), "rank": 0})
+        (pid,) = zygote.alive
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, log.read_text()
+        zygote.alive.clear()
+        return log.read_text()
+
+    with here, there:
+        yield run
+
+
+def test_all_that_a_framework_prints_is_in_the_log_of_its_rank(ranks, capfd):
+    log = ranks("train")
+    for way in (
+        "by its logger",
+        "by print",
+        "by its own C code",
+        "by a program that it starts",
+        "by a stream that it replaced",
+    ):
+        assert way in log, way
+    assert capfd.readouterr() == ("", "")

@@ -1,16 +1,41 @@
 """What the worker says of how a rank computes."""
 
+import itertools
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+from torch.utils.checkpoint import checkpoint
 
 from scalebench.costmodel.memory import STATES
-from scalebench.spec import Plain
-from scalebench.spec.workload import Workload
+from scalebench.search.prediction.passes import WEIGHT_GROUPS
+from scalebench.spec import Pipeline, Plain
+from scalebench.spec.presets import GptShape
+from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.execution import optimizer_kind, prepare_module
+from scalebench.worker.strategies.frameworks.horovod import (
+    Host,
+    refuse_without_addresses,
+    refuse_without_nccl,
+)
+from scalebench.worker.strategies.mesh.ring import (
+    Merging,
+    attend,
+    places_in_order,
+    places_in_zigzag,
+)
+from scalebench.worker.strategies.pipelining.schedule import inputs_of
+from scalebench.worker.strategies.pipelining.stages import cut
+from scalebench.worker.workloads import build_workload
+from scalebench.worker.workloads.gpt import Block
 
 OPTIONS = {
     "SGD": {},
@@ -75,3 +100,140 @@ for switch in {list(SWITCHES)!r}:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     found = [tuple(line.split()) for line in done.stdout.splitlines()]
     assert found == [(str(a), str(b)) for a, b in SWITCHES.values()], done.stderr
+
+
+def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group():
+    block, calls = Block(width=16, heads=2), []
+    bare = block.forward
+
+    def counted(x):
+        calls.append(1)
+        return bare(x)
+
+    block.forward = partial(checkpoint, counted, use_reentrant=False)
+    given = torch.randn(1, 8, 16, requires_grad=True)
+    made = block(given * 1)
+    calls.clear()
+    _, groups = stage_backward_input([made], [torch.ones_like(made)], [given], block.parameters())
+    assert len(calls) == 1
+    stage_backward_weight(block.parameters(), groups)
+    assert len(calls) == 1 + WEIGHT_GROUPS
+
+
+CPU = torch.device("cpu")
+TINY = GptShape(name="tiny", layers=3, heads=2, width=16, context=8, batch_size=4)
+
+
+def built(shape, batch_size=4):
+    torch.manual_seed(0)
+    return build_workload(shape, Shard(0, 1, batch_size, 0, torch.device("cpu")))
+
+
+def test_a_loss_that_cannot_be_taken_apart_is_refused():
+    with pytest.raises(Unsupported, match="must call module"):
+        inputs_of(lambda module, batch: module(x=batch), torch.ones(2))
+    with pytest.raises(Unsupported, match="does not call the module"):
+        inputs_of(lambda module, batch: batch.sum(), torch.ones(2))
+
+
+def test_what_cannot_be_cut_is_refused_with_the_reason():
+    with pytest.raises(Unsupported, match="6 stages need as many layers, and there are 5"):
+        cut(Pipeline(microbatches=2), built(TINY), 6, CPU)
+    nameless = Workload(nn.Linear(2, 2), [], lambda module, batch: module(batch))
+    with pytest.raises(Unsupported, match=r"names its layers: Workload\(layers"):
+        cut(Pipeline(), nameless, 2, CPU)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"schedule": "gpipe", "chunks": 2}, "gpipe has 1 per rank: give chunks=1"),
+        ({"schedule": "zbv"}, "zbv has 2 per rank: give chunks=2"),
+        ({"schedule": "2f2b"}, "schedule"),
+        ({"microbatches": 0}, "microbatches"),
+    ],
+)
+def test_a_pipeline_that_contradicts_itself_is_refused(fields, told):
+    with pytest.raises(ValidationError, match=told):
+        Pipeline(**fields)
+
+
+sizes = st.tuples(st.integers(1, 8), st.integers(1, 5))
+"""Ranks, and tokens of a chunk."""
+
+
+@given(sizes)
+def test_every_token_is_on_one_rank(size):
+    ranks, chunk = size
+    tokens = 2 * ranks * chunk
+    for order in (places_in_order, places_in_zigzag):
+        told = [place for rank in range(ranks) for place in order(tokens, ranks, rank)]
+        assert sorted(told) == list(range(tokens))
+
+
+def drawn(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@given(
+    seed=st.integers(0, 1000),
+    cuts=st.sets(st.integers(1, 11), max_size=4),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]),
+)
+def test_parts_merge_into_the_attention_to_all_keys(seed, cuts, scale):
+    q = scale * drawn(seed, 2, 3, 5, 4)
+    k, v = (scale * drawn(seed + i, 2, 3, 12, 4) for i in (1, 2))
+    ends = [0, *sorted(cuts), 12]
+    parts = [
+        attend(q, k[:, :, a:b], v[:, :, a:b], causal=False) for a, b in itertools.pairwise(ends)
+    ]
+    merging = Merging(parts[0])
+    for part in parts[1:]:
+        merging.add(part, slice(None))
+    scores = q.double() @ k.double().transpose(-1, -2) / 2
+    largest = float((q.abs() @ k.abs().transpose(-1, -2)).max() / 2)
+    rounded = 1e-5 + torch.finfo(torch.float32).eps * largest  # of an exponent: of its power
+    wanted = scores.softmax(-1) @ v.double()
+    found = merging.output.double(), merging.log_sum_exp.double()
+    torch.testing.assert_close(found[0], wanted, rtol=0, atol=rounded * float(v.abs().max()))
+    torch.testing.assert_close(found[1], scores.logsumexp(-1), rtol=0, atol=rounded)
+
+
+def test_the_operators_of_a_gpu_are_called_as_torch_declares_them():
+    """A new signature in torch has to be noticed where there is no GPU."""
+    forward = torch.ops.aten._scaled_dot_product_flash_attention.default._schema
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_backward.default._schema
+    names = [one.name for one in backward.arguments]
+    assert names[:6] == ["grad_out", "query", "key", "value", "out", "logsumexp"]
+    assert names[6:12] == ["cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"]
+    assert names[12:14] == ["philox_seed", "philox_offset"]
+    assert [one.name for one in forward.arguments][:5] == [
+        *("query", "key", "value", "dropout_p", "is_causal")
+    ]
+    told = [one.name for one in forward.returns]
+    assert told[:6] == ["output", "logsumexp", "cum_seq_q", "cum_seq_k", "max_q", "max_k"]
+    assert len(told) == 9
+
+
+LOOPBACK = "127.0.0.1"
+ONE = Host("one", LOOPBACK, LOOPBACK)
+A, B = Host("a", "10.0.0.1", "10.0.0.1"), Host("b", "10.0.0.2", "192.168.0.2")
+
+
+NAMED = A._replace(address_of_name="127.0.1.1")
+
+
+def test_machines_without_an_address_that_others_reach_are_refused_in_one_line():
+    for fine in ([ONE, ONE], [A, B], [NAMED, NAMED]):
+        refuse_without_addresses(fine)
+    with pytest.raises(Unsupported, match="GLOO_SOCKET_IFNAME=eth0"):
+        refuse_without_addresses([ONE, ONE._replace(name="two")])
+    with pytest.raises(Unsupported, match=r"a is 127.0.1.1, which other hosts cannot reach"):
+        refuse_without_addresses([NAMED, B])
+
+
+def test_gpus_need_a_horovod_with_nccl():
+    refuse_without_nccl("cuda", True)
+    refuse_without_nccl("cpu", False)
+    with pytest.raises(Unsupported, match="HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
+        refuse_without_nccl("cuda", False)

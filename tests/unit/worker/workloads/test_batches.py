@@ -6,12 +6,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from torch.nn import functional as F
 
 from scalebench.errors import UsageError
 from scalebench.spec import Loader
+from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Shard
-from scalebench.worker.workloads.batches import ResidentBatches, concatenate, endless, split
+from scalebench.worker.workloads.batches import (
+    ResidentBatches,
+    concatenate,
+    endless,
+    mean_cross_entropy,
+    split,
+)
+from scalebench.worker.workloads.flops import count_flops
+from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.loaded import LoadedBatches
+from scalebench.worker.workloads.moe import route
 from tests.examples import examples
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
@@ -117,3 +128,87 @@ def test_epochs_follow_one_another_as_resident_ones_do(world_size, batch_size, e
         for _ in range(2):  # every iteration starts at the first epoch
             pairs = islice(zip(resident, loaded, strict=True), 3 * (2 + extra))
             assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in pairs)
+
+
+def gpt_by_hand(shape):
+    """PaLM, appendix B: 6·(matrix parameters) + 12·L·H·Q·T a token."""
+    matrices = shape.layers * 12 * shape.width**2 + shape.vocabulary * shape.width
+    attention = 12 * shape.layers * shape.width * shape.context
+    return shape.context * (6 * matrices + attention)
+
+
+def gpt_counted(shape, **inside):
+    module = Gpt(shape)
+    tokens = torch.randint(shape.vocabulary, (2, shape.context + 1))
+    with count_flops() as flops, torch.autocast("cpu", torch.bfloat16, **inside):
+        mean_cross_entropy(module, (tokens[:, :-1], tokens[:, 1:])).backward()
+    assert flops.total % 2 == 0
+    return flops.total // 2
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gpt_is_the_formula_of_palm_to_the_last_operation(autocast):
+    shape = PRESETS["gpt-tiny"]
+    assert gpt_counted(shape, enabled=autocast) == gpt_by_hand(shape)
+
+
+def test_attention_costs_the_same_by_whatever_kernel():
+    """Two products forward, four backward: what a kernel recomputes is its own business."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def cost(backend):
+        q, k, v = (torch.randn(2, 4, 32, 16, requires_grad=True) for _ in range(3))
+        with sdpa_kernel(backend), count_flops() as flops:
+            F.scaled_dot_product_attention(q, k, v).sum().backward()
+        return flops.total
+
+    by_hand = 3 * 2 * (2 * 2 * 4 * 32 * 32 * 16)
+    assert cost(SDPBackend.FLASH_ATTENTION) == cost(SDPBackend.MATH) == by_hand
+
+
+@st.composite
+def routings(draw):
+    samples, tokens = draw(st.integers(1, 3)), draw(st.integers(1, 9))
+    experts = draw(st.integers(1, 6))
+    top_k = draw(st.integers(1, experts))
+    capacity = draw(st.none() | st.integers(1, 8))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+    logits = torch.randn(samples, tokens, experts, generator=random)
+    logits[..., 0] += draw(st.sampled_from([0.0, 3.0]))  # an expert that most tokens choose
+    return logits, top_k, capacity, route(logits, top_k, capacity)
+
+
+def experts_of(routing):
+    numbers = torch.arange(len(routing.counts))
+    return numbers.repeat_interleave(torch.tensor(routing.counts))
+
+
+@given(routings())
+def test_every_choice_is_carried_out_once_or_is_a_dropped_one(found):
+    logits, top_k, capacity, routing = found
+    samples, tokens, num_experts = logits.shape
+    assert sum(routing.chosen) == samples * tokens * top_k
+    rows = list(zip(routing.token.tolist(), experts_of(routing).tolist(), strict=True))
+    assert len(rows) == len(set(rows)) == sum(routing.counts)
+    chosen = logits.flatten(0, 1).topk(top_k).indices
+    assert all(expert in chosen[token] for token, expert in rows)
+    for sample in range(samples):
+        here = [(t, e) for t, e in rows if t // tokens == sample]
+        of_sample = chosen[sample * tokens : (sample + 1) * tokens].flatten().tolist()
+        for expert in range(num_experts):
+            wanted = of_sample.count(expert)
+            limit = wanted if capacity is None else min(wanted, capacity)
+            assert sum(e == expert for _, e in here) == limit
+
+
+@given(routings())
+def test_weights_are_the_routers_probabilities(found):
+    logits, top_k, capacity, routing = found
+    probabilities = logits.softmax(-1).flatten(0, 1)
+    expected = probabilities[routing.token, experts_of(routing)]
+    if top_k > 1:
+        expected = expected / probabilities.topk(top_k).values.sum(-1)[routing.token]
+    assert torch.allclose(routing.weight, expected)
+    if capacity is None:
+        sums = torch.zeros(len(probabilities)).index_add(0, routing.token, routing.weight)
+        assert top_k == 1 or torch.allclose(sums, torch.ones_like(sums))
