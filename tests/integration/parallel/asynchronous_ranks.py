@@ -1,35 +1,16 @@
-"""Ranks that train without lockstep, over gloo: run as a program by `test_asynchronous`.
-
-Arguments: folder for the store and the reports, number of ranks. Imports torch once; the ranks are
-forked, and train all cases one after the other. Each writes what it found to ``<rank>.json``: case
-→ what the case's function returns.
-"""
+"""Ranks that train without lockstep, over gloo: run as a program by `test_asynchronous`."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle, pairwise
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalebench import Workload
-from scalebench.spec import (
-    Ddp,
-    DiLoCo,
-    ElasticAveraging,
-    FedAvg,
-    Gossip,
-    LocalSgd,
-    ParameterServer,
-    PipeDream,
-    PipeDream2BW,
-    Strategy,
-)
+from scalebench import Workload, spec
 from scalebench.spec.presets import CustomTarget
-from scalebench.worker.optimizers import Lamb, set_rate
+from scalebench.worker.optimizers import Lamb
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.strategies import build_training
 from scalebench.worker.workloads.batches import ResidentBatches
@@ -56,9 +37,6 @@ def regression(shard):
 
 
 TARGET = CustomTarget(name="regression", module=HERE, function="regression")
-
-Train = Callable[[Strategy], Any]
-"""Builds a training from the same initial parameters every time."""
 
 
 def classification(shard):
@@ -109,9 +87,12 @@ class Ranks:
     def __init__(self, job, rank, world_size):
         self.job, self.rank, self.world_size = job, rank, world_size
 
-    def build(self, strategy, **replaced):
+    def context(self, strategy):
         cell = cell_of(strategy, self.world_size)
-        context = RankContext(cell, self.rank, self.rank, self.job.device, self.job.control)
+        return RankContext(cell, self.rank, self.rank, self.job.device, self.job.control)
+
+    def build(self, strategy, **replaced):
+        context = self.context(strategy)
         workload = replace(workload_for(strategy, context), **replaced)
         return build_training(workload, context), iter(workload.batches)
 
@@ -127,6 +108,10 @@ class Ranks:
         dist.all_gather(all_of_them, own)
         return torch.stack(all_of_them)
 
+    def apart(self, training):
+        models = self.gathered(training)
+        return distance(models, models.mean(0).expand_as(models))
+
 
 def flat(training):
     return torch.cat([p.detach().flatten() for p in training.module.parameters()])
@@ -136,103 +121,80 @@ def distance(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
+def sent(training):
+    """What a rank sends, in models."""
+    return (training.sent_bytes or 0) / (4 * flat(training).numel())
+
+
+def judged(training):
+    with training.evaluated_model():
+        return flat(training)
+
+
 def local_sgd(ranks):
-    """Compare with DDP where they are the same, and see models drift apart where they are not."""
-    synchronous = flat(ranks.trained(Ddp(), 6))
-    drifting = ranks.trained(LocalSgd(period=4), 3)
-    apart = ranks.gathered(drifting)
-    with drifting.evaluated_model():
-        mean = flat(drifting)
-    training, batches = ranks.build(LocalSgd(period=4))
-    for _ in range(4):
-        training.step(next(batches))
-    together = ranks.gathered(training)
-    late = ranks.trained(LocalSgd(period=2, synchronous_steps=3), 3)
-    drifted = ranks.trained(LocalSgd(period=2, synchronous_steps=3), 4)
-    averaged = ranks.trained(LocalSgd(period=2, synchronous_steps=3), 5)
-    num_bytes = 4 * apart.shape[1]
-    return {
-        "period 1 from DDP": distance(flat(ranks.trained(LocalSgd(period=1), 6)), synchronous),
-        "synchronous start from DDP": distance(flat(late), flat(ranks.trained(Ddp(), 3))),
-        "apart before the exchange": distance(apart, apart.mean(0).expand_as(apart)),
-        "together after it": distance(together, together.mean(0).expand_as(together)),
-        "judged by the mean": distance(mean, apart.mean(0)),
-        "own model comes back": distance(flat(drifting), apart[ranks.rank]),
-        "apart after the synchronous start": distance(*_with_mean(ranks.gathered(drifted))),
-        "together at the first period's end": distance(*_with_mean(ranks.gathered(averaged))),
-        "sent of a period of 4": [
-            (one.sent_bytes or 0) / num_bytes for one in (drifting, training)
-        ],
-        "sent with 3 synchronous steps": [
-            (one.sent_bytes or 0) / num_bytes for one in (late, drifted, averaged)
-        ],
+    """Periods and synchronous steps before them: at their ends, and where models are apart."""
+    found = {"as simulated": [], "apart": [], "sent": []}
+    for period, synchronous, steps in LOCAL:
+        strategy = spec.LocalSgd(period=period, synchronous_steps=synchronous)
+        training = ranks.trained(strategy, steps)
+        mean = Periodically(period, lambda models: models.mean(0).expand_as(models), synchronous)
+        expected = simulated(ranks, steps, after=mean, synchronous=synchronous)
+        found["as simulated"].append(distance(ranks.gathered(training), expected))
+        found["apart"].append(ranks.apart(training))
+        found["sent"].append(sent(training))
+    drifting = ranks.trained(spec.LocalSgd(period=4), 3)
+    own, mean = flat(drifting), ranks.gathered(drifting).mean(0)
+    return found | {
+        "judged by the mean": distance(judged(drifting), mean),
+        "own model comes back": distance(flat(drifting), own),
     }
 
 
-def _with_mean(models):
-    return models, models.mean(0).expand_as(models)
+LOCAL = ((1, 0, 6), (4, 0, 3), (4, 0, 4), (2, 3, 3), (2, 3, 4), (2, 3, 5))
+"""Period, synchronous steps before the first one, steps."""
 
 
 def diloco(ranks):
-    """Compare with local SGD, of which an outer optimizer makes larger steps the same way."""
-    start = flat(ranks.trained(LocalSgd(), 0))
-    plain = ranks.trained(DiLoCo(period=4, outer_rate=1.0, outer_momentum=0.0), 8)
-    once = ranks.trained(DiLoCo(period=4), 4)
-    learned = flat(ranks.trained(LocalSgd(period=4), 4)) - start
-    twice = ranks.trained(DiLoCo(period=4, outer_rate=0.7, outer_momentum=0.9), 8)
+    """An outer optimizer: its pseudogradient is old minus new; the other sign would go back."""
+    training = ranks.trained(spec.DiLoCo(period=4, outer_rate=0.7, outer_momentum=0.9), 8)
+    outer = Periodically(4, Nesterov(0.7, 0.9, flat(ranks.trained(spec.LocalSgd(), 0))))
     return {
-        "as local SGD": distance(flat(plain), flat(ranks.trained(LocalSgd(period=4), 8))),
-        "one outer step": distance(flat(once) - start, 0.7 * (1 + 0.9) * learned),
-        "together": distance(*_with_mean(ranks.gathered(twice))),
-        "sent": (twice.sent_bytes or 0) / (4 * start.numel()),
+        "as simulated": distance(ranks.gathered(training), simulated(ranks, 8, after=outer)),
+        "together": ranks.apart(training),
+        "sent": sent(training),
     }
 
 
+class Nesterov:
+    def __init__(self, rate, momentum, common):
+        self.rate, self.momentum, self.common, self.velocity = rate, momentum, common, 0.0
+
+    def __call__(self, models):
+        learned = self.common - models.mean(0)
+        self.velocity = self.momentum * self.velocity + learned
+        self.common = self.common - self.rate * (learned + self.momentum * self.velocity)
+        return self.common.expand_as(models)
+
+
 def gossip(ranks):
-    """Mix different models without training them; train them as one process would simulate it."""
-    mixing, batches = ranks.build(Gossip())
-    set_rate(mixing.optimizer, 0.0)
-    own = torch.Generator().manual_seed(ranks.rank)
-    mixing.set_parameters(torch.randn(flat(mixing).numel(), generator=own))
-    before = ranks.gathered(mixing)
-    apart = []
-    for _ in range(4):
-        mixing.step(next(batches))
-        models = ranks.gathered(mixing)
-        apart.append(float((models - before.mean(0)).norm()))
-    started = float((before - before.mean(0)).norm())
-    trained = ranks.trained(Gossip(period=2), 6)
+    trained = ranks.trained(spec.Gossip(period=2), 6)
+    expected = simulated(ranks, 6, before=Periodically(2, ring_exchange))
     return {
-        "distance from the mean": [started, *apart],
-        "mean is kept": distance(models.mean(0), before.mean(0)),
-        "contraction": mixing.facts["contraction"],
-        "as simulated": distance(ranks.gathered(trained), simulated(ranks, ring_exchange, 2, 6)),
-        "sent of 3 exchanges": (trained.sent_bytes or 0) / (4 * before.shape[1]),
+        "contraction": trained.facts["contraction"],
+        "as simulated": distance(ranks.gathered(trained), expected),
+        "sent of 3 exchanges": sent(trained),
     }
 
 
 def elastic(ranks):
-    """Exchange without training; train as one process would simulate it."""
-    strategy = ElasticAveraging(period=1, moving_rate=0.8)
-    pulled, batches = ranks.build(strategy)
-    set_rate(pulled.optimizer, 0.0)
-    own = torch.Generator().manual_seed(ranks.rank)
-    pulled.set_parameters(torch.randn(flat(pulled).numel(), generator=own))
-    before, centre = ranks.gathered(pulled), pulled.centre.clone()
-    pulled.step(next(batches))
-    after = ranks.gathered(pulled)
-    trained = ranks.trained(ElasticAveraging(period=2, moving_rate=0.8), 6)
-    expected = Springs(0.8, flat(ranks.trained(strategy, 0)))
-    models = simulated(ranks, expected, 2, 6)
-    with trained.evaluated_model():
-        judged_by = flat(trained)
+    strategy = spec.ElasticAveraging(period=2, moving_rate=0.8)
+    trained = ranks.trained(strategy, 6)
+    springs = Springs(0.8, flat(ranks.trained(strategy, 0)))
+    expected = simulated(ranks, 6, before=Periodically(2, springs))
     return {
-        "model": distance(after, before - 0.2 * (before - centre)),
-        "centre": distance(pulled.centre, centre + 0.8 * (before.mean(0) - centre)),
-        "sum is kept": distance(after.sum(0) + pulled.centre, before.sum(0) + centre),
-        "as simulated": distance(ranks.gathered(trained), models),
-        "judged by the centre": distance(judged_by, expected.centre),
-        "sent of 3 exchanges": (trained.sent_bytes or 0) / (4 * before.shape[1]),
+        "as simulated": distance(ranks.gathered(trained), expected),
+        "judged by the centre": distance(judged(trained), springs.centre),
+        "sent of 3 exchanges": sent(trained),
     }
 
 
@@ -248,17 +210,25 @@ class Springs:
         return models - pull
 
 
-Exchange = Callable[[torch.Tensor], torch.Tensor]
-"""The models of all ranks, shape [N, Ψ] → what each starts its step from."""
-
-
 def ring_exchange(models):
     return (models + models.roll(1, 0) + models.roll(-1, 0)) / 3
 
 
-def simulated(ranks, exchange, period, num_steps):
-    context = RankContext(cell_of(Ddp(), ranks.world_size), 0, 0, ranks.job.device)
-    workload = workload_for(Ddp(), context)
+class Periodically:
+    """An exchange of models, shape [N, Ψ], in the first or behind the last step of each period."""
+
+    def __init__(self, period, exchange, first=0):
+        self.period, self.exchange, self.first = period, exchange, first
+
+    def __call__(self, models, number):
+        due = number >= self.first and (number - self.first) % self.period == 0
+        return self.exchange(models) if due else models
+
+
+def simulated(ranks, num_steps, before=None, after=None, synchronous=0):
+    """Train the models of all ranks in one process; exchange before or after their own step."""
+    context = RankContext(cell_of(spec.Ddp(), ranks.world_size), 0, 0, ranks.job.device)
+    workload = workload_for(spec.Ddp(), context)
     streams = [
         regression(replace(context.shard, rank=rank)).batches for rank in range(ranks.world_size)
     ]
@@ -269,9 +239,13 @@ def simulated(ranks, exchange, period, num_steps):
         gradients = torch.stack(
             [gradient(workload, x, b) for x, b in zip(models, batches, strict=True)]
         )
-        models = exchange(models) if step % period == 0 else models
+        if step < synchronous:
+            gradients = gradients.mean(0).expand_as(gradients)
+        models = before(models, step) if before else models
         momentum = MOMENTUM * momentum + gradients
         models = models - RATE * momentum
+        if after and step + 1 > synchronous:
+            models = after(models, step + 1)
     return models
 
 
@@ -282,43 +256,43 @@ def gradient(workload, parameters, batch):
     return torch.cat([one.flatten() for one in found])
 
 
-PIPES = {"pipedream": PipeDream(split="even"), "2bw": PipeDream2BW(split="even", microbatches=4)}
+PIPES = {
+    "pipedream": spec.PipeDream(split="even"),
+    "2bw": spec.PipeDream2BW(split="even", microbatches=4),
+}
 
 
 def pipedream(ranks):
     """Train stages that are never flushed; compare with one process that keeps all versions."""
-    found: dict[str, Any] = {}
-    for name, strategy in PIPES.items():
-        for tied in (False, True):
-            cell = cell_of(strategy, ranks.world_size)
-            context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device, ranks.job.control)
-            training = build_training(in_layers(context.shard, tied), context)
-            batches = list(in_layers(context.shard, tied).batches)
-            for batch in batches[:9]:
-                training.step(batch)
-            training.finish_exchanges()
-            held_out = training.held_out_loss(batches[0])
-            for batch in batches[9:]:
-                training.step(batch)
-            training.finish()
-            whole = in_layers(context.shard, tied)
-            halfway = versions_in_one_process(strategy, whole, batches[:9])
-            nn.utils.vector_to_parameters(
-                torch.cat(halfway[: len(list(whole.module.parameters()))]),
-                whole.module.parameters(),
-            )
-            expected = float(whole.loss(whole.module, batches[0]).detach())
-            alone = versions_in_one_process(strategy, in_layers(context.shard, tied), batches)
-            fresh = versions_in_one_process(strategy, in_layers(context.shard, tied), batches, 0)
-            found[f"{name} tied" if tied else name] = training.facts | {
-                "as simulated": distance(flat(training), alone[ranks.rank]),
-                "from the newest": distance(fresh[ranks.rank], alone[ranks.rank]),
-                "sent": training.sent_bytes,
-                "held out": None if held_out is None else float(held_out.detach()) / expected,
-                "kept bytes": sum(
-                    {t.data_ptr(): t.nbytes for t in training.kept_shards()}.values()
-                ),
-            }
+    found = {}
+    for name, strategy, tied in ((n, s, tied) for n, s in PIPES.items() for tied in (False, True)):
+        context = ranks.context(strategy)
+        training = build_training(in_layers(context.shard, tied), context)
+        batches = list(in_layers(context.shard, tied).batches)
+        for batch in batches[:9]:
+            training.step(batch)
+        training.finish_exchanges()
+        held_out = training.held_out_loss(batches[0])
+        for batch in batches[9:]:
+            training.step(batch)
+        training.finish()
+        whole = in_layers(context.shard, tied)
+        halfway = versions_in_one_process(strategy, whole, batches[:9])
+        halfway = torch.cat(halfway[: len(list(whole.module.parameters()))])
+        nn.utils.vector_to_parameters(halfway, whole.module.parameters())
+        expected = float(whole.loss(whole.module, batches[0]).detach())
+        alone, fresh = (
+            versions_in_one_process(strategy, in_layers(context.shard, tied), batches, age)
+            for age in (1, 0)
+        )
+        kept = {t.data_ptr(): t.nbytes for t in training.kept_shards()}
+        found[f"{name} tied" if tied else name] = training.facts | {
+            "as simulated": distance(flat(training), alone[ranks.rank]),
+            "from the newest": distance(fresh[ranks.rank], alone[ranks.rank]),
+            "sent": training.sent_bytes,
+            "held out": None if held_out is None else float(held_out.detach()) / expected,
+            "kept bytes": sum(kept.values()),
+        }
     return found
 
 
@@ -351,24 +325,21 @@ def versions_in_one_process(strategy, workload, batches, age=1):
 
 
 def fedavg(ranks):
-    everybody = FedAvg(period=1, clients=8, clients_per_rank=2, concentration=1.0)
+    """Train every client on all its samples for a step; compare with a step on all samples."""
+    everybody = spec.FedAvg(period=1, clients=8, clients_per_rank=2, concentration=1.0)
     training, _ = ranks.build(everybody)
     drawn = training.clients_of_round(0)
     for client in drawn:
         training.step(training.batches.gather(torch.from_numpy(training.samples[client])))
-    cell = cell_of(everybody, ranks.world_size)
-    context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device)
-    workload = workload_for(everybody, context)
+    workload = workload_for(everybody, ranks.context(everybody))
     start = torch.nn.utils.parameters_to_vector(workload.module.parameters()).detach()
     everything = workload.batches.gather(torch.arange(200))
     expected = start - RATE * gradient(workload, start, everything)
-    usual, _ = ranks.build(FedAvg(period=3, clients=8, clients_per_rank=2))
+    usual, _ = ranks.build(spec.FedAvg(period=3, clients=8, clients_per_rank=2))
     own = usual.own_batches(iter(()))
     for _ in range(3):
         usual.step(next(own))
-    with usual.evaluated_model():
-        common = flat(usual)
-    second_starts = flat(usual)
+    common, second_starts = judged(usual), flat(usual)
     for _ in range(3):
         usual.step(next(own))
     return {
@@ -379,60 +350,46 @@ def fedavg(ranks):
         "judged by the common model": distance(common, start),
         "second client": distance(second_starts, start),
         "moved": distance(flat(usual), start),
-        "together": distance(*_with_mean(ranks.gathered(usual))),
-        "sent of a round": (usual.sent_bytes or 0) / (4 * start.numel()),
+        "together": ranks.apart(usual),
+        "sent of a round": sent(usual),
     }
 
 
 def parameter_server(ranks):
     """Compare the synchronous form with DDP; count how stale gradients are in the other ones."""
-    found: dict[str, Any] = {"from DDP": []}
-    synchronous = flat(ranks.trained(Ddp(), 8))
-    for servers in (1, 3):
-        training = ranks.trained(ParameterServer(servers=servers, staleness_bound=0), 8)
-        found["from DDP"].append(distance(flat(training), synchronous))
+    found, synchronous = {}, flat(ranks.trained(spec.Ddp(), 8))
+    for name, options in {
+        "1 servers": {"servers": 1},
+        "3 servers": {"servers": 3},
+        "backward": {"servers": 2, "pushes": "backward"},
+        "priority": {"servers": 2, "pushes": "priority", "chunk_mb": 4e-5},
+    }.items():
+        training = ranks.trained(spec.ParameterServer(staleness_bound=0, **options), 8)
+        found[f"{name} from DDP"] = distance(judged(training), synchronous)
+        found[f"{name}, sent"] = sent(training)
         training.finish()
-        found[f"synchronous, {servers} servers"] = training.facts
-    for pushes in ("backward", "priority"):
-        strategy = ParameterServer(
-            servers=2,
-            staleness_bound=0,
-            pushes=pushes,
-            chunk_mb=4e-5 if pushes == "priority" else None,
-        )
-        training = ranks.trained(strategy, 8)
-        with training.evaluated_model():
-            found[f"{pushes} from DDP"] = distance(flat(training), synchronous)
-        found[f"{pushes}, sent"] = (training.sent_bytes or 0) / (4 * synchronous.numel())
-        training.finish()
-        found[f"{pushes}, facts"] = training.facts
+        found[name] = training.facts
     for name, bound in (("asynchronous", None), ("bounded", 1)):
-        training, batches = ranks.build(ParameterServer(staleness_bound=bound))
+        training, batches = ranks.build(spec.ParameterServer(staleness_bound=bound))
         own = training.own_batches(cycle(batches))
         for _ in range(STALE_STEPS):
             training.step(next(own))
         with training.evaluated_model():
-            found[f"{name}, judged"] = distance(*_with_mean(ranks.gathered(training)))
+            found[f"{name}, judged"] = ranks.apart(training)
         training.finish()
         found[name] = training.facts
-        found[f"{name}, sent"] = (training.sent_bytes or 0) / (4 * synchronous.numel())
+        found[f"{name}, sent"] = sent(training)
     return found
 
 
 def whole_layers(ranks):
     """Compare servers whose optimizer needs the norms of whole layers with DDP."""
     lamb = {"optimizer": lambda parameters: Lamb(parameters, RATE, weight_decay=0.01)}
-    synchronous = flat(ranks.trained(Ddp(), 6, **lamb))
-    found = {}
-    for name, servers, pushes in (
-        ("1 server", 1, "together"),
-        ("3 servers", 3, "together"),
-        ("by priority", 2, "priority"),
-    ):
-        strategy = ParameterServer(servers=servers, staleness_bound=0, pushes=pushes)
+    synchronous, found = flat(ranks.trained(spec.Ddp(), 6, **lamb)), {}
+    for servers, pushes in ((1, "together"), (3, "together"), (2, "priority")):
+        strategy = spec.ParameterServer(servers=servers, staleness_bound=0, pushes=pushes)
         training = ranks.trained(strategy, 6, **lamb)
-        with training.evaluated_model():
-            found[name] = distance(flat(training), synchronous)
+        found[f"{servers} {pushes}"] = distance(judged(training), synchronous)
         training.finish()
     return found
 
@@ -442,7 +399,7 @@ def slow_rank(ranks):
     sleep_s = SLOW_S if ranks.rank == SLOW_RANK else FAST_S
     found = {}
     for name, bound in (("synchronous", 0), ("asynchronous", None)):
-        training, batches = ranks.build(ParameterServer(staleness_bound=bound))
+        training, batches = ranks.build(spec.ParameterServer(staleness_bound=bound))
         ends = [time.perf_counter()]
 
         def sleepy(batches, ends=ends):
@@ -460,25 +417,15 @@ def slow_rank(ranks):
     return found
 
 
-CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
-    "local-sgd": local_sgd,
-    "diloco": diloco,
-    "gossip": gossip,
-    "elastic": elastic,
-    "fedavg": fedavg,
-    "pipedream": pipedream,
-    "parameter-server": parameter_server,
-    "whole-layers": whole_layers,
-    "slow-rank": slow_rank,
-}
+CASES = (
+    *(local_sgd, diloco, gossip, elastic, fedavg, pipedream),
+    *(parameter_server, whole_layers, slow_rank),
+)
 
 
 def run_rank(folder, rank, world_size):
-    report = {}
-    with joined(cell_of(Ddp(), world_size), rank, folder / "store") as job:
-        for name, look in CASES.items():
-            report[name] = look(Ranks(job, rank, world_size))
-    return report
+    with joined(cell_of(spec.Ddp(), world_size), rank, folder / "store") as job:
+        return {look.__name__: look(Ranks(job, rank, world_size)) for look in CASES}
 
 
 if __name__ == "__main__":

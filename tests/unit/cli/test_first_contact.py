@@ -132,7 +132,7 @@ SLURM = ("--slurm",)
     ("command", "where", "told"),
     [
         ("ddq", SLURM, "Did you mean 'ddp'"),
-        ("mine.py", SLURM, "no suite file mine.py"),
+        ("other.py", SLURM, "no suite file other.py"),
         ("--gpus 2 -- nowhere.py", SLURM, "no script nowhere.py"),
         ("ddp -k none-of-them", SLURM, "matches no case"),
         ("ddp --workload gtp", SLURM, "Did you mean 'gpt'"),

@@ -9,15 +9,9 @@ from pydantic import ValidationError
 
 from scalebench.cli.text_tables import render_plan
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.session.plan import Machine, Request, check_names, make_plan
+from scalebench.session.plan import Machine, Request, check_names, make_plan, max_batch
 from scalebench.session.plan.cells import skip_indivisible, unfit_for_race
 from scalebench.session.plan.forecast import forecast
-from scalebench.session.plan.max_batch import (
-    PRECISION,
-    for_max_batch,
-    largest_fitting,
-    why_too_large,
-)
 from scalebench.session.plan.prepare import prepare, why_missing
 from scalebench.spec import (
     Accelerate,
@@ -45,13 +39,14 @@ from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 from tests.builders.runs import make_cell, make_result
 
-CPU_4 = Machine(num_gpus=0, num_cores=4)
-GPU_4 = Machine(num_gpus=4, num_cores=32)
+CPU_4, GPU_4 = Machine(num_gpus=0, num_cores=4), Machine(num_gpus=4, num_cores=32)
+CROWDED = Machine(num_gpus=4, num_cores=7)
+"""Three cores for each of two ranks."""
+PLAIN, DDP = Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp())
 
 
 def suite(*cases, name="ddp", **settings):
-    cases = cases or (Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp()))
-    return Suite(name=name, question="How well does it scale?", cases=cases, **settings)
+    return Suite(name=name, question="How well?", cases=cases or (PLAIN, DDP), **settings)
 
 
 def plan_of(*cases, machine=CPU_4, sizes=(1, 2, 4), settings=None, **request):
@@ -63,59 +58,52 @@ def rows(plan):
     return {cell.row_key[1:]: cell for cell in plan.cells if cell.purpose == "measure"}
 
 
+def agrees(reason, said):
+    return reason is None if said is None else said in reason
+
+
 @given(st.integers(1, 200), st.sets(st.integers(1, 12), min_size=1, max_size=3))
 def test_a_batch_that_cannot_be_divided_is_answered_with_batches_that_can(batch, sizes):
-    machine = Machine(0, 16)
+    there = {"machine": Machine(0, 16), "sizes": tuple(sizes)}
     if all(batch % n == 0 for n in sizes):
-        plan_of(machine=machine, sizes=tuple(sizes), batch_size=batch)
+        plan_of(**there, batch_size=batch)
         return
     with pytest.raises(UsageError) as error:
-        plan_of(machine=machine, sizes=tuple(sizes), batch_size=batch)
-    assert f"batch of {batch} " in str(error.value)
-    assert "--scaling weak" in str(error.value)
+        plan_of(**there, batch_size=batch)
+    assert f"batch of {batch} " in str(error.value) and "--scaling weak" in str(error.value)
     offered = re.search(r"--batch-size (\d+)(?: or (\d+))?", str(error.value))
     for better in filter(None, offered.groups()):
-        plan_of(machine=machine, sizes=tuple(sizes), batch_size=int(better))
+        plan_of(**there, batch_size=int(better))
 
 
 def test_an_optional_case_is_run_if_one_of_its_rows_is_named():
-    cases = (
-        Case(name="plain", strategy=Plain()),
-        Case(name="ddp", strategy=Ddp()),
-        Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True),
-    )
+    static = Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True)
+    cases = (PLAIN, DDP, static)
     assert set(rows(plan_of(*cases, only=("ddp.ddp-static.n2",)))) == {("ddp-static", 2)}
     assert ("ddp-static", 2) not in rows(plan_of(*cases))
     with pytest.raises(UsageError, match=r"Did you mean 'ddp\.ddp-static\.n2'"):
         plan_of(*cases, only=("ddp.ddp-stati.n2",))
 
 
-def test_sizes_beyond_the_gpus_are_skipped_with_the_reason_and_the_way_out():
+def test_sizes_beyond_the_gpus_are_skipped_or_share_over_gloo_and_are_marked():
     plan = plan_of(machine=GPU_4, sizes=(1, 4, 8))
-    found = rows(plan)
-    assert found["ddp", 4].skip_reason is None
-    reason = found["ddp", 8].skip_reason
-    assert "8 GPUs" in reason
-    assert "there are 4" in reason
-    assert "--oversubscribe" in reason
-    assert all(c.skip_reason == reason for c in plan.cells if c.world_size == 8)
-
-
-def test_oversubscribed_gpus_share_over_gloo_and_are_marked():
+    reason = rows(plan)["ddp", 8].skip_reason
+    assert all(word in reason for word in ("8 GPUs", "there are 4", "--oversubscribe"))
+    assert {c.skip_reason for c in plan.cells if c.world_size == 8} == {reason}
+    assert rows(plan)["ddp", 4].skip_reason is None
     plan = plan_of(machine=GPU_4, sizes=(1, 4, 8), oversubscribe=True)
-    found = rows(plan)
-    assert (found["ddp", 4].backend, found["ddp", 4].oversubscribed) == ("nccl", False)
-    assert (found["ddp", 8].backend, found["ddp", 8].oversubscribed) == ("gloo", True)
-    assert found["ddp", 8].skip_reason is None
+    four, eight = (rows(plan)["ddp", n] for n in (4, 8))
+    assert (four.backend, four.oversubscribed) == ("nccl", False)
+    assert (eight.backend, eight.oversubscribed, eight.skip_reason) == ("gloo", True, None)
     assert any("N = 8" in notice and "oversubscribed" in notice for notice in plan.notices)
 
 
 LAB = VirtualHosts(link_bit_per_s=(50_000_000,), cpus_per_rank=0.2)
 
 
-def test_ranks_whose_shares_fit_are_not_oversubscribed():
-    machine = Machine(num_gpus=0, num_cores=2)
-    plan = plan_of(machine=machine, sizes=(1, 8, 16), batch_size=16, virtual_hosts=LAB)
+def test_virtual_hosts_have_shares_of_cores_and_no_gpus_and_are_always_pinned():
+    lab = {"machine": Machine(num_gpus=0, num_cores=2), "virtual_hosts": LAB}
+    plan = plan_of(sizes=(1, 8, 16), batch_size=16, **lab)
     crowded = {n: cell.oversubscribed for (_, n), cell in rows(plan).items()}
     assert crowded == {1: False, 8: False, 16: True}
     assert {cell.virtual_hosts for cell in plan.cells} == {LAB}  # the plain baseline, too
@@ -123,11 +111,12 @@ def test_ranks_whose_shares_fit_are_not_oversubscribed():
     assert plan.spec.launcher == "lab"
     assert "links of 50mbit, 0.2 of a core per rank" in plan.notices[0]
     assert any("N = 16: more ranks than shares of 0.2" in notice for notice in plan.notices)
-
-
-def test_virtual_hosts_have_no_gpus():
     with pytest.raises(UsageError, match="--device cuda"):
         plan_of(machine=GPU_4, device="cuda", virtual_hosts=LAB)
+    with pytest.raises(UsageError, match=r"--unpinned .* or give --pinned\."):
+        plan_of(**lab, sizes=(1, 2), pinned=False)
+    asked = Request(world_sizes=(1, 2), virtual_hosts=LAB)
+    assert make_plan(asked, [SCRIPT], CPU_4).spec.pinned
 
 
 def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
@@ -143,12 +132,6 @@ def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
 RACE = {"race": Race(samples=512, evaluate_every=128), "repeats": 2, "seed": 7}
 
 
-def raced(*cases, sizes=(1, 2)):
-    plain = Case(name="plain", strategy=Plain(), batch_size=16)
-    plan = plan_of(plain, *cases, sizes=sizes, settings=RACE)
-    return [cell for cell in plan.cells if cell.purpose != "inspect"]
-
-
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
@@ -161,9 +144,10 @@ def raced(*cases, sizes=(1, 2)):
     ],
 )
 def test_pipelines_race_if_their_batch_can_be_cut(strategy, said):
-    cells = raced(Case(name="pipe", strategy=strategy, batch_size=16), sizes=(2,))
-    (reason,) = {cell.skip_reason for cell in cells if cell.case == "pipe"}
-    assert reason is None if said is None else said in reason
+    plain, x = (Case(name=s.kind, strategy=s, batch_size=16) for s in (Plain(), strategy))
+    cells = plan_of(plain, x, sizes=(2,), settings=RACE).cells
+    (reason,) = {c.skip_reason for c in cells if c.case == x.name and c.purpose != "inspect"}
+    assert agrees(reason, said)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +161,7 @@ def test_pipelines_race_if_their_batch_can_be_cut(strategy, said):
     ],
 )
 def test_ranks_with_a_part_of_the_model_do_not_race(strategy, said):
-    suite = Suite(name="s", question="?", cases=(Case(name="plain", strategy=Plain()),), **RACE)
-    assert said in unfit_for_race(suite, strategy, 16, 2)
+    assert said in unfit_for_race(suite(PLAIN, **RACE), strategy, 16, 2)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +178,10 @@ def test_ranks_with_a_part_of_the_model_do_not_race(strategy, said):
 )
 def test_what_cannot_run_is_skipped_before_anything_trains(strategy, asked, said):
     cell = rows(plan_of(Case(name="one", strategy=strategy), sizes=(1, 2), **asked))["one", 2]
-    assert cell.skip_reason is None if said is None else said in cell.skip_reason
+    assert agrees(cell.skip_reason, said)
+
+
+FIVE = TensorPlan({"up": "columns"}, divisors={"width": 5})
 
 
 @pytest.mark.parametrize(
@@ -204,8 +190,8 @@ def test_what_cannot_run_is_skipped_before_anything_trains(strategy, asked, said
         (Tensor(), {"tensor_plan": TensorPlan({"up": "columns"})}, None),
         (
             Tensor(),
-            {"tensor_plan": TensorPlan({"up": "columns"}, divisors={"width": 5})},
-            "mine:model: 5 (width) cannot be divided among 2 ranks; choose a size that divides 5",
+            {"tensor_plan": FIVE},
+            "5 (width) cannot be divided among 2 ranks; choose",
         ),
         (
             Context(method="ring"),
@@ -222,14 +208,12 @@ def test_a_users_workload_is_skipped_by_what_it_says_of_itself(strategy, told, s
     assert {cell.skip_reason for cell in cells} == {None}
     found = skip_indivisible(cells, {"mine:model": Divisible("mine:model", **told)})
     (reason,) = {c.skip_reason for c in found if c.case == "divided" and c.world_size == 2}
-    assert reason is None if said is None else said in reason
+    assert agrees(reason, said)
 
 
 def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():
-    plain = Case(name="plain", strategy=Plain(), batch_size=16)
-    race = Race(samples=512, evaluate_every=128)
-    suite = Suite(name="race", question="?", cases=(plain,), workload="mlp", race=race)
-    plan = make_plan(Request(world_sizes=(1,)), [suite], Machine(num_gpus=0, num_cores=4))
+    plain = PLAIN.model_copy(update={"batch_size": 16})
+    plan = plan_of(plain, sizes=(1,), settings={"race": RACE["race"], "workload": "mlp"})
     found = forecast(plan, {})
     assert found.wall_s is None
     text = render_plan(found, plan)
@@ -237,32 +221,29 @@ def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():
     assert "script" not in text and "take turns" not in text
 
 
-def test_what_is_missing_is_named_with_the_command():
-    assert why_missing(DeepSpeed(), lambda _: None) == (
-        "deepspeed is not installed; pip install 'scalebench[deepspeed]'"
-    )
-    behind = Accelerate(plugin="deepspeed", stage=2)
-    only_accelerate = {"accelerate": "1.15.0"}.get
-    assert why_missing(behind, only_accelerate) == (
-        "deepspeed and transformers are not installed; "
-        "pip install 'scalebench[accelerate,deepspeed]'"
-    )
-    assert str(why_missing(behind, lambda _: None)).startswith(
-        "accelerate, deepspeed and transformers are not installed; "
-    )
-    assert why_missing(DeepSpeed(), lambda _: "0.19.8") is None
-    assert why_missing(Ddp(), lambda _: None) is None
-    assert "; make horovod" in str(why_missing(Horovod(), lambda _: None))
+BEHIND = Accelerate(plugin="deepspeed", stage=2)
 
 
-CROWDED = Machine(num_gpus=4, num_cores=7)
-"""Three cores for each of two ranks."""
-SUITE = Suite(
-    name="ddp",
-    question="How well does it scale?",
-    cases=(Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp())),
-    batch_size=16,
+@pytest.mark.parametrize(
+    ("strategy", "installed", "said"),
+    [
+        (DeepSpeed(), (), "deepspeed is not installed; pip install 'scalebench[deepspeed]'"),
+        (
+            BEHIND,
+            ("accelerate",),
+            "deepspeed and transformers are not installed; "
+            "pip install 'scalebench[accelerate,deepspeed]'",
+        ),
+        (BEHIND, (), "accelerate, deepspeed and transformers are not installed; "),
+        (DeepSpeed(), ("deepspeed",), None),
+        (Ddp(), (), None),
+        (Horovod(), (), "; make horovod"),
+    ],
 )
+def test_what_is_missing_is_named_with_the_command(strategy, installed, said):
+    assert agrees(why_missing(strategy, dict.fromkeys(installed, "1.15").get), said)
+
+
 SCRIPT = Suite(
     name="train",
     question="How well does it scale?",
@@ -274,84 +255,60 @@ SCRIPT = Suite(
 
 
 @pytest.mark.parametrize(
-    ("suite", "machine", "asked", "pinned"),
+    ("measured", "machine", "asked", "pinned"),
     [
-        (SUITE, CPU_4, None, True),
-        (SUITE, GPU_4, None, True),
+        (suite(batch_size=16), CPU_4, None, True),
+        (suite(batch_size=16), GPU_4, None, True),
         (SCRIPT, CPU_4, None, False),
         (SCRIPT, GPU_4, None, False),
-        (SUITE, CROWDED, None, False),
-        (SUITE, CROWDED, True, True),
+        (suite(batch_size=16), CROWDED, None, False),
+        (suite(batch_size=16), CROWDED, True, True),
     ],
 )
-def test_who_is_pinned(suite, machine, asked, pinned):
-    plan = make_plan(Request(world_sizes=(1, 2), pinned=asked), [suite], machine)
+def test_who_is_pinned(measured, machine, asked, pinned):
+    """Ranks of suites, and not those of scripts, unless the user says so."""
+    plan = make_plan(Request(world_sizes=(1, 2), pinned=asked), [measured], machine)
     assert plan.spec.pinned is pinned
     assert {cell.pinned for cell in plan.cells} == {pinned}
     assert SharedLaunch.of(plan.cells[:2]).pinned is pinned
 
 
-def test_virtual_hosts_are_always_pinned():
-    hosts = VirtualHosts(link_bit_per_s=(50_000_000,))
-    asked = Request(world_sizes=(1, 2), virtual_hosts=hosts, pinned=False)
-    with pytest.raises(UsageError, match=r"--unpinned .* or give --pinned\."):
-        make_plan(asked, [SUITE], CPU_4)
-    asked = Request(world_sizes=(1, 2), virtual_hosts=hosts)
-    assert make_plan(asked, [SCRIPT], CPU_4).spec.pinned
-
-
 PROBLEM = "no C compiler, no Python.h (apt install gcc; apt install python3.12-dev)"
 GPU = {"name": "A GPU", "uuid": "u", "index": 0, "memory_bytes": 8e10, "peers": []}
-PLAIN = Case(name="plain", strategy=Plain())
 
 
 class Gpus:
+    """Stands for a launcher on a machine with GPUs, on which nothing can be compiled."""
+
     name, shares, world = "local", False, None
 
-    def __init__(self, problem):
-        self.problem, self.tried = problem, []
+    def __init__(self):
+        self.tried = []
 
     def survey(self, rates=False):
         return {"torch": "2.13.0+cu130", "cuda": "13.0", "devices": [GPU, GPU], "backends": []}
 
     def why_not_compiled(self, device):
         self.tried.append(device)
-        return self.problem
+        return PROBLEM
 
 
-def planned(problem, *cases, **request):
-    launcher = Gpus(problem)
-    suite = Suite(name="s", question="?", cases=cases or (PLAIN, Case(name="ddp", strategy=Ddp())))
-    return prepare(launcher, Request(world_sizes=(1, 2), **request), [suite]).plan, launcher.tried
-
-
-def compiled(plan):
-    return {cell.strategy.compile for cell in plan.cells if cell.skip_reason is None}
-
-
-def test_rows_run_eagerly_where_nothing_can_be_compiled_and_the_plan_says_so_once():
-    plan, tried = planned(PROBLEM)
-    assert (compiled(plan), tried) == ({False}, ["cuda"])
+def test_where_nothing_can_be_compiled_rows_run_eagerly_unless_compiled_ones_are_asked_for():
+    launcher, asked = Gpus(), Request(world_sizes=(1, 2))
+    own = Case(name="ddp-compiled", strategy=Ddp(compile=True))
+    plan = prepare(launcher, asked, [suite(PLAIN, DDP, own)]).plan
+    reasons = {cell.case: cell.skip_reason for cell in plan.cells}
+    assert PROBLEM in reasons["ddp-compiled"] and reasons["ddp"] is None
+    compiled = {cell.strategy.compile for cell in plan.cells if cell.skip_reason is None}
+    assert (compiled, launcher.tried) == ({False}, ["cuda"])
     told = [notice for notice in plan.notices if PROBLEM in notice]
     assert told == [f"Ranks run eagerly: torch.compile does not work here: {PROBLEM}"]
-
-
-def test_who_asks_for_compiled_rows_is_refused():
     with pytest.raises(EnvironmentUnfit, match=r"--compile: .*apt install gcc.*--no-compile"):
-        planned(PROBLEM, compile=True)
-
-
-def test_a_case_that_is_about_compiling_is_skipped_with_the_reason():
-    own = Case(name="ddp-compiled", strategy=Ddp(compile=True))
-    plan, _ = planned(PROBLEM, PLAIN, Case(name="ddp", strategy=Ddp()), own)
-    reasons = {cell.case: cell.skip_reason for cell in plan.cells}
-    assert PROBLEM in reasons["ddp-compiled"]
-    assert reasons["ddp"] is None
+        prepare(launcher, replace(asked, compile=True), [suite()])
 
 
 V100 = Machine(num_gpus=4, num_cores=32, emulates_bfloat16="Tesla V100-SXM2-16GB")
-A100 = Machine(num_gpus=4, num_cores=32)
-CASES = {
+FORMATS = {
     "plain": Plain(),
     "ddp": Ddp(),
     "ddp-bf16": Ddp(autocast=True),
@@ -359,23 +316,20 @@ CASES = {
     "fsdp-bf16": Fsdp(param_dtype="bfloat16"),
     "fsdp-reduce-bf16": Fsdp(reduce_dtype="bfloat16"),
 }
-FORMATS = Suite(
-    name="formats",
-    question="In which format?",
-    cases=tuple(Case(name=name, strategy=strategy) for name, strategy in CASES.items()),
-    batch_size=16,
-)
 
 
 def in_formats(machine, **asked):
     """Case → in bfloat16 autocast, skipped; at two ranks, of plain at one."""
-    plan = make_plan(Request(world_sizes=(2,), compile=False, **asked), [FORMATS], machine)
-    cells = {cell.case: cell for cell in plan.cells if cell.purpose == "measure"}
-    return plan, {n: (c.strategy.autocast, bool(c.skip_reason)) for n, c in cells.items()}
+    cases = (Case(name=name, strategy=strategy) for name, strategy in FORMATS.items())
+    plan = plan_of(
+        *cases, machine=machine, sizes=(2,), compile=False, settings={"batch_size": 16}, **asked
+    )
+    found = rows(plan).items()
+    return plan, {name: (c.strategy.autocast, bool(c.skip_reason)) for (name, _), c in found}
 
 
 def test_the_default_is_what_the_device_computes_in():
-    assert in_formats(A100)[1]["ddp"] == (True, False)
+    assert in_formats(GPU_4)[1]["ddp"] == (True, False)
     plan, there = in_formats(V100)
     assert there["plain"] == there["ddp"] == ("float16", False)
     assert there["tensor"] == (False, False)
@@ -390,7 +344,7 @@ def test_who_asks_for_it_is_told_what_to_do():
     with pytest.raises(EnvironmentUnfit, match=r"Tesla V100.*Give --dtype float16 or float32"):
         in_formats(V100, autocast=True)
     assert in_formats(V100, autocast=False)[1]["ddp"] == (False, False)
-    plan, there = in_formats(A100, autocast="float16")
+    plan, there = in_formats(GPU_4, autocast="float16")
     assert there["ddp"] == ("float16", False) and there["tensor"] == (False, True)
     assert there["plain"] == ("float16", False) and there["ddp-bf16"] == (True, False)
     (why,) = {c.skip_reason for c in plan.cells if c.case == "tensor"}
@@ -401,66 +355,48 @@ def test_who_asks_for_it_is_told_what_to_do():
         Fsdp(autocast="float16", reduce_dtype="bfloat16")
 
 
-SAVED = Suite(
-    name="saved",
-    question="?",
-    cases=(Case(name="ddp", strategy=Ddp()), Case(name="fsdp", strategy=Fsdp())),
-    repeats=1,
-    recovery=Recovery(),
-)
-HERE = Machine(num_gpus=0, num_cores=4)
-
-
-def saved_plan(suite=SAVED, **request):
-    return make_plan(Request(world_sizes=(1, 2, 4), **request), [suite], HERE).cells
-
-
 def test_a_strategy_whose_state_cannot_be_saved_is_refused():
-    suite = SAVED.model_copy(update={"cases": (Case(name="pipe", strategy=Pipeline()),)})
+    pipe = Case(name="pipe", strategy=Pipeline())
     with pytest.raises(UsageError, match=r"Case pipe .* of pipeline are not supported. Give .*Ddp"):
-        saved_plan(suite)
+        plan_of(pipe, settings={"repeats": 1, "recovery": Recovery()})
 
 
 def test_a_directory_is_for_suites_that_save():
     request = Request(checkpoint_dir=Path("/fast"))
-    check_names(request, [SAVED])
-    plain = Suite(name="plain", question="?", cases=(Case(name="plain", strategy=Plain()),))
+    check_names(request, [suite(DDP, repeats=1, recovery=Recovery())])
     with pytest.raises(UsageError, match="no given suite saves checkpoints"):
-        check_names(request, [plain])
+        check_names(request, [suite(PLAIN)])
 
 
 @given(edge=st.integers(0, 10**6), first=st.integers(1, 10**4))
-def test_the_edge_is_found_to_a_sixteenth_with_few_probes(edge, first):
+def test_the_largest_batch_is_found_to_a_sixteenth_with_few_probes(edge, first):
     probes = []
 
     def fits(batch):
         probes.append(batch)
         return batch <= edge
 
-    found = largest_fitting(fits, first)
+    found = max_batch.largest_fitting(fits, first)
     assert found.fits <= edge < found.too_large
-    assert found.too_large - found.fits <= max(1, found.fits // PRECISION)
+    assert found.too_large - found.fits <= max(1, found.fits // max_batch.PRECISION)
     assert len(probes) == len(set(probes))
     assert len(probes) <= 2 + max(edge, first).bit_length() + 14
     assert max(probes) <= max(first, 2 * edge)
 
 
 def test_what_contradicts_the_largest_batch_is_refused():
-    with pytest.raises(UsageError, match="--scaling strong"):
-        for_max_batch(Request(scaling="strong", memory_limit_bytes=1), "cpu")
-    with pytest.raises(UsageError, match="--memory-limit 200MB"):
-        for_max_batch(Request(), "cpu")
-    assert for_max_batch(Request(), "cuda").scaling == "weak"
-
-
-def cell(size, **changes):
-    return make_cell("ddp", size).model_copy(update={"rank_batch": 8, **changes})
-
-
-def out_of_memory(at):
-    return make_result(at).model_copy(update={"status": "oom", "reason": "rank 0: too much"})
+    for request, said in (
+        (Request(scaling="strong", memory_limit_bytes=1), "--scaling strong"),
+        (Request(), "--memory-limit 200MB"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            max_batch.for_max_batch(request, "cpu")
+    assert max_batch.for_max_batch(Request(), "cuda").scaling == "weak"
 
 
 def test_more_ranks_that_hold_no_less_are_not_tried():
-    reason = why_too_large(cell(4), [out_of_memory(cell(2))])
-    assert reason is not None and "N=2 ran out of memory" in reason and "--keep-going" in reason
+    two, four = (make_cell("ddp", n, rank_batch=8) for n in (2, 4))
+    reason = max_batch.why_too_large(
+        four, [make_result(two, status="oom", reason="rank 0: too much")]
+    )
+    assert "N=2 ran out of memory" in reason and "--keep-going" in reason

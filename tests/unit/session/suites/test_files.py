@@ -1,7 +1,6 @@
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.records import paths
 from scalebench.session.suites.files import (
     CORE_SUITES,
     load_suite,
@@ -20,7 +19,7 @@ NONE = "SUITE = None; "
 OF_CASE = "from scalebench import *; SUITE = Suite(name='x', question='?', cases=(Case({}),))"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty folder as the current one, a bundled suite ``ddp`` and a bundled ``other``."""
     bundled = tmp_path / "bundled"
@@ -58,7 +57,7 @@ def test_local_suites_hide_bundled_ones_of_the_same_name(here):
         *((name, "There is no suite") for name in ("nowhere.py", "suites/ddp.py", ".py")),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest_and_the_valid_ones(name, told):
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_valid_ones(here, name, told):
     with pytest.raises(UsageError, match=told):
         load_suite(name)
 
@@ -98,8 +97,8 @@ def test_two_suites_of_one_name_are_refused(here):
         load_suites(["ddp", "another.py"])
 
 
-def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch):
-    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", paths.bundled_suites)
+def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     found = suite_files()
     assert "ddp" in found
     for name in found:

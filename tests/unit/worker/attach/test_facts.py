@@ -124,7 +124,7 @@ def test_calls_are_counted_where_they_stand():
         (line + 1, "bool(tensor)", 3),
         (line + 2, ".cpu()", 3),
     ]
-    assert found["places"][0]["file"].endswith("test_instruments.py")
+    assert found["places"][0]["file"].endswith("test_facts.py")
 
 
 class OnGpu(torch.Tensor):
