@@ -1,5 +1,8 @@
-"""How many examples a property is tried with, where the profile's number is not the right one."""
+"""What a test is tried with: cases, and how many examples where the profile's number is wrong."""
 
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 USUAL = settings.get_profile("default").max_examples
@@ -12,3 +15,8 @@ def examples(number: int) -> int:
     """
     asked = settings.default.max_examples
     return number if asked >= USUAL else min(number, asked)
+
+
+def cases(names: str, *rows: Any, **given: Any) -> pytest.MarkDecorator:
+    """Try a test with each of these rows of values of its arguments ``names``, "one, two"."""
+    return pytest.mark.parametrize(names, rows, **given)

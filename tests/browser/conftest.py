@@ -1,6 +1,5 @@
 """A headless Chromium for the page, and the synthetic summaries of the unit tests."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory) -> Iterator[object]:
+def chromium(tmp_path_factory):
     for needed in (CHROMIUM, CHROMEDRIVER):
         if not needed.exists():
             pytest.skip(f"{needed} is not installed (apt-get install chromium chromium-driver)")

@@ -26,6 +26,7 @@ from tests.browser.conftest import (
     wait_for,
     written,
 )
+from tests.examples import cases
 
 pytestmark = pytest.mark.browser
 
@@ -149,7 +150,7 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@cases("question", *QUESTIONS)
 def test_a_question_is_answered_within_two_clicks(visit, question):
     clicks, answer = QUESTIONS[question]
     driver = visit("several")
@@ -185,19 +186,17 @@ return [...arguments[0].querySelectorAll('h3, .headline, .interval, .strip, .sen
 """
 
 
-@pytest.mark.parametrize(
-    ("address", "title"),
-    [
-        ("ddp", "ddp"),
-        ("ddp/ddp-25mb/N=2", "ddp-25mb"),
-        ("ddp/ddp-25mb/N%3D2", "ddp-25mb"),
-        ("fsdp/zero1/N=1", "zero1"),
-        ("run-1", "compression"),
-        ("run-1-speedup", "ddp"),
-        ("run-1-speedup-2", "pipeline"),
-        ("run-1-environment", "This run"),
-        ("run-1-suite-4-memory", "fsdp"),
-    ],
+@cases(
+    "address, title",
+    ("ddp", "ddp"),
+    ("ddp/ddp-25mb/N=2", "ddp-25mb"),
+    ("ddp/ddp-25mb/N%3D2", "ddp-25mb"),
+    ("fsdp/zero1/N=1", "zero1"),
+    ("run-1", "compression"),
+    ("run-1-speedup", "ddp"),
+    ("run-1-speedup-2", "pipeline"),
+    ("run-1-environment", "This run"),
+    ("run-1-suite-4-memory", "fsdp"),
 )
 def test_an_address_opens_its_view_and_those_of_earlier_versions_the_nearest(visit, address, title):
     driver = visit("several", address)
@@ -206,7 +205,7 @@ def test_an_address_opens_its_view_and_those_of_earlier_versions_the_nearest(vis
     assert not driver.find_element(By.ID, "unknown").is_displayed()
 
 
-@pytest.mark.parametrize("address", ["ddp/nothing/N=2", "%E0%A4%A", "<b>x"])
+@cases("address", "ddp/nothing/N=2", "%E0%A4%A", "<b>x")
 def test_an_address_that_names_nothing_says_so_and_shows_the_overview(visit, address):
     driver = visit("several", address)
     assert "This page has nothing at" in driver.find_element(By.ID, "unknown").text
@@ -344,7 +343,7 @@ return wrong;
 """
 
 
-@pytest.mark.parametrize("name", ["names", "several", "thirteen"])
+@cases("name", "names", "several", "thirteen")
 def test_a_phone_shows_case_names_percentages_and_buttons_in_their_places(visit, name):
     assert visit(name, viewport=PHONE).execute_script(OUTSIDE) == []
 
@@ -400,12 +399,10 @@ def test_paper_has_overview_and_suites_and_a_row_when_it_is_open(visit):
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-@pytest.mark.parametrize(
-    ("name", "viewport"),
-    [
-        *((name, PHONE) for name in ("elsewhere", "failed", "forty", "names", "sizes")),
-        *((name, SCREEN) for name in ("forty", "sizes")),
-    ],
+@cases(
+    "name, viewport",
+    *((name, PHONE) for name in ("elsewhere", "failed", "forty", "names", "sizes")),
+    *((name, SCREEN) for name in ("forty", "sizes")),
 )
 def test_bad_input_fits_the_screen_and_every_level_opens(visit, name, viewport):
     driver = visit(name, viewport=viewport)

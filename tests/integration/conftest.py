@@ -3,10 +3,8 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +15,13 @@ SHORT = (*TRACED, "--no-trace")
 
 
 @pytest.fixture
-def troubled(project: Path) -> None:
+def troubled(project):
     """Put the troubled workloads where ``--workload troubled:NAME`` finds them."""
     shutil.copy(Path(__file__).with_name("troubled.py"), project)
 
 
 @contextmanager
-def mounted(folder: Path, option: str) -> Iterator[Path]:
+def mounted(folder, option):
     """Mount a disk in memory for a while, or skip."""
     folder.mkdir()
     done = ran(["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)])
@@ -35,12 +33,12 @@ def mounted(folder: Path, option: str) -> Iterator[Path]:
         ran(["umount", "-l", str(folder)], code=0)
 
 
-def summary_of(run: Path) -> dict[str, Any]:
+def summary_of(run):
     """Return a run's summary.json."""
     return dict(json.loads((run / "summary.json").read_text()))
 
 
-def row_of(run: Path, case: str, world_size: int) -> dict[str, Any]:
+def row_of(run, case, world_size):
     """Return one row of a run's summary."""
     rows = summary_of(run)["rows"]
     return next(r for r in rows if (r["case"], r["world_size"]) == (case, world_size))
@@ -50,7 +48,7 @@ PROGRESS = re.compile(r"scalebench: \d+ s: ")
 """A line about every ten seconds."""
 
 
-def complaint(done: object, code: int = 2) -> str:
+def complaint(done, code=2):
     """Return the one line that was printed, but for progress; fails on anything else."""
     assert done.returncode == code, (done.returncode, done.stderr)  # type: ignore[attr-defined]
     assert done.stdout == ""  # type: ignore[attr-defined]

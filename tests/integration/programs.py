@@ -6,13 +6,11 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from scalebench.launch.loopback import loopback_environment
-from scalebench.spec import Cell, Strategy
-from scalebench.spec.presets import WorkloadSpec
 from tests.builders.runs import make_cell
 from tests.conftest import PATIENCE_S
 from tests.forks import forks
@@ -26,7 +24,7 @@ Rank = Callable[[Path, int, int], Any]
 """Of a folder, the rank and the world size: what it found."""
 
 
-def reports_of(program: str, folder: Path, sizes: Sequence[int], shards: bool = False) -> Reports:
+def reports_of(program, folder, sizes, shards=False):
     """Run a program of this folder, and return what its ranks found."""
     words = (str(folder), *map(str, sizes))
     ended = forks().run(f"tests.integration.{program}", words, ROOT, PATIENCE_S)
@@ -41,18 +39,14 @@ def reports_of(program: str, folder: Path, sizes: Sequence[int], shards: bool = 
     }
 
 
-def inspecting(
-    strategy: Strategy, workload: WorkloadSpec, world_size: int, batch: int, **changes: Any
-) -> Cell:
+def inspecting(strategy, workload, world_size, batch, **changes):
     """Return an inspecting cell of a global batch."""
     own = {"strategy": strategy, "workload": workload, "purpose": "inspect"}
     own |= {"global_batch": batch, "rank_batch": batch // strategy.num_shards(world_size)}
     return make_cell(**{"case": "case", "world_size": world_size, **own, **changes})
 
 
-def looked_at(
-    folder: Path, rank: int, cells: Mapping[str, Cell], look: Callable[[Any], Any]
-) -> dict[str, Any]:
+def looked_at(folder, rank, cells, look):
     """Join the ranks of some cells; return what `look` finds of each, or why it is refused."""
     from scalebench.worker.process.context import RankContext, joined
     from scalebench.worker.process.failure import Unsupported
@@ -68,7 +62,7 @@ def looked_at(
     return found
 
 
-def main(run_rank: Rank, run_shards: Rank | None = None) -> None:
+def main(run_rank, run_shards=None):
     """Fork the ranks of each world size, one size after the other.
 
     The program's arguments are a folder for stores and reports, and world sizes. ``run_shards``
@@ -95,7 +89,7 @@ def main(run_rank: Rank, run_shards: Rank | None = None) -> None:
             sys.exit(f"the ranks of world size {size} did not come to their end")
 
 
-def _report(run: Rank, folder: Path, who: int | str, world_size: int, parent: int) -> None:
+def _report(run, folder, who, world_size, parent):
     import torch
 
     from scalebench.worker.process.setup import die_with_parent, schedule_as_batch

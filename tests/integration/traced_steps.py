@@ -1,6 +1,5 @@
 """Two traced steps of a strategy, as the analysis of a launch sees them, on every rank."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -12,20 +11,17 @@ from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.measure.rounds import collective_group
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced
-from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
 
 
-def everybodys(text: str) -> list[str]:
+def everybodys(text):
     """Return what every rank says, on every rank."""
     texts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(texts, text)
     return texts
 
 
-def traced_launch(
-    context: RankContext, training: Any, batches: list[Any], known: Mapping[str, int]
-) -> LaunchAttribution:
+def traced_launch(context, training, batches, known):
     """Train on each batch in a traced step; the records of all ranks make a launch.
 
     Args:
@@ -52,7 +48,7 @@ def traced_launch(
     return LaunchAttribution(CellResult(cell=context.cell, status="ok", started="", ranks=records))
 
 
-def third_step_on(context: RankContext) -> tuple[Any, LaunchAttribution, list[Any]]:
+def third_step_on(context):
     """Train a cell for three steps; return the training, the last two traced, and what it sends.
 
     What it sends: operations of several ranks in the traced step, in order.
@@ -65,6 +61,5 @@ def third_step_on(context: RankContext) -> tuple[Any, LaunchAttribution, list[An
     known = collective_group(training, context.cell.world_size)
     launch = traced_launch(context, training, batches[1:], known)
     trace = launch.result.ranks[context.rank].trace
-    assert trace is not None
     operations = sorted(trace.operations, key=lambda op: op.start_ns)
     return training, launch, [op for op in operations if (op.group_size or 0) > 1]

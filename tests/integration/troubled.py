@@ -14,13 +14,13 @@ import torch
 import torch.utils.data
 from torch import nn
 
-from scalebench import Shard, Workload
+from scalebench import Workload
 
 LATE = 8
 BATCH_S = 0.03
 
 
-def healthy(shard: Shard, layers: tuple[nn.Module, ...] = ()) -> Workload:
+def healthy(shard, layers=()):
     module = nn.Sequential(nn.Linear(16, 32), *layers, nn.ReLU(), nn.Linear(32, 4))
     data = torch.Generator().manual_seed(100 + shard.rank)
     batches = [
@@ -37,7 +37,7 @@ def mean_loss(module, batch):
     return nn.functional.cross_entropy(module(batch[0]), batch[1])
 
 
-def with_trouble(shard: Shard, trouble, rank: int = 1, step: int = LATE) -> Workload:
+def with_trouble(shard, trouble, rank=1, step=LATE):
     calls = 0
 
     def loss(module, batch):
@@ -57,36 +57,36 @@ class Samples(torch.utils.data.Dataset):
         return torch.full((16,), index / 512), index % 4
 
 
-def fed_by_workers(shard: Shard) -> Workload:
+def fed_by_workers(shard):
     """A DataLoader whose worker makes batches in advance."""
     loader = torch.utils.data.DataLoader(Samples(), shard.batch_size, num_workers=1)
     return replace(healthy(shard), batches=loader)
 
 
-def raises_on_rank_1(shard: Shard) -> Workload:
+def raises_on_rank_1(shard):
     def trouble(value):
         raise ValueError("planted on rank 1")
 
     return with_trouble(shard, trouble)
 
 
-def killed_on_rank_1(shard: Shard) -> Workload:
+def killed_on_rank_1(shard):
     return with_trouble(shard, lambda value: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def hangs_on_rank_1(shard: Shard) -> Workload:
+def hangs_on_rank_1(shard):
     return with_trouble(shard, lambda value: time.sleep(600))
 
 
-def nan_on_rank_1(shard: Shard) -> Workload:
+def nan_on_rank_1(shard):
     return with_trouble(shard, lambda value: value * float("nan"))
 
 
-def out_of_memory(shard: Shard) -> Workload:
+def out_of_memory(shard):
     return with_trouble(shard, lambda value: torch.empty(1 << 50), rank=0, step=LATE)
 
 
-def too_large_for_one_process(shard: Shard) -> Workload:
+def too_large_for_one_process(shard):
     """Fit only under a wrapper: the reference runs out of memory."""
 
     def loss(module, batch):
@@ -97,7 +97,7 @@ def too_large_for_one_process(shard: Shard) -> Workload:
     return replace(healthy(shard), loss=loss)
 
 
-def slow(shard: Shard) -> Workload:
+def slow(shard):
     def loss(module, batch):
         time.sleep(0.05)
         return mean_loss(module, batch)
@@ -105,7 +105,7 @@ def slow(shard: Shard) -> Workload:
     return replace(healthy(shard), loss=loss)
 
 
-def busy(shard: Shard) -> Workload:
+def busy(shard):
     """Keeps its core busy for a while in every step."""
 
     def loss(module, batch):
@@ -117,7 +117,7 @@ def busy(shard: Shard) -> Workload:
     return replace(healthy(shard), loss=loss)
 
 
-def segfault_on_rank_1(shard: Shard) -> Workload:
+def segfault_on_rank_1(shard):
     def die(value):
         Path("died").write_text(repr(time.time()))
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -137,27 +137,27 @@ class TimedBatches:
             yield batch
 
 
-def slow_batches(shard: Shard) -> Workload:
+def slow_batches(shard):
     workload = healthy(shard)
     return replace(workload, batches=TimedBatches(workload.batches))
 
 
-def with_batchnorm(shard: Shard) -> Workload:
+def with_batchnorm(shard):
     return healthy(shard, (nn.BatchNorm1d(32),))
 
 
-def with_dropout(shard: Shard) -> Workload:
+def with_dropout(shard):
     return healthy(shard, (nn.Dropout(0.5),))
 
 
-def with_summed_loss(shard: Shard) -> Workload:
+def with_summed_loss(shard):
     def loss(module, batch):
         return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="sum")
 
     return replace(healthy(shard), loss=loss)
 
 
-def bypasses_the_wrapper(shard: Shard) -> Workload:
+def bypasses_the_wrapper(shard):
     """Its loss calls the inner module, so that DDP never sees the backward pass."""
 
     def loss(module, batch):
@@ -166,30 +166,30 @@ def bypasses_the_wrapper(shard: Shard) -> Workload:
     return replace(healthy(shard), loss=loss)
 
 
-def loss_is_a_float(shard: Shard) -> Workload:
+def loss_is_a_float(shard):
     return replace(healthy(shard), loss=lambda module, batch: 1.0)
 
 
-def loss_per_sample(shard: Shard) -> Workload:
+def loss_per_sample(shard):
     def loss(module, batch):
         return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
 
     return replace(healthy(shard), loss=loss)
 
 
-def raises_at_once(shard: Shard) -> Workload:
+def raises_at_once(shard):
     raise RuntimeError("no data today")
 
 
-def returns_a_module(shard: Shard) -> nn.Module:
+def returns_a_module(shard):
     return nn.Linear(2, 2)
 
 
-def feeds_all_ranks_alike(shard: Shard) -> Workload:
+def feeds_all_ranks_alike(shard):
     return healthy(replace(shard, rank=0))
 
 
-def works_the_second_time(shard: Shard) -> Workload:
+def works_the_second_time(shard):
     """Fails on rank 1 until the file `mended` is there."""
 
     def trouble(value):
@@ -200,7 +200,7 @@ def works_the_second_time(shard: Shard) -> Workload:
     return with_trouble(shard, trouble, step=0)
 
 
-def in_the_rounds(shard: Shard, trouble) -> Workload:
+def in_the_rounds(shard, trouble):
     """Rank 1 meets a trouble when it is profiled for the first time: after the clean window."""
 
     def when_traced(value):
@@ -211,19 +211,19 @@ def in_the_rounds(shard: Shard, trouble) -> Workload:
     return with_trouble(shard, when_traced)
 
 
-def raises_in_the_rounds(shard: Shard) -> Workload:
+def raises_in_the_rounds(shard):
     def trouble():
         raise ValueError("planted while traced")
 
     return in_the_rounds(shard, trouble)
 
 
-def dies_in_the_rounds(shard: Shard) -> Workload:
+def dies_in_the_rounds(shard):
     """Rank 1 is gone without a word."""
     return in_the_rounds(shard, lambda: os._exit(7))
 
 
-def hangs_in_the_rounds(shard: Shard) -> Workload:
+def hangs_in_the_rounds(shard):
     return in_the_rounds(shard, lambda: time.sleep(600))
 
 
@@ -238,7 +238,7 @@ class _SparseModel(nn.Module):
         return self.table((x > 0).long()).mean(dim=1)
 
 
-def sparse_embedding(shard: Shard) -> Workload:
+def sparse_embedding(shard):
     return replace(
         healthy(shard),
         module=_SparseModel(),

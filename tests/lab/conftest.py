@@ -5,7 +5,7 @@ With SCALEBENCH_LAB_TESTS=required it is a failure that every test here was skip
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +15,12 @@ from scalebench.launch.lab import try_lab
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec import Cell, Ddp, StepPlan
 from scalebench.spec.presets import CustomTarget
-from scalebench.spec.virtual_hosts import VirtualHosts
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session", autouse=True)
-def possible() -> None:
+def possible():
     """Skip everything here where there can be no lab."""
     found = try_lab()
     reason = found.network or found.quota
@@ -30,7 +29,7 @@ def possible() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session):
     """Fail the session when it had tests of this folder, and not one of them was run."""
     there = any(HERE in item.path.parents for item in session.items)
     if not there or os.environ.get("SCALEBENCH_LAB_TESTS") != "required":
@@ -49,7 +48,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def cell(workload: str, num_ranks: int, hosts: VirtualHosts, steps: int) -> Cell:
+def cell(workload, num_ranks, hosts, steps):
     """Return a launch of a workload of `measured` over DDP, on virtual hosts."""
     return Cell(
         suite="lab",
@@ -73,20 +72,18 @@ def cell(workload: str, num_ranks: int, hosts: VirtualHosts, steps: int) -> Cell
 class Measured:
     """Runs the workloads of `measured` in labs of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.launcher = LocalLauncher()
 
-    def __call__(
-        self, workload: str, num_ranks: int, hosts: VirtualHosts, steps: int, num_bytes: int = 0
-    ) -> list[np.ndarray]:
+    def __call__(self, workload, num_ranks, hosts, steps, num_bytes=0):
         """Return, for each rank, what it wrote, one row a step."""
         log = self.folder / f"{id(self)}-{self.launcher.num_launches}"
         self.launcher.move_to(hosts, num_ranks)
         place = self.launcher.placement.of
         told = {"MEASURED_LOG": str(log), "MEASURED_BYTES": str(num_bytes)}
 
-        def placed(rank: int) -> dict:
+        def placed(rank):
             return {**place(rank), "environment": place(rank)["environment"] | told}
 
         self.launcher.placement.of = placed
@@ -101,9 +98,7 @@ Measure = Callable[..., list[np.ndarray]]
 
 
 @pytest.fixture(scope="session")
-def measurers(
-    possible: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Measured, Measured]]:
+def measurers(possible, tmp_path_factory):
     """Two launchers, side by side."""
     folder = tmp_path_factory.mktemp("measured")
     shutil.copy(HERE / "measured.py", folder)
@@ -116,6 +111,6 @@ def measurers(
 
 
 @pytest.fixture
-def measure(measurers: tuple[Measured, Measured]) -> Measure:
+def measure(measurers):
     """Run a workload of `measured`; returns, for each rank, what it wrote, one row a step."""
     return measurers[0]

@@ -8,7 +8,6 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalebench import Shard, Workload
+from scalebench import Workload
 
 LOG = Path(os.environ["MEASURED_LOG"])
 NUM_BYTES = int(os.environ.get("MEASURED_BYTES", "0"))
@@ -24,17 +23,17 @@ SPIN_S = 0.25
 PAUSE_S = 0.001
 
 
-def write(shard: Shard, *values: float) -> None:
+def write(shard, *values):
     with LOG.with_suffix(f".rank{shard.rank}").open("a") as log:
         log.write(" ".join(str(value) for value in values) + "\n")
 
 
-def tiny(shard: Shard, loss) -> Workload:
+def tiny(shard, loss):
     batches = [torch.ones(shard.batch_size, 2)]
     return Workload(module=nn.Linear(2, 1), batches=batches, loss=loss)
 
 
-def all_reduces(shard: Shard) -> Workload:
+def all_reduces(shard):
     """Time an all-reduce of NUM_BYTES at every step."""
     tensor = torch.ones(max(NUM_BYTES // 4, 1))
 
@@ -50,7 +49,7 @@ def all_reduces(shard: Shard) -> Workload:
     return tiny(shard, loss)
 
 
-def connections(shard: Shard) -> Workload:
+def connections(shard):
     """Count this rank's connections to other hosts at every step, and those that Reno controls."""
 
     def loss(module, batch):
@@ -62,7 +61,7 @@ def connections(shard: Shard) -> Workload:
     return tiny(shard, loss)
 
 
-def congestion_controls() -> Iterator[str]:
+def congestion_controls():
     for there in psutil.Process().net_connections("tcp"):
         if there.raddr and there.raddr.ip.rpartition(":")[2].startswith("10.0.0."):
             with socket.socket(fileno=os.dup(there.fd)) as one:
@@ -70,7 +69,7 @@ def congestion_controls() -> Iterator[str]:
             yield name.rstrip(b"\0").decode()
 
 
-def spins(shard: Shard) -> Workload:
+def spins(shard):
     """Keep a core busy at every step; note wall clock, CPU time and the middle pause."""
 
     def loss(module, batch):
@@ -87,6 +86,6 @@ def spins(shard: Shard) -> Workload:
     return tiny(shard, loss)
 
 
-def cpu_s() -> float:
+def cpu_s():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

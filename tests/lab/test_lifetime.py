@@ -16,7 +16,6 @@ from scalebench.launch.lab.quota import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.conftest import ended
-from tests.lab.conftest import Measured
 from tests.processes import left_after, wait_for
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -28,7 +27,7 @@ RUN = (
 )
 
 
-def namespaces_of(pid: int) -> set[str]:
+def namespaces_of(pid):
     """The network namespaces that a process is in or holds open, by number."""
     found = set()
     for link in (Path(f"/proc/{pid}/ns/net"), *Path(f"/proc/{pid}/fd").glob("*")):
@@ -41,11 +40,11 @@ def namespaces_of(pid: int) -> set[str]:
     return found
 
 
-def namespaces_in_use() -> set[str]:
+def namespaces_in_use():
     return set().union(*(namespaces_of(pid) for pid in psutil.pids()))
 
 
-def command_of(pid: int) -> list[bytes]:
+def command_of(pid):
     """A process's arguments; none when it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -53,12 +52,12 @@ def command_of(pid: int) -> list[bytes]:
         return []
 
 
-def groups_of(launcher: int) -> list[Path]:
+def groups_of(launcher):
     hierarchy = cpu_hierarchy()
     return [g for f in hierarchy.candidates() for g in f.glob(f"scalebench-lab-{launcher}-*")]
 
 
-def links() -> list[str]:
+def links():
     done = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
     return [line.split(": ")[1] for line in done.stdout.splitlines()]
 
@@ -66,7 +65,7 @@ def links() -> list[str]:
 class Running:
     """A run on virtual hosts that has come to training in several processes."""
 
-    def __init__(self, launcher: "subprocess.Popen[str]") -> None:
+    def __init__(self, launcher):
         self.launcher = launcher
         self.outside = os.readlink("/proc/self/ns/net")
         wait_for(lambda: launcher.poll() is not None or self.ranks(), 60, "a rank in its host")
@@ -75,7 +74,7 @@ class Running:
         self.namespaces = set().union(*(namespaces_of(p.pid) for p in self.family))
         self.namespaces.discard(self.outside)
 
-    def ranks(self) -> list[int]:
+    def ranks(self):
         """Processes of the worker's that are in another namespace; in tests they are forks."""
         family = psutil.Process(self.launcher.pid).children(recursive=True)
         names = {b"scalebench.worker.process.zygote", b"tests.forks"}
@@ -84,9 +83,7 @@ class Running:
 
 
 @pytest.mark.parametrize("privileged", [True, False])
-def test_nothing_is_left_of_a_killed_launcher(
-    start_scalebench: Start, project: Path, privileged: bool
-) -> None:
+def test_nothing_is_left_of_a_killed_launcher(start_scalebench, project, privileged):
     before = links()
     if privileged:
         running = Running(start_scalebench(*RUN, "--cpus-per-rank", "0.2"))
@@ -107,7 +104,7 @@ def test_nothing_is_left_of_a_killed_launcher(
     assert links() == before
 
 
-def drop_privilege() -> list[str]:
+def drop_privilege():
     """What to put before a command that is to make namespaces as any user makes them.
 
     The user is still number 0, whom a user namespace may hold only with this one capability.
@@ -115,7 +112,7 @@ def drop_privilege() -> list[str]:
     return ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"]
 
 
-def test_nothing_is_left_after_ctrl_c(start_scalebench: Start, project: Path) -> None:
+def test_nothing_is_left_after_ctrl_c(start_scalebench, project):
     launcher = start_scalebench(*RUN, "--cpus-per-rank", "0.2")
     running = Running(launcher)
     launcher.send_signal(signal.SIGINT)
@@ -125,7 +122,7 @@ def test_nothing_is_left_after_ctrl_c(start_scalebench: Start, project: Path) ->
     assert groups_of(launcher.pid) == []
 
 
-def test_a_lab_that_is_in_use_is_not_taken_for_an_abandoned_one() -> None:
+def test_a_lab_that_is_in_use_is_not_taken_for_an_abandoned_one():
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=0.5)
     lab = Lab(hosts, 1)
     with LocalLauncher():
@@ -135,7 +132,7 @@ def test_a_lab_that_is_in_use_is_not_taken_for_an_abandoned_one() -> None:
 
 
 @pytest.mark.timed
-def test_two_labs_at_once_keep_their_own_rates(measurers: tuple[Measured, Measured]) -> None:
+def test_two_labs_at_once_keep_their_own_rates(measurers):
     rates = (20_000_000, 40_000_000)
     num_bytes = 1 << 20
     with ThreadPoolExecutor(2) as pool:

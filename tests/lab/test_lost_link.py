@@ -1,7 +1,5 @@
 """A host loses its link: the others notice by their time-out, and the job goes on afterwards."""
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.launch.local import LocalLauncher
@@ -15,7 +13,7 @@ SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "contex
 HOSTS = VirtualHosts(link_bit_per_s=(1_000_000_000,))
 
 
-def test_a_lost_link_is_noticed_by_a_time_out_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_lost_link_is_noticed_by_a_time_out_and_the_job_goes_on(tmp_path):
     plan = Recovery(directory=str(tmp_path), faults=("link",), fault_repeats=1, elastic=False)
     changes = {"purpose": "fail", "recovery": plan, "workload": SMALL, "virtual_hosts": HOSTS}
     cell = make_cell("ddp", 2).model_copy(update=changes)

@@ -1,8 +1,6 @@
 """A machine whose loopback interface is down: a run says so before it measures anything."""
 
 import time
-from collections.abc import Callable
-from subprocess import Popen
 
 import pytest
 
@@ -11,9 +9,7 @@ from tests.conftest import PATIENCE_S, ended
 
 
 @pytest.mark.parametrize("command", ["run ddp -k static --quick --gpus 1,2", "calibrate --gpus 2"])
-def test_ranks_that_could_not_connect_are_not_started(
-    start_scalebench: Callable[..., "Popen[str]"], command: str
-) -> None:
+def test_ranks_that_could_not_connect_are_not_started(start_scalebench, command):
     began = time.monotonic()
     alone = start_scalebench(*command.split(), before=("unshare", "-rn"))
     shown, told = ended(alone, ExitCode.ENVIRONMENT)

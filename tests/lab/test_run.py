@@ -1,13 +1,11 @@
 """Runs on virtual hosts from the command line: what their rows and their readers are told."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from scalebench.machine import num_cores
 from tests.builders.repository.documents import commands
-from tests.conftest import Scalebench
 from tests.integration.conftest import complaint
 
 DDP = ("run", "ddp", "-k", "ddp and not accumulate and not bucket")
@@ -15,15 +13,13 @@ PACED = ("--workload", "paced", "--repeats", "1", "--no-report", "--out", "r")
 LAB = ("--launcher", "lab", "--link", "100mbit", "--cpus-per-rank", "0.2")
 
 
-def rows_of(project: Path) -> dict[tuple[str, int], dict]:
+def rows_of(project):
     rows = json.loads((project / "r" / "summary.json").read_text())["rows"]
     return {(row["case"], row["world_size"]): row for row in rows}
 
 
 @pytest.mark.timed
-def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_a_paced_run_at_more_ranks_than_cores_is_a_number(scalebench, project):
     (documented,) = commands("docs/virtual-hosts.md")
     done = scalebench(*documented, "--no-report", "--out", "r", code=0)
     assert done.stdout.startswith("Virtual hosts on this machine")
@@ -66,9 +62,7 @@ def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
     scalebench("run", "--resume", "r", "--no-report", code=0)
 
 
-def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(
-    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(scalebench, project, monkeypatch):
     scalebench(
         *DDP, "--gpus", "1", *LAB, *PACED, "--batch-size", "4", "--quick", "--no-trace", code=0
     )
@@ -81,8 +75,8 @@ def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(
 
 
 def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_is_stamped(
-    scalebench: Scalebench, project: Path
-) -> None:
+    scalebench, project
+):
     most = num_cores()
     arguments = ("--launcher", "lab", "--link", "600mbit", "--cpus-per-rank", "0.9")
     done = scalebench(
@@ -98,7 +92,7 @@ def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_i
     assert not any("link not held" in stamp for stamp in rows_of(project)["plain", 1]["stamps"])
 
 
-def test_bad_input_is_one_line_with_the_remedy(scalebench: Scalebench, project: Path) -> None:
+def test_bad_input_is_one_line_with_the_remedy(scalebench, project):
     for arguments, words in (
         ((*LAB[:4], "--cpus-per-rank", "999"), ["999", "more CPU than there is", "at most"]),
         ((*LAB[:3], "50mbit,50mbit"), ["2 rates", "3 hosts", "one for all"]),

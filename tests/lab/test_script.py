@@ -4,14 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.conftest import Scalebench
-
 SCRIPT = Path(__file__).parents[1] / "integration" / "scripts" / "plain_ddp.py"
 LAB = ("--launcher", "lab", "--link", "5mbit")
 NUM_PARAMETERS = 64 * 256 + 256 + 256 * 10 + 10
 
 
-def test_a_script_sends_its_gradients_over_the_link(scalebench: Scalebench, project: Path) -> None:
+def test_a_script_sends_its_gradients_over_the_link(scalebench, project):
     shutil.copy(SCRIPT, project)
     flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "r", *LAB)
     scalebench("run", *flags, "--", "plain_ddp.py", code=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import ExitCode
-from tests.conftest import Scalebench, ran
+from tests.conftest import ran
 
 pytestmark = pytest.mark.timed
 
@@ -65,7 +65,7 @@ LaunchAttribution.traces.__set_name__(LaunchAttribution, "traces")
 }
 
 
-def test_this_machine_passes(scalebench: Scalebench) -> None:
+def test_this_machine_passes(scalebench):
     done = scalebench("selftest", "--quick", "--json", code=0)
     certificate = json.loads(done.stdout)
     lines = certificate["lines"]
@@ -90,7 +90,7 @@ def test_this_machine_passes(scalebench: Scalebench) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_broken_instrument_fails_and_the_line_is_named(project: Path, damage: str) -> None:
+def test_a_broken_instrument_fails_and_the_line_is_named(project, damage):
     line, how = DAMAGES[damage]
     program = project / "broken.py"
     program.write_text(BROKEN.format(damage=how, line=line))

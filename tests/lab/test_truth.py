@@ -7,13 +7,12 @@ import pytest
 
 from scalebench.launch.lab.quota import quota_us
 from scalebench.spec.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE, VirtualHosts
-from tests.lab.conftest import Measure
 
 pytestmark = pytest.mark.timed
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
-def test_an_all_reduce_has_the_bandwidth_of_the_link(measure: Measure, num_ranks: int) -> None:
+def test_an_all_reduce_has_the_bandwidth_of_the_link(measure, num_ranks):
     rate = random.randint(60, 180) * 1_000_000
     hosts = VirtualHosts(link_bit_per_s=(rate,))
     num_bytes = 4 << 20
@@ -27,7 +26,7 @@ def test_an_all_reduce_has_the_bandwidth_of_the_link(measure: Measure, num_ranks
     assert np.median(busbw) == pytest.approx(payload_rate, rel=0.15), f"{rate} bit/s: {busbw}"
 
 
-def test_hosts_speak_to_each_other_in_the_same_way_on_every_machine(measure: Measure) -> None:
+def test_hosts_speak_to_each_other_in_the_same_way_on_every_machine(measure):
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
     for of_rank in measure("connections", 2, hosts, 2):
         there, with_reno = of_rank.T
@@ -35,7 +34,7 @@ def test_hosts_speak_to_each_other_in_the_same_way_on_every_machine(measure: Mea
         assert (with_reno == there).all()
 
 
-def test_a_slow_link_to_one_host_slows_the_ring_to_its_rate(measure: Measure) -> None:
+def test_a_slow_link_to_one_host_slows_the_ring_to_its_rate(measure):
     slow = random.randint(50, 80) * 1_000_000
     hosts = VirtualHosts(link_bit_per_s=(200_000_000, slow, 200_000_000))
     num_bytes = 2 << 20
@@ -44,7 +43,7 @@ def test_a_slow_link_to_one_host_slows_the_ring_to_its_rate(measure: Measure) ->
     assert busbw.max() == pytest.approx(slow * PAYLOAD_SHARE, rel=0.08), f"{slow} bit/s: {busbw}"
 
 
-def test_racks_are_joined_by_the_rate_between_them(measure: Measure) -> None:
+def test_racks_are_joined_by_the_rate_between_them(measure):
     between = random.randint(30, 60) * 1_000_000
     hosts = VirtualHosts(link_bit_per_s=(200_000_000,), hosts_per_rack=2, inter_bit_per_s=between)
     num_bytes = 2 << 20
@@ -57,7 +56,7 @@ def test_racks_are_joined_by_the_rate_between_them(measure: Measure) -> None:
     assert outside.max() == pytest.approx(between * PAYLOAD_SHARE, rel=0.12), outside
 
 
-def test_a_busy_rank_gets_its_share_of_a_core(measure: Measure) -> None:
+def test_a_busy_rank_gets_its_share_of_a_core(measure):
     share = random.choice([0.1, 0.15, 0.2, 0.25, 0.3])
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=share)
     for of_rank in measure("spins", 2, hosts, 20):
@@ -73,7 +72,7 @@ def test_a_busy_rank_gets_its_share_of_a_core(measure: Measure) -> None:
         assert 0 < np.median(pause_s) < 2 * period_s, f"{share}: {of_rank}"
 
 
-def test_ranks_of_one_host_talk_past_its_link(measure: Measure) -> None:
+def test_ranks_of_one_host_talk_past_its_link(measure):
     hosts = VirtualHosts(link_bit_per_s=(5_000_000,), ranks_per_host=2)
     num_bytes = 4 << 20
     times = measure("all_reduces", 2, hosts, 2, num_bytes)

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -28,13 +27,13 @@ LONGEST_S = CONNECT_LIMIT_S + 60
 
 
 @pytest.fixture
-def network(possible: None) -> Iterator[Network]:
+def network(possible):
     made = Network(VirtualHosts(link_bit_per_s=(1_000_000_000,)), 2)
     yield made
     made.close()
 
 
-def torchrun_on(network: Network, host: int, folder: Path) -> "subprocess.Popen[str]":
+def torchrun_on(network, host, folder):
     """Start torchrun on a host that has a name of its own, in a folder of its own."""
     folder.mkdir()
     shutil.copy(TROUBLED, folder)
@@ -57,7 +56,7 @@ def torchrun_on(network: Network, host: int, folder: Path) -> "subprocess.Popen[
     )
 
 
-def outputs_of(both: "list[subprocess.Popen[str]]") -> list[tuple[str, str]]:
+def outputs_of(both):
     """What both wrote; longer than the run itself waits for ranks, so that it says who is missing.
 
     A host that ends early leaves the other one waiting: both are read at once, and shown.
@@ -72,7 +71,7 @@ def outputs_of(both: "list[subprocess.Popen[str]]") -> list[tuple[str, str]]:
         return [one.result() for one in reading]
 
 
-def end_with_children(pid: int) -> None:
+def end_with_children(pid):
     """Kill a process and all that it started: torchrun's ranks would keep its output open."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
@@ -81,7 +80,7 @@ def end_with_children(pid: int) -> None:
                 one.kill()
 
 
-def test_ranks_on_two_hosts(network: Network, project: Path) -> None:
+def test_ranks_on_two_hosts(network, project):
     both = [torchrun_on(network, host, project / f"h{host}") for host in (0, 1)]
     (shown, errors), (silence, more) = outputs_of(both)
     assert [process.returncode for process in both] == [0, 0], errors + more

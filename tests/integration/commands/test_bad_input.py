@@ -5,80 +5,70 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Scalebench
+from tests.examples import cases
 from tests.integration.conftest import SHORT, complaint, mounted
 
 LAB = ("--launcher", "lab", "--link")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--workload", "gpt-tyni"), ["Did you mean 'gpt-tiny'", "module:function"]),
-        (("--gpus", "0"), ["'0'", "at least 1", "1,2,4"]),
-        (("--gpus", "1,x"), ["'1,x'", "commas"]),
-        (("--gpus", ""), ["''", "1,2,4"]),
-        (("--gpus", "-2"), ["'-2'"]),
-        (
-            ("ddq",),
-            [
-                "suite 'ddq'",
-                "Did you mean 'ddp'",
-                "Valid: asynchronous, batch, collectives, compression, context, ddp",
-            ],
-        ),
-        (("no/such.py",), ["no/such.py"]),
-        (("--precision", "2"), ["fraction between 0 and 1"]),
-        (("--budget", "soon"), ["90s"]),
-        (("--steps", "0"), ["--steps"]),
-        (("--resume", "nowhere"), ["no run folder nowhere"]),
-        (("--resume", "x", "--out", "y"), ["--out"]),
-        (("--changed-script",), ["--resume"]),
-        (("--gups", "2"), ["--gups", "--gpus"]),
-        (("--launcher", "lab"), ["--link 50mbit"]),
-        (("--link", "50mbit"), ["--launcher lab"]),
-        (("--cpus-per-rank", "0.2"), ["--launcher lab"]),
-        ((*LAB, "50"), ["'50'", "50mbit"]),
-        ((*LAB, "-5mbit"), ["'-5mbit'", "50mbit"]),
-        ((*LAB, "50mbit,fast"), ["'fast'", "50mbit"]),
-        ((*LAB, "20gbit"), ["20gbit", "10gbit"]),
-        ((*LAB, "50mbit", "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
-        ((*LAB, "50mbit", "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
-        ((*LAB, "50mbit", "--cpus-per-rank", "1,slow"), ["'slow'", "one for each rank: 1,1,0.33"]),
-        ((*LAB, "50mbit", "--cpus-per-rank", "1,1,1"), ["3 shares", "Give 2 shares, or one"]),
-        ((*LAB, "50mbit", "--link-inter", "50mbit"), ["--hosts-per-rack"]),
-    ],
+@cases(
+    "arguments, words",
+    (("--workload", "gpt-tyni"), ["Did you mean 'gpt-tiny'", "module:function"]),
+    (("--gpus", "0"), ["'0'", "at least 1", "1,2,4"]),
+    (("--gpus", "1,x"), ["'1,x'", "commas"]),
+    (("--gpus", ""), ["''", "1,2,4"]),
+    (("--gpus", "-2"), ["'-2'"]),
+    (
+        ("ddq",),
+        [
+            "suite 'ddq'",
+            "Did you mean 'ddp'",
+            "Valid: asynchronous, batch, collectives, compression, context, ddp",
+        ],
+    ),
+    (("no/such.py",), ["no/such.py"]),
+    (("--precision", "2"), ["fraction between 0 and 1"]),
+    (("--budget", "soon"), ["90s"]),
+    (("--steps", "0"), ["--steps"]),
+    (("--resume", "nowhere"), ["no run folder nowhere"]),
+    (("--resume", "x", "--out", "y"), ["--out"]),
+    (("--changed-script",), ["--resume"]),
+    (("--gups", "2"), ["--gups", "--gpus"]),
+    (("--launcher", "lab"), ["--link 50mbit"]),
+    (("--link", "50mbit"), ["--launcher lab"]),
+    (("--cpus-per-rank", "0.2"), ["--launcher lab"]),
+    ((*LAB, "50"), ["'50'", "50mbit"]),
+    ((*LAB, "-5mbit"), ["'-5mbit'", "50mbit"]),
+    ((*LAB, "50mbit,fast"), ["'fast'", "50mbit"]),
+    ((*LAB, "20gbit"), ["20gbit", "10gbit"]),
+    ((*LAB, "50mbit", "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
+    ((*LAB, "50mbit", "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
+    ((*LAB, "50mbit", "--cpus-per-rank", "1,slow"), ["'slow'", "one for each rank: 1,1,0.33"]),
+    ((*LAB, "50mbit", "--cpus-per-rank", "1,1,1"), ["3 shares", "Give 2 shares, or one"]),
+    ((*LAB, "50mbit", "--link-inter", "50mbit"), ["--hosts-per-rack"]),
 )
-def test_without_starting_anything(
-    in_process: Scalebench, project: Path, arguments: tuple[str, ...], words: list[str]
-) -> None:
+def test_without_starting_anything(in_process, project, arguments, words):
     line = complaint(in_process("run", *arguments))
     assert all(word in line for word in words), line
     assert not (project / "reports").exists()
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("nowhere:f", ["nowhere"]),
-        ("troubled:nothing", ["nothing", "healthy"]),
-        ("troubled:raises_at_once", ["no data today", "troubled.py"]),
-        ("troubled:returns_a_module", ["Workload", "Linear"]),
-        ("troubled:loss_is_a_float", ["float", "scalar tensor"]),
-        ("troubled:loss_per_sample", ["shape (2,)", "scalar tensor"]),
-    ],
+@cases(
+    "target, words",
+    ("nowhere:f", ["nowhere"]),
+    ("troubled:nothing", ["nothing", "healthy"]),
+    ("troubled:raises_at_once", ["no data today", "troubled.py"]),
+    ("troubled:returns_a_module", ["Workload", "Linear"]),
+    ("troubled:loss_is_a_float", ["float", "scalar tensor"]),
+    ("troubled:loss_per_sample", ["shape (2,)", "scalar tensor"]),
 )
-def test_a_workload_function_that_is_wrong(
-    scalebench: Scalebench, project: Path, troubled: None, target: str, words: list[str]
-) -> None:
+def test_a_workload_function_that_is_wrong(scalebench, project, troubled, target, words):
     line = complaint(scalebench("run", "ddp", "--workload", target, *SHORT))
     assert all(word in line for word in words), line
     assert not (project / "reports").exists()
 
 
-def test_a_folder_for_the_page_that_cannot_be_written(
-    in_process: Scalebench, project: Path
-) -> None:
+def test_a_folder_for_the_page_that_cannot_be_written(in_process, project):
     gallery = Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores"
     shutil.copytree(gallery, project / "old", ignore=shutil.ignore_patterns("*.html", "logs"))
     (project / "old" / "report.html").mkdir()
@@ -86,7 +76,7 @@ def test_a_folder_for_the_page_that_cannot_be_written(
     assert "The page cannot be written" in line
 
 
-def test_cuda_where_there_is_none(scalebench: Scalebench) -> None:
+def test_cuda_where_there_is_none(scalebench):
     import torch
 
     if torch.cuda.is_available():
@@ -95,12 +85,8 @@ def test_cuda_where_there_is_none(scalebench: Scalebench) -> None:
     assert "--device cpu" in line
 
 
-@pytest.mark.parametrize(
-    ("file", "words"), [("taken", ["taken is a file"]), ("full/thesis.tex", ["full", "--resume"])]
-)
-def test_out_is_or_holds_a_file(
-    in_process: Scalebench, project: Path, file: str, words: list[str]
-) -> None:
+@cases("file, words", ("taken", ["taken is a file"]), ("full/thesis.tex", ["full", "--resume"]))
+def test_out_is_or_holds_a_file(in_process, project, file, words):
     (project / "full").mkdir()
     (project / file).write_text("mine")
     line = complaint(in_process("run", "ddp", "--out", file.partition("/")[0]))
@@ -108,23 +94,22 @@ def test_out_is_or_holds_a_file(
     assert (project / file).read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("out", "words"),
-    [("x" * 300, ["too long"]), ("/proc/nothing/here", ["/proc/nothing/here", "--out"])],
+@cases(
+    "out, words", ("x" * 300, ["too long"]), ("/proc/nothing/here", ["/proc/nothing/here", "--out"])
 )
-def test_out_cannot_be_made(in_process: Scalebench, out: str, words: list[str]) -> None:
+def test_out_cannot_be_made(in_process, out, words):
     line = complaint(in_process("run", "ddp", "--out", out), code=5)
     assert all(word in line for word in words), line
 
 
-def test_out_on_a_full_disk(in_process: Scalebench, tmp_path: Path) -> None:
+def test_out_on_a_full_disk(in_process, tmp_path):
     with mounted(tmp_path / "small", "size=1m") as small:
         line = complaint(in_process("run", "ddp", "--out", str(small / "run")), code=5)
     assert "No space left" in line
 
 
-@pytest.mark.parametrize("command", ["show", "report"])
-def test_a_folder_that_is_no_run(in_process: Scalebench, project: Path, command: str) -> None:
+@cases("command", "show", "report")
+def test_a_folder_that_is_no_run(in_process, project, command):
     (project / "folder").mkdir()
     assert "not a run folder" in complaint(in_process(command, "folder"))
     assert "no run folder missing" in complaint(in_process(command, "missing"))

@@ -67,7 +67,7 @@ for _ in range(800):
 """
 
 
-def hunks(diff: str) -> list[tuple[str, str]]:
+def hunks(diff):
     """Return what each hunk of a diff finds, and what it puts there."""
     parts = [part.splitlines(keepends=True) for part in diff.split("@@\n")]
     return [
@@ -79,7 +79,7 @@ def hunks(diff: str) -> list[tuple[str, str]]:
     ]
 
 
-def apply(title: str, root: Path) -> int:
+def apply(title, root):
     """Apply an example's blocks below ``root``; return how many lines it adds."""
     added = 0
     for language, body in EXAMPLES[title]:
@@ -99,7 +99,7 @@ def apply(title: str, root: Path) -> int:
     return added
 
 
-def fresh_copy(folder: Path) -> Path:
+def fresh_copy(folder):
     """Copy what the examples change."""
     for name in ("scalebench", "suites"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -108,7 +108,7 @@ def fresh_copy(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def extended(tmp_path_factory):
     """A copy of the package with all examples in it."""
     folder = fresh_copy(tmp_path_factory.mktemp("extended"))
     for title in EXAMPLES:
@@ -120,10 +120,10 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def scalebench(extended: Path, project: Path) -> Command:
+def scalebench(extended, project):
     """Run the command line of the copy in an empty folder; it has to succeed."""
 
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    def run(*arguments):
         there = {**os.environ, "PYTHONPATH": str(extended)}
         copy = forks(package=extended)
         done = copy.run("scalebench", arguments, project, PATIENCE_S, there)
@@ -133,26 +133,26 @@ def scalebench(extended: Path, project: Path) -> Command:
     return run
 
 
-def documented(title: str) -> list[str]:
+def documented(title):
     """Return the arguments of the command that an example ends with."""
     (console,) = [body for language, body in EXAMPLES[title] if language == "console"]
     return shlex.split(console.removeprefix("$ scalebench "))
 
 
-def rows(project: Path) -> dict[tuple[str, int], dict[str, object]]:
+def rows(project):
     """Return the rows of the newest run."""
     summary = json.loads((project / "reports" / "latest" / "summary.json").read_text())
     return {(row["case"], row["world_size"]): row for row in summary["rows"]}
 
 
-def test_the_guide_answers_for_every_extension_point() -> None:
+def test_the_guide_answers_for_every_extension_point():
     asked = re.findall(r"\(#([a-z-]+)\)", GUIDE)
     assert asked == [title.lower().replace(" ", "-") for title in EXAMPLES]
     assert len(asked) == 8
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
-def test_an_example_stands_by_itself(title: str, tmp_path: Path) -> None:
+def test_an_example_stands_by_itself(title, tmp_path):
     """Each applies to the package as it is, passes the linters, and imports from lower floors."""
     folder = fresh_copy(tmp_path)
     before = {path for path in folder.rglob("*.py")}
@@ -170,9 +170,7 @@ def test_an_example_stands_by_itself(title: str, tmp_path: Path) -> None:
         assert all(floor[room] <= floor[path.relative_to(folder).parts[1]] for room in used), path
 
 
-def test_a_strategy_has_fewer_than_60_lines_and_is_verified(
-    tmp_path: Path, project: Path, scalebench: Command
-) -> None:
+def test_a_strategy_has_fewer_than_60_lines_and_is_verified(tmp_path, project, scalebench):
     assert apply("A strategy", fresh_copy(tmp_path / "copy")) < 60
     printed = scalebench(*documented("A strategy")).stdout
     assert "flat" in printed
@@ -189,12 +187,12 @@ def test_a_strategy_has_fewer_than_60_lines_and_is_verified(
 
 
 @pytest.fixture
-def no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_trace(monkeypatch):
     """Leave out what is not looked at."""
     monkeypatch.setenv("SCALEBENCH_NO_TRACE", "1")
 
 
-def test_a_workload_trains(project: Path, scalebench: Command, no_trace: None) -> None:
+def test_a_workload_trains(project, scalebench, no_trace):
     scalebench(*documented("A workload"))
     row = rows(project)["ddp", 2]
     assert (row["workload"], row["num_parameters"]) == ("linear", 65)
@@ -202,9 +200,7 @@ def test_a_workload_trains(project: Path, scalebench: Command, no_trace: None) -
     assert row["loss_last"] < row["loss_first"]
 
 
-def test_a_launcher_is_offered_and_starts_ranks(
-    project: Path, scalebench: Command, no_trace: None
-) -> None:
+def test_a_launcher_is_offered_and_starts_ranks(project, scalebench, no_trace):
     assert "background" in scalebench("run", "--help").stdout
     listed = json.loads(scalebench("list", "--json").stdout)
     assert "background" in {entry["name"] for entry in listed["launchers"]}
@@ -215,14 +211,14 @@ def test_a_launcher_is_offered_and_starts_ranks(
     assert (run["spec"]["launcher"], run["spec"]["shared"]) == ("background", True)
 
 
-def test_a_figure_is_on_the_page(project: Path, scalebench: Command) -> None:
+def test_a_figure_is_on_the_page(project, scalebench):
     shutil.copytree(GALLERY, project / "reports" / "run")
     page = Path(project, scalebench("report", "reports/run").stdout.strip()).read_text()
     assert "N=2 trains the most samples per second" in page
     assert '"figure":"throughput"' in page
 
 
-def test_an_exporter_writes_its_format(project: Path, scalebench: Command) -> None:
+def test_an_exporter_writes_its_format(project, scalebench):
     shutil.copytree(GALLERY, project / "reports" / "run")
     format_option = documented("An exporter")
     scalebench(format_option[0], "reports/run", *format_option[1:])
@@ -234,27 +230,27 @@ def test_an_exporter_writes_its_format(project: Path, scalebench: Command) -> No
     )
 
 
-def test_a_rule_of_advice_speaks(project: Path, scalebench: Command) -> None:
+def test_a_rule_of_advice_speaks(project, scalebench):
     shutil.copytree(GALLERY, project / "reports" / "run")
     told = " ".join(scalebench("show", "--verbose", "reports/run").stdout.split())
     assert "Try static_graph=True, if your graph never changes: idle takes 5.7" in told
 
 
-def product_files(title: str) -> set[str]:
+def product_files(title):
     """Return the files of the package that an example touches."""
     firsts = [body.partition("\n")[0].removeprefix("# ") for _, body in EXAMPLES[title]]
     return {first for first in firsts if first.startswith("scalebench/")}
 
 
-def test_a_part_of_the_budget_and_a_number_of_each_rank_are_entered_in_few_places() -> None:
+def test_a_part_of_the_budget_and_a_number_of_each_rank_are_entered_in_few_places():
     assert len(product_files("A part of the loss budget")) <= 8
     assert len(product_files("A number that each rank measures")) <= 6
 
 
 @pytest.mark.parametrize("of_a_script", [False, True])
 def test_a_part_and_a_number_are_measured_in_workloads_and_scripts(
-    of_a_script: bool, project: Path, scalebench: Command
-) -> None:
+    of_a_script, project, scalebench
+):
     (project / "garbage.py").write_text(GARBAGE)
     (project / "train.py").write_text(SCRIPT)
     arguments = documented("A part of the loss budget")

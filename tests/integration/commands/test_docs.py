@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ from scalebench.report.tables.layout import Screen
 from scalebench.session.suites.files import load_suite
 from scalebench.spec import Context, Tensor
 from tests.builders.repository.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands
-from tests.conftest import PATIENCE_S, Scalebench, ran
+from tests.conftest import PATIENCE_S, ran
 from tests.forks import forks
 from tests.integration.conftest import complaint
 
 
-def assert_is_cut_from(cut: str, whole: str) -> None:
+def assert_is_cut_from(cut, whole):
     """Assert that a text is another one, with lines left out where it has an ellipsis."""
     for piece in filter(None, cut.split("  …\n")):
         _, found, whole = whole.partition(piece.strip("\n"))
@@ -32,13 +31,13 @@ def assert_is_cut_from(cut: str, whole: str) -> None:
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch):
     """Settings of the environment with which documented runs take few steps of a small model."""
     monkeypatch.setenv("SCALEBENCH_STEPS", "4")
     monkeypatch.setenv("SCALEBENCH_WORKLOAD", "mlp-tiny")
 
 
-def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path, short: None) -> None:
+def test_the_example_of_an_own_workload(scalebench, project, short):
     program, layers, attention = blocks("docs/workloads.md", "python")
     told: dict[str, Any] = {}
     exec(layers, told)
@@ -55,9 +54,7 @@ def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path, s
     assert "ddp-loader-inline" in done.stdout
 
 
-def test_the_example_of_an_own_script(
-    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_an_own_script(scalebench, project, monkeypatch):
     (program,) = blocks("docs/your-script.md", "python")
     (project / "train.py").write_text(program)
     weak, strong = commands("docs/your-script.md")
@@ -69,7 +66,7 @@ def test_the_example_of_an_own_script(
     assert "strong scaling" in done.stdout and "global batch 128" in done.stdout
 
 
-def test_the_example_of_ranks_scheduled_as_those_of_suites(tmp_path: Path) -> None:
+def test_the_example_of_ranks_scheduled_as_those_of_suites(tmp_path):
     (program,) = blocks("docs/definitions.md", "python")
     told = "print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
     (tmp_path / "settle.py").write_text(program + told)
@@ -77,7 +74,7 @@ def test_the_example_of_ranks_scheduled_as_those_of_suites(tmp_path: Path) -> No
     assert done.stdout == "True\n", done.stderr
 
 
-def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path, short: None) -> None:
+def test_the_example_of_an_own_suite(scalebench, project, short):
     (suite,) = blocks("docs/suites.md", "python")
     (project / "suites").mkdir()
     (project / "suites" / "buckets.py").write_text(suite)
@@ -88,7 +85,7 @@ def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path, shor
     assert "buckets-1mb-static" in done.stdout
 
 
-def test_the_program_of_python(project: Path, short: None) -> None:
+def test_the_program_of_python(project, short):
     (program,) = blocks("docs/python.md", "python")
     (project / "look.py").write_text(program)  # without a main guard: ranks never run it again
     done = ran([sys.executable, "look.py"], cwd=project, code=0)
@@ -96,7 +93,7 @@ def test_the_program_of_python(project: Path, short: None) -> None:
     assert "no change seen" in done.stdout or "unchanged" in done.stdout
 
 
-def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
+def test_the_example_of_a_trace(scalebench, project):
     (program,) = blocks("docs/traces.md", "python")
     (project / "train.py").write_text(program)
     (torchrun,) = re.findall(r"^\$ torchrun (.*)$", blocks("docs/traces.md", "console")[0], re.M)
@@ -109,16 +106,14 @@ def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
     assert (project / "overlap.html").exists()
 
 
-def test_the_table_of_the_traces_is_that_of_the_golden_ones(
-    scalebench: Scalebench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_of_the_traces_is_that_of_the_golden_ones(scalebench, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     golden = ROOT / "tests" / "golden" / "traces"
     done = scalebench("trace", *(str(p) for p in sorted(golden.glob("nccl-sendrecv*.gz"))))
     assert_is_cut_from(blocks("docs/traces.md", "text")[0], done.stdout)
 
 
-def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> None:
+def test_the_examples_of_predictions(scalebench, project):
     run, *projections = commands("docs/predictions.md")
     assert scalebench(*run, "--dry-run").returncode == 0
     shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "reports" / "measured")
@@ -138,7 +133,7 @@ def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> N
         assert word in complaint(scalebench("project", *arguments))
 
 
-def test_the_examples_of_the_search(scalebench: Scalebench, project: Path) -> None:
+def test_the_examples_of_the_search(scalebench, project):
     first, *elsewhere = commands("docs/search.md")
     # The measurement that it would make takes half a minute: a committed one stands for it.
     shutil.copytree(ROOT / "reports/gallery/fsdp-2-cores", project / "reports" / "fsdp-2-cores")
@@ -154,12 +149,12 @@ def test_the_examples_of_the_search(scalebench: Scalebench, project: Path) -> No
         assert "assumed, not measured" in " ".join(done.stdout.split())
 
 
-def test_the_published_configurations_are_printed_as_they_come_out() -> None:
+def test_the_published_configurations_are_printed_as_they_come_out():
     _, shown, *_ = blocks("benchmarks/evidence.md", "text")
     assert shown.strip() == published.table().strip()
 
 
-def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> None:
+def test_the_examples_of_the_report(scalebench, project):
     for name in ("first", "second"):
         shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "reports" / name)
     one, two = commands("docs/report.md")
@@ -170,7 +165,7 @@ def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> No
     assert "Of 7 rows in both runs, 7 show no change." in page.read_text()
 
 
-def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, project: Path) -> None:
+def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench, project):
     shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "shown" / "ddp-2-cores")
     made = forks().run("scalebench.cli.gallery", ["shown"], project, PATIENCE_S)
     assert made.returncode == 0, made.stderr
@@ -184,7 +179,7 @@ def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, proje
     assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)
 
 
-def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) -> None:
+def test_the_examples_of_a_calibration(scalebench, project):
     golden = ROOT / "tests" / "golden" / "nccl_tests" / "h100_8ranks_then_16ranks_slurm.txt"
     for name in ("all_reduce.log", "all_gather.json"):
         shutil.copy(golden, project / name)
@@ -194,7 +189,7 @@ def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) ->
         assert "95 % intervals" in done.stdout
 
 
-def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
+def test_the_examples_of_submitting(scalebench):
     done = [scalebench(*example) for example in commands("docs/clusters.md")]
     assert [one.returncode for one in done] == [0] * 5, done[-1].stderr
     slurm, job, train_job, jobset, skypilot = (one.stdout for one in done)
@@ -204,14 +199,14 @@ def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
     assert json.loads(skypilot)["resources"]["accelerators"] == "H100:8"
 
 
-def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
+def test_the_certificate_of_the_self_test_is_the_committed_one():
     committed = ROOT / "reports" / "gallery" / "certificate-2-cores.json"
     certificate = Certificate.model_validate_json(committed.read_text())
     (shown,) = blocks("docs/self-test.md", "text")
     assert_is_cut_from(shown, render_certificate(certificate, Screen()))
 
 
-def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
+def test_the_options_of_the_job_for_ci_exist(scalebench):
     (text,) = blocks("docs/virtual-hosts.md", "yaml")
     options = set(re.findall(r"--[a-z-]+", text.partition("run ddp")[2].partition("- name")[0]))
     known = scalebench("run", "--help").stdout
@@ -219,9 +214,7 @@ def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     assert all(option in known for option in options)
 
 
-def test_commands_of_getting_started(
-    scalebench: Scalebench, short: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_getting_started(scalebench, short, monkeypatch):
     monkeypatch.setenv("SCALEBENCH_BATCH_SIZE", "8")  # a cnn takes long
     calls = commands("docs/getting-started.md")
     assert len(calls) >= 13
@@ -234,7 +227,7 @@ def test_commands_of_getting_started(
         scalebench(*arguments, *fewer, code=0)
 
 
-def test_the_readme_names_commands_that_the_documents_run() -> None:
+def test_the_readme_names_commands_that_the_documents_run():
     (gpus,) = re.findall(r"^\$ scalebench (.*)$", "\n".join(blocks("README.md", "console")), re.M)
     assert NEEDS_GPUS.search(gpus)
     named = re.findall(r"`scalebench ([^`]+)`", (ROOT / "README.md").read_text())
@@ -251,7 +244,7 @@ def test_the_readme_names_commands_that_the_documents_run() -> None:
         assert any(words <= set(shlex.split(call)) for call in executed), command
 
 
-def test_make_targets_of_the_readme() -> None:
+def test_make_targets_of_the_readme():
     lines = "\n".join(
         body
         for document in ("README.md", "docs/getting-started.md")
@@ -265,8 +258,8 @@ def test_make_targets_of_the_readme() -> None:
 
 
 def test_the_tables_of_the_readme_and_of_getting_started_are_those_of_the_committed_run(
-    scalebench: Scalebench, project: Path
-) -> None:
+    scalebench, project
+):
     run = "reports/gallery/ddp-2-cores"
     shutil.copytree(ROOT / run, project / run)
     shown = blocks("README.md", "text")[0]
@@ -285,14 +278,14 @@ def test_the_tables_of_the_readme_and_of_getting_started_are_those_of_the_commit
         *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md")),
     ],
 )
-def test_links_lead_somewhere(document: str) -> None:
+def test_links_lead_somewhere(document):
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("https://"):
             assert ((ROOT / document).parent / target).exists(), target
 
 
-def test_modules_and_files_that_documents_name_exist() -> None:
+def test_modules_and_files_that_documents_name_exist():
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     prose = "\n".join(BLOCK.sub("", path.read_text()) for path in documents)
     files = re.findall(r"`((?:scalebench|tests|benchmarks|suites)/[\w./]+)`", prose)

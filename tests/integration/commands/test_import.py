@@ -6,13 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
 from tests.builders.repository.documents import blocks, commands
 from tests.builders.repository.field_files import field_file
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import PATIENCE_S
 from tests.integration.conftest import complaint
 
 SAYS_NO_N = {
@@ -30,7 +29,7 @@ RIGHT = (
 )
 
 
-def logs_folder() -> Path | None:
+def logs_folder():
     """Return where the logs are, as long as the environment says it; None: nowhere."""
     try:
         return field_file("logs")
@@ -42,14 +41,14 @@ LOGS = logs_folder()
 FOLDERS = sorted(path.name for path in LOGS.iterdir()) if LOGS else []
 
 
-def field_log(pattern: str) -> str:
+def field_log(pattern):
     if LOGS is None:
         pytest.skip("the logs of the field are not here; SCALEBENCH_FIELD says where")
     (only,) = LOGS.glob(pattern)
     return str(only)
 
 
-def right_step(meta: dict[str, Any], name: str, number: str) -> float:
+def right_step(meta, name, number):
     """Return what a step of a log takes, seconds."""
     run = next((r for r in meta.get("runs", []) if r["file"] == name), meta.get("right", {}))
     if "pause_free_segments_step_s" in run:
@@ -61,15 +60,13 @@ def right_step(meta: dict[str, Any], name: str, number: str) -> float:
     return next(run[key] for key in RIGHT if run.get(key))
 
 
-def summary_of(in_process: Scalebench, *words: str) -> tuple[dict[str, Any], str]:
+def summary_of(in_process, *words):
     done = in_process("import", *words, "--json", "--no-report", code=0)
     return json.loads(done.stdout), done.stderr
 
 
 @pytest.mark.parametrize("name", FOLDERS or ["none"])
-def test_every_log_of_the_field_gives_its_step_or_its_reason(
-    in_process: Scalebench, name: str
-) -> None:
+def test_every_log_of_the_field_gives_its_step_or_its_reason(in_process, name):
     folder = Path(field_log(name))
     number = name[:2]
     meta = json.loads((folder / "meta.json").read_text())
@@ -91,11 +88,11 @@ def test_every_log_of_the_field_gives_its_step_or_its_reason(
         assert row[kind]["value"] == pytest.approx(right_step(meta, path.name, number), rel=0.02)
 
 
-def of(pattern: str, *sizes: int, told: bool = True) -> list[str]:
+def of(pattern, *sizes, told=True):
     return [field_log(pattern.format(n)) + (f":gpus={n}" if told else "") for n in sizes]
 
 
-def test_what_else_the_field_says_is_right_as_well(in_process: Scalebench) -> None:
+def test_what_else_the_field_says_is_right_as_well(in_process):
     dllogger, _ = summary_of(in_process, *of("18*/gpus{}.txt", 1, 2, 4, 8))
     assert [row["rank_batch"] for row in dllogger["rows"]] == [1280] * 4
     assert dllogger["rows"][3]["throughput"]["value"] == pytest.approx(20914.85, rel=0.01)
@@ -118,7 +115,7 @@ def test_what_else_the_field_says_is_right_as_well(in_process: Scalebench) -> No
     assert step["n"] == 8 and step["low"] < step["value"] < step["high"]
 
 
-def test_jobs_that_do_different_work_have_no_efficiency(in_process: Scalebench) -> None:
+def test_jobs_that_do_different_work_have_no_efficiency(in_process):
     models, _ = summary_of(in_process, *of("03*/gpus{}.log", 16, 32, 64, 128, 256, told=False))
     assert {row["efficiency"] for row in models["rows"]} == {None}
     assert "differ in their model (layers): 40, 48, 64" in str(models["notices"])
@@ -134,7 +131,7 @@ def test_jobs_that_do_different_work_have_no_efficiency(in_process: Scalebench) 
     assert "differ in their GPU: H100, NVIDIA GB200" in mixed.stdout
 
 
-def test_the_study_of_the_document_is_the_field_s(in_process: Scalebench, project: Path) -> None:
+def test_the_study_of_the_document_is_the_field_s(in_process, project):
     logs = of("22*/gpus{}.txt", 1, 2, 4, 8, told=False)
     done = in_process("import", *logs, "--name", "mask-rcnn", "--out", "study", code=0)
     (shown,) = blocks("docs/import.md", "text")
@@ -152,7 +149,7 @@ def test_the_study_of_the_document_is_the_field_s(in_process: Scalebench, projec
         assert word not in said, re.findall(f".{{60}}{word}.{{60}}", said, re.S)
 
 
-def test_the_examples_of_the_document(scalebench: Scalebench, project: Path) -> None:
+def test_the_examples_of_the_document(scalebench, project):
     (program,) = blocks("docs/import.md", "python")
     (project / "make_logs.py").write_text(program)
     made = subprocess.run([sys.executable, "make_logs.py"], timeout=PATIENCE_S)
@@ -169,7 +166,7 @@ def test_the_examples_of_the_document(scalebench: Scalebench, project: Path) -> 
         scalebench("export", "before", "--format", export, code=0)
 
 
-def write_logs(folder: Path, side: str, ms: float, head: str = "", repeats: int = 4) -> list[str]:
+def write_logs(folder, side, ms, head="", repeats=4):
     """Write logs of a job on 1 and 8 GPUs and return them as import takes them."""
     logs = []
     for repeat in range(repeats):
@@ -181,7 +178,7 @@ def write_logs(folder: Path, side: str, ms: float, head: str = "", repeats: int 
     return logs
 
 
-def test_an_imported_run_is_judged_by_the_gate(in_process: Scalebench, project: Path) -> None:
+def test_an_imported_run_is_judged_by_the_gate(in_process, project):
     smi = "| NVIDIA-SMI {0}     Driver Version: {0}     CUDA Version: 12.2 |\n"
     for side, ms, driver in (("base", 500, "535.183"), ("slow", 560, "535.183"),
                              ("other", 560, "580.126")):  # fmt: skip
@@ -199,9 +196,7 @@ def test_an_imported_run_is_judged_by_the_gate(in_process: Scalebench, project: 
     in_process("gate", "--baseline", "base", "other", "--allow-mismatch", "driver", code=1)
 
 
-def test_one_log_a_side_decides_nothing_and_says_what_would(
-    in_process: Scalebench, project: Path
-) -> None:
+def test_one_log_a_side_decides_nothing_and_says_what_would(in_process, project):
     for side, ms in (("base", 500), ("slow", 900)):
         in_process("import", *write_logs(project, side, ms, repeats=1), "--out", side,
                    "--batch-per-gpu", "4", "--no-report")  # fmt: skip
@@ -211,7 +206,7 @@ def test_one_log_a_side_decides_nothing_and_says_what_would(
     assert "--repeats" not in told
 
 
-def growing(folder: Path, *sizes: int) -> list[str]:
+def growing(folder, *sizes):
     """Write logs of weak scaling that loses 25 ms with every doubling, of a model of Megatron."""
     head = (
         "  num_layers ........ 24\n  hidden_size ....... 2048\n  padded_vocab_size . 51200\n"
@@ -229,7 +224,7 @@ def growing(folder: Path, *sizes: int) -> list[str]:
     return [f"of-{n}.log" for n in sizes]
 
 
-def test_sizes_that_no_log_is_of_are_projected(in_process: Scalebench, project: Path) -> None:
+def test_sizes_that_no_log_is_of_are_projected(in_process, project):
     in_process("import", *growing(project, 8, 16, 32, 64), "--out", "grown", "--no-report")
     done = in_process("project", "grown", "--gpus", "128,512", "--json")
     found = json.loads(done.stdout)
@@ -259,7 +254,7 @@ def test_sizes_that_no_log_is_of_are_projected(in_process: Scalebench, project: 
         assert word in complaint(in_process("project", *words), code)
 
 
-def test_imported_rows_fit_the_search_s_model(in_process: Scalebench, project: Path) -> None:
+def test_imported_rows_fit_the_search_s_model(in_process, project):
     in_process("import", *growing(project, 8, 16, 32), "--out", "grown", "--no-report")
     search = ("search", "--gpus", "64", "--gpu-type", "a100", "--workload", "gpt-1.3b")
     refused = complaint(in_process(*search, "--measured", "grown"))
@@ -274,7 +269,7 @@ def test_imported_rows_fit_the_search_s_model(in_process: Scalebench, project: P
         assert word in complaint(in_process(*search, "--measured", f"grown:{column}"))
 
 
-def test_efficiency_per_token_and_per_flop(in_process: Scalebench, project: Path) -> None:
+def test_efficiency_per_token_and_per_flop(in_process, project):
     """The batch per GPU halves, or the model grows: only work per second can be compared."""
     for n, batch, layers, ms, tflops in ((8, 64, 24, 1000, 200), (16, 64, 48, 640, 180)):
         lines = (
@@ -299,7 +294,7 @@ def test_efficiency_per_token_and_per_flop(in_process: Scalebench, project: Path
     assert flops["rows"][1]["efficiency"]["value"] == pytest.approx(180 / 200)
 
 
-def test_transformers_says_the_batch_of_all_ranks(in_process: Scalebench, project: Path) -> None:
+def test_transformers_says_the_batch_of_all_ranks(in_process, project):
     """Of each device, times ranks, times accumulation: the trainer's header has the product."""
     head = (
         "[INFO|trainer.py:2134] 2024-05-01 10:00:00,123 >> ***** Running training *****\n"
@@ -320,9 +315,7 @@ def test_transformers_says_the_batch_of_all_ranks(in_process: Scalebench, projec
     assert other.returncode == 2 and "says that a step has 128 samples" in other.stderr
 
 
-def test_bad_logs_are_one_line_each_and_the_rest_is_read(
-    in_process: Scalebench, project: Path
-) -> None:
+def test_bad_logs_are_one_line_each_and_the_rest_is_read(in_process, project):
     good = "".join(f"iter {i}: loss 4.0, time 500.00ms\n" for i in range(20))
     for name, text in {
         "good.log": good,

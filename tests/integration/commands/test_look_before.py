@@ -10,13 +10,13 @@ import pytest
 
 from scalebench.session.machine import survey
 from tests.builders.runs import make_stored_run
-from tests.conftest import Scalebench, ran
+from tests.conftest import ran
 from tests.integration.conftest import complaint
 
 GPUS = (Path(__file__).parents[3] / "docs" / "gpus.md").read_text()
 
 
-def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, project: Path) -> None:
+def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench, project):
     done = scalebench("run", "ddp", "--gpus", "2,4", "--dry-run", "--workload", "gpt-124m", code=0)
     assert "N = 1 was added" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("ddp ")]
@@ -29,9 +29,7 @@ def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, pro
     assert not (project / "reports").exists()
 
 
-def test_a_dry_run_says_where_the_ranks_will_be(
-    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_says_where_the_ranks_will_be(scalebench, project, monkeypatch):
     """Suites are pinned and scripts are not, unless asked; threads are the user's for a script."""
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     (project / "train.py").touch()
@@ -53,9 +51,7 @@ def test_a_dry_run_says_where_the_ranks_will_be(
     ]
 
 
-def test_the_list_is_remembered_and_says_what_cannot_run(
-    scalebench: Scalebench, project: Path, tmp_path: Path
-) -> None:
+def test_the_list_is_remembered_and_says_what_cannot_run(scalebench, project, tmp_path):
     first = scalebench("list", "--json", code=0)
     there = json.loads(first.stdout)
     assert {"ddp", "pipeline"} <= {suite["name"] for suite in there["suites"]}
@@ -72,9 +68,7 @@ def test_the_list_is_remembered_and_says_what_cannot_run(
     assert "GPU ranks" in planned.stdout, planned.stderr
 
 
-def test_the_doctor_reads_nccls_log(
-    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_reads_nccls_log(scalebench, project, monkeypatch):
     """As docs/gpus.md has it; what cannot be read gets one line."""
     monkeypatch.setenv("COLUMNS", "100")
     _, log, _, shown, _ = re.split(r"```text\n|```\n", GPUS.partition("With this log:")[2])[:5]
@@ -94,7 +88,7 @@ def test_the_doctor_reads_nccls_log(
         assert text in complaint(scalebench("doctor", *arguments), code)
 
 
-def test_the_doctor_measures_this_machine(scalebench: Scalebench) -> None:
+def test_the_doctor_measures_this_machine(scalebench):
     done = scalebench("doctor", "--json", code=0)
     told = json.loads(done.stdout)
     assert told["facts"]["rates"][0]["matrix_flop_per_s"] > 1e9
@@ -106,7 +100,7 @@ def test_the_doctor_measures_this_machine(scalebench: Scalebench) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(scalebench: Scalebench, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion(scalebench, shell, monkeypatch):
     monkeypatch.setitem(os.environ, "_SCALEBENCH_COMPLETE", f"{shell}_source")
     done = scalebench()
     assert done.returncode == 0, done.stderr
@@ -192,7 +186,7 @@ def test_export_needs_neither_torch_nor_dataframes(start, tmp_path, name):
         ("import scalebench.worker.process.zygote", "scipy.optimize pandas plotly"),
     ],
 )
-def test_an_import_loads_nothing_heavy(imports: str, heavy: str) -> None:
+def test_an_import_loads_nothing_heavy(imports, heavy):
     script = f"{imports}; import sys; assert not set({heavy.split()}) & set(sys.modules)"
     ran([sys.executable, "-c", script], code=0)
 

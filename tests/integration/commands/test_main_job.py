@@ -11,12 +11,12 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
 from scalebench.records.summary import Summary
 from scalebench.report import render_table
-from tests.conftest import Scalebench, scalebench_in
+from tests.conftest import scalebench_in
 from tests.integration.conftest import SHORT, row_of, summary_of
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(tmp_path_factory):
     """One default-like run of the ddp suite, shared by the tests that only read it."""
     folder = tmp_path_factory.mktemp("main-job")
     words = ("run", "ddp", "--gpus", "1,2", "--steps", "12", "--repeats", "2", "--quick")
@@ -24,12 +24,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "reports" / "latest", process.stdout
 
 
-def test_the_first_line_says_what_this_was_run_on(finished: tuple[Path, str]) -> None:
+def test_the_first_line_says_what_this_was_run_on(finished):
     first = finished[1].splitlines()[0]
     assert "CPU ranks over gloo" in first
 
 
-def test_the_last_line_is_the_path_of_a_report_that_is_there(finished: tuple[Path, str]) -> None:
+def test_the_last_line_is_the_path_of_a_report_that_is_there(finished):
     *_, where, rest = finished[1].splitlines()
     said, path = where.split()
     assert said == "Report" and path.endswith("report.html")
@@ -37,7 +37,7 @@ def test_the_last_line_is_the_path_of_a_report_that_is_there(finished: tuple[Pat
     assert (finished[0].parent.parent / path).stat().st_size > 1_000_000
 
 
-def test_run_folder(finished: tuple[Path, str]) -> None:
+def test_run_folder(finished):
     run = finished[0]
     assert {p.name for p in run.iterdir() if p.name != ".lock"} == {
         *("run.json", "summary.json", "summary.csv", "summary.md", "report.html"),
@@ -59,7 +59,7 @@ def test_run_folder(finished: tuple[Path, str]) -> None:
         assert len(list(csv.DictReader(file))) == len(summary_of(run)["rows"])
 
 
-def test_launches_are_interleaved_over_sizes(finished: tuple[Path, str]) -> None:
+def test_launches_are_interleaved_over_sizes(finished):
     info = json.loads((finished[0] / "run.json").read_text())
     ddp = [c for c in info["plan"] if c["case"] == "ddp"]
     assert [c["world_size"] for c in ddp if c["purpose"] == "inspect"] == [1, 2]
@@ -67,7 +67,7 @@ def test_launches_are_interleaved_over_sizes(finished: tuple[Path, str]) -> None
     assert measured == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
-def test_every_row_is_whole_and_correct(finished: tuple[Path, str]) -> None:
+def test_every_row_is_whole_and_correct(finished):
     rows = summary_of(finished[0])["rows"]
     assert [(r["case"], r["world_size"]) for r in rows] == [
         ("plain", 1),
@@ -88,16 +88,14 @@ def test_every_row_is_whole_and_correct(finished: tuple[Path, str]) -> None:
             assert 0 <= deviation < row["correctness"]["tolerance"]  # sums of two have one order
 
 
-def test_speedup_is_throughput_against_plain(finished: tuple[Path, str]) -> None:
+def test_speedup_is_throughput_against_plain(finished):
     plain, ddp = (row_of(finished[0], *key) for key in (("plain", 1), ("ddp", 2)))
     ratio = ddp["throughput"]["value"] / plain["throughput"]["value"]
     assert ddp["speedup"]["value"] == pytest.approx(ratio, rel=1e-9)
     assert ddp["efficiency"]["value"] == pytest.approx(ratio / 2, rel=1e-9)
 
 
-def test_every_row_of_several_ranks_is_held_against_its_prediction(
-    finished: tuple[Path, str],
-) -> None:
+def test_every_row_of_several_ranks_is_held_against_its_prediction(finished):
     profile = json.loads((finished[0] / "link-profile.json").read_text())
     assert {point["op"] for point in profile["points"]} == {"all_reduce"}
     assert sum(point["num_wrong"] for point in profile["points"]) == 0
@@ -124,7 +122,7 @@ def test_every_row_of_several_ranks_is_held_against_its_prediction(
     assert {b["num_samples"] for b in parts["blocks"] if b["phase"] == "part"} == {8}
 
 
-def test_training_is_real(finished: tuple[Path, str]) -> None:
+def test_training_is_real(finished):
     """The loss starts at that of guessing a byte, falls, and is the same at every N."""
     import math
 
@@ -135,7 +133,7 @@ def test_training_is_real(finished: tuple[Path, str]) -> None:
     assert rows[0]["loss_first"] == pytest.approx(rows[1]["loss_first"], rel=1e-5)
 
 
-def test_conditions_are_the_same_at_every_size(finished: tuple[Path, str]) -> None:
+def test_conditions_are_the_same_at_every_size(finished):
     cells = [json.loads(read_text(p)) for p in (finished[0] / "cells").iterdir()]
     ranks = [rank for cell in cells for rank in cell["ranks"]]
     assert len({rank["facts"]["threads"] for rank in ranks}) == 1
@@ -145,14 +143,14 @@ def test_conditions_are_the_same_at_every_size(finished: tuple[Path, str]) -> No
         assert len(set(pinned)) == len(pinned) or cell["cell"]["oversubscribed"]
 
 
-def test_every_null_has_a_reason(finished: tuple[Path, str]) -> None:
+def test_every_null_has_a_reason(finished):
     explained_elsewhere = {"reason", "backend"}
     for row in summary_of(finished[0])["rows"]:
         nulls = {name for name, value in row.items() if value is None} - explained_elsewhere
         assert nulls <= set(row["unavailable"])
 
 
-def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project: Path) -> None:
+def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench, project):
     flags = ("--scaling", "weak", "--workload", "mlp-tiny", "--verbose")
     done = scalebench("run", "ddp", "-k", "bucket-5", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
     assert done.returncode == 0, done.stderr
@@ -166,9 +164,7 @@ def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project:
     assert "where the lost time goes" not in done.stdout
 
 
-def test_optional_cases_and_a_size_of_one_that_is_added(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_optional_cases_and_a_size_of_one_that_is_added(scalebench, project):
     cases = "static or bf16 or checkpointing or loader"
     done = scalebench("run", "ddp", "-k", cases, "--gpus", "2", "--out", "r", *SHORT, code=0)
     assert "N = 1 was added" in done.stdout
@@ -184,9 +180,7 @@ def test_optional_cases_and_a_size_of_one_that_is_added(
     assert not any(log.read_text().count("Warning") for log in (run / "logs").rglob("*.log"))
 
 
-def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(scalebench, project, troubled):
     flags = ("--workload", "troubled:healthy", "-k", "checkpointing or static")
     done = scalebench("run", "ddp", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
     assert done.returncode == 4 and "Nothing of ddp: ddp-checkpointing was measured" in done.stderr
@@ -198,7 +192,7 @@ def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
     assert "Nothing of tensor: tensor-sequence can be measured: exit code 4." in planned.stdout
 
 
-def test_python_interface_and_more_ranks_than_cores(project: Path) -> None:
+def test_python_interface_and_more_ranks_than_cores(project):
     import scalebench as sb
     import scalebench.machine as machine
 

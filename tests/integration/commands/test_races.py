@@ -1,13 +1,11 @@
 """Races that really train: what one rank reaches, two reach with the same samples."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from scalebench.analysis.run import load_run
 from tests.builders.repository.documents import blocks, commands
-from tests.conftest import Scalebench
 from tests.integration.conftest import complaint, row_of
 
 NO_EVALUATION = """
@@ -27,7 +25,7 @@ def model(shard):
 """
 
 
-def test_the_race_of_the_documents(scalebench: Scalebench, project: Path) -> None:
+def test_the_race_of_the_documents(scalebench, project):
     (suite,) = blocks("docs/time-to-loss.md", "python")
     (project / "race.py").write_text(suite)
     own = next(c for c in commands("docs/time-to-loss.md") if "race.py" in c)
@@ -99,7 +97,7 @@ SUITE = Suite(
 """
 
 
-def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
+def test_races_without_lockstep(scalebench, project):
     (project / "apart.py").write_text(WITHOUT_LOCKSTEP)
     done = scalebench("run", "apart.py", "--gpus", "2", "--out", "r", "--no-report", "--verbose")
     assert done.returncode == 0, done.stderr
@@ -141,10 +139,9 @@ def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
     assert sum(staleness.values()) == 2 * 1024 // 32, "all batches of all steps, whoever had them"
 
 
-def sent_of(run: Path, case: str) -> float | None:
+def sent_of(run, case):
     """Return what the rank that sends most sent in the race, bytes."""
     points = load_run(run).results[f"apart.{case}.n2.r0"].ranks[0].race
-    assert points is not None
     return points[-1].sent_bytes
 
 
@@ -221,9 +218,7 @@ SUITE = Suite(
 """
 
 
-def test_a_worker_that_is_killed_takes_nothing_from_the_others(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_a_worker_that_is_killed_takes_nothing_from_the_others(scalebench, project):
     """The killed worker trains 5 of its batches of 8 samples, of 30 in a race of 720."""
     (project / "mine.py").write_text(DYING)
     (project / "mortal.py").write_text(WITH_A_DEATH)
@@ -266,9 +261,7 @@ def test_a_worker_that_is_killed_takes_nothing_from_the_others(
     assert lost.rank == 2 and told in lost.message
 
 
-def test_a_workload_without_held_out_samples_is_told_how_to_give_them(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_a_workload_without_held_out_samples_is_told_how_to_give_them(scalebench, project):
     (suite,) = blocks("docs/time-to-loss.md", "python")
     (project / "race.py").write_text(suite)
     (project / "mine.py").write_text(NO_EVALUATION)
@@ -287,8 +280,6 @@ def test_a_workload_without_held_out_samples_is_told_how_to_give_them(
         ("ddp", ("--target-loss", "2"), ["--target-loss", "no race"]),
     ],
 )
-def test_options_that_contradict_a_race(
-    in_process: Scalebench, suite: str, options: tuple[str, ...], told: list[str]
-) -> None:
+def test_options_that_contradict_a_race(in_process, suite, options, told):
     line = complaint(in_process("run", suite, "--gpus", "1,2", *options))
     assert all(word in line for word in told), line

@@ -2,17 +2,15 @@
 
 import json
 from itertools import pairwise
-from pathlib import Path
 
-from scalebench.analysis.run import StoredRun, load_run
-from tests.conftest import Scalebench
+from scalebench.analysis.run import load_run
 from tests.integration.conftest import SHORT, row_of
 
 STATIC = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--no-report")
 ONE = (*STATIC, *SHORT)
 
 
-def measured_in(run: StoredRun) -> list[tuple[int, int, str]]:
+def measured_in(run):
     """Return start, end and cell of every block after the warm-up, in the order of time."""
     return sorted(
         (block.start_ns, block.end_ns, result.cell.id)
@@ -24,9 +22,7 @@ def measured_in(run: StoredRun) -> list[tuple[int, int, str]]:
     )
 
 
-def test_only_one_row_works_at_a_time_and_all_had_their_turns(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_only_one_row_works_at_a_time_and_all_had_their_turns(scalebench, project):
     flags = ("--repeats", "2", "--steps", "8", "--batch-size", "16", "--workload", "mlp-tiny")
     scalebench(*STATIC, *flags, code=0)
     run = load_run(project / "r")
@@ -49,15 +45,13 @@ def test_only_one_row_works_at_a_time_and_all_had_their_turns(
     assert set(clean) == {0, 4}  # inspections have none; 8 steps are 4 turns of 2
 
 
-def test_isolated_rows_have_launches_of_their_own(scalebench: Scalebench, project: Path) -> None:
+def test_isolated_rows_have_launches_of_their_own(scalebench, project):
     scalebench(*ONE, "--isolated", code=0)
     results = load_run(project / "r").results.values()
     assert all(r.shared_with == [] and r.launch_s for r in results if r.cell.purpose == "measure")
 
 
-def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(scalebench, project, troubled):
     arguments = (*ONE, "--workload", "troubled:raises_on_rank_1")
     assert scalebench(*arguments, "--repeats", "2").returncode == 4
     row = row_of(project / "r", "ddp-static-graph", 2)
@@ -71,9 +65,7 @@ def test_a_row_that_fails_is_found_and_the_others_go_on_sharing(
     assert not any("by turns" in notice for notice in notices)  # it failed by itself, too
 
 
-def test_batches_made_in_advance_keep_a_workload_from_sharing(
-    scalebench: Scalebench, project: Path, troubled: None
-) -> None:
+def test_batches_made_in_advance_keep_a_workload_from_sharing(scalebench, project, troubled):
     scalebench(*ONE, "--workload", "troubled:fed_by_workers", code=0)
     run = load_run(project / "r")
     assert not any(r.shared_with for r in run.results.values())

@@ -8,12 +8,10 @@ found as JSON, by scenario.
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from scalebench.worker.measure.alignment import combine, measure_offset
-from scalebench.worker.process.context import RankContext, connected
+from scalebench.worker.process.context import connected
 from tests.builders.runs import make_cell
 
 WINDOW_S = 2.0
@@ -30,17 +28,17 @@ FALSE = {
 class FalseClock:
     """The machine's clock, plus an offset that drifts, plus a step once `stepped` is set."""
 
-    def __init__(self, offset_ns: int = 0, drift: float = 0.0, step_ns: int = 0) -> None:
+    def __init__(self, offset_ns=0, drift=0.0, step_ns=0):
         self.offset_ns = offset_ns
         self.drift = drift
         self.step_ns = step_ns
         self.stepped = False
         self.start_ns = time.monotonic_ns()
 
-    def __call__(self) -> int:
+    def __call__(self):
         return self.shown_at(time.monotonic_ns())
 
-    def shown_at(self, true_ns: int) -> int:
+    def shown_at(self, true_ns):
         drifted = round(self.drift * (true_ns - self.start_ns))
         return true_ns + self.offset_ns + drifted + self.stepped * self.step_ns
 
@@ -48,7 +46,7 @@ class FalseClock:
 class Comparison:
     """The clocks of one scenario, compared at both ends of a window."""
 
-    def __init__(self, context: RankContext, scenario: str) -> None:
+    def __init__(self, context, scenario):
         name, _, force = scenario.partition("+")
         self.context = context
         self.clock = FalseClock(**FALSE[name] if context.rank == 1 else {})
@@ -56,11 +54,11 @@ class Comparison:
         self.before = measure_offset(context, self.clock, self.force)
         self.instants = [self._now()]
 
-    def _now(self) -> tuple[int, int]:
+    def _now(self):
         true = time.monotonic_ns()
         return true, self.clock.shown_at(true)
 
-    def end(self) -> dict[str, Any]:
+    def end(self):
         """Close the window; return the alignment and its errors at both ends."""
         self.clock.stepped = True
         self.instants.append(self._now())
@@ -70,7 +68,7 @@ class Comparison:
         return {"alignment": alignment.model_dump(), "errors_ns": errors}
 
 
-def main(rank: int, store: Path, scenarios: Sequence[str]) -> None:
+def main(rank, store, scenarios):
     with connected(make_cell(collective_timeout_s=60.0, limit_s=60.0), rank, store) as context:
         compared = {scenario: Comparison(context, scenario) for scenario in scenarios}
         time.sleep(WINDOW_S)

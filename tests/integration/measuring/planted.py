@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalebench import Shard, Workload
+from scalebench import Workload
 
 FOLDER = Path(os.environ["PLANTED_LOGS"])
 
@@ -25,10 +25,10 @@ FOLDER = Path(os.environ["PLANTED_LOGS"])
 class Loss:
     """A time that is lost in a workload: how long is asked for, and notes of what happened."""
 
-    def __init__(self, workload: str, shard: Shard, asked_s: float = 0.06) -> None:
+    def __init__(self, workload, shard, asked_s=0.06):
         self.workload, self.rank, self.asked_s = workload, shard.rank, asked_s
 
-    def noted(self, what: str, value: object = None) -> None:
+    def noted(self, what, value=None):
         """Note when something happened, nanoseconds of the clock that both ranks share."""
         with (FOLDER / f"{self.workload}.{what}.rank{self.rank}").open("a") as log:
             log.write(f"{time.perf_counter_ns() if value is None else value}\n")
@@ -40,11 +40,11 @@ class Loss:
         yield
         self.noted("took", time.perf_counter() - began)
 
-    def sleep(self) -> None:
+    def sleep(self):
         time.sleep(self.asked_s)
 
 
-def layered(shard: Shard, width: int = 256, depth: int = 6) -> Workload:
+def layered(shard, width=256, depth=6):
     """A perceptron whose every layer is a bucket of its own when buckets are small."""
     layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
     data = torch.Generator().manual_seed(100 + shard.rank)
@@ -56,7 +56,7 @@ def mean_square(module, batch):
     return module(batch).square().mean()
 
 
-def sleeps_on_rank_1(shard: Shard) -> Workload:
+def sleeps_on_rank_1(shard):
     """Rank 1 comes later than the others, by the same time at every step."""
 
     workload, lost = layered(shard), Loss("sleeps_on_rank_1", shard)
@@ -74,7 +74,7 @@ def sleeps_on_rank_1(shard: Shard) -> Workload:
     return replace(workload, loss=loss)
 
 
-def computes_longer(shard: Shard) -> Workload:
+def computes_longer(shard):
     """Every rank of several spends the time on matrix products that one rank alone leaves out."""
     matrix, lost = torch.randn(512, 512), Loss("computes_longer", shard)
 
@@ -89,7 +89,7 @@ def computes_longer(shard: Shard) -> Workload:
     return replace(layered(shard), loss=loss)
 
 
-def waits_for_batches(shard: Shard) -> Workload:
+def waits_for_batches(shard):
     """Every batch comes late, on every rank."""
     workload, lost = layered(shard), Loss("waits_for_batches", shard)
 
@@ -111,7 +111,7 @@ class DelayedBucket:
     buckets wait.
     """
 
-    def __init__(self, lost: Loss, is_late) -> None:
+    def __init__(self, lost, is_late):
         self.lost, self.is_late, self.group = lost, is_late, dist.new_group()
 
     def hook(self, state, bucket):
@@ -124,7 +124,7 @@ class DelayedBucket:
             return averaged(bucket.buffer(), self.group)
         future = torch.futures.Future()
 
-        def send() -> None:
+        def send():
             with self.lost.written_down():
                 self.lost.sleep()
             self.lost.noted("late-handed-over")
@@ -142,7 +142,7 @@ def averaged(buffer, group):
     return work.get_future().then(lambda done: done.value()[0].div_(dist.get_world_size()))
 
 
-def with_delayed_bucket(shard: Shard, lost: Loss, is_late) -> Workload:
+def with_delayed_bucket(shard, lost, is_late):
     """A model with a long backward pass behind its first bucket."""
     hooked = []
 
@@ -156,17 +156,17 @@ def with_delayed_bucket(shard: Shard, lost: Loss, is_late) -> Workload:
     return replace(layered(shard, width=512, depth=8), loss=loss)
 
 
-def last_bucket_late(shard: Shard) -> Workload:
+def last_bucket_late(shard):
     lost = Loss("last_bucket_late", shard, 0.15)
     return with_delayed_bucket(shard, lost, lambda bucket: bucket.is_last())
 
 
-def first_bucket_late(shard: Shard) -> Workload:
+def first_bucket_late(shard):
     lost = Loss("first_bucket_late", shard)
     return with_delayed_bucket(shard, lost, lambda bucket: bucket.index() == 0)
 
 
-def sleeps_on_rank_0_with_buffers(shard: Shard) -> Workload:
+def sleeps_on_rank_0_with_buffers(shard):
     """Rank 0 comes late; DDP sends the module's buffers from it before every forward pass."""
     workload, lost = layered(shard), Loss("sleeps_on_rank_0_with_buffers", shard)
     module = nn.Sequential(nn.BatchNorm1d(256), workload.module)

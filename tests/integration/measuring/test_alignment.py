@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,7 @@ SCENARIOS = (
 )
 
 
-def ranks_compare_clocks(
-    folder: Path, scenarios: Sequence[str], prefix_of_rank_1: Sequence[str] = ()
-) -> list[Found]:
+def ranks_compare_clocks(folder, scenarios, prefix_of_rank_1=()):
     """Run both ranks to their end; return what each found, by scenario."""
     environment = {**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"}
     processes = [
@@ -60,15 +57,13 @@ def ranks_compare_clocks(
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def compared(tmp_path_factory):
     """What two ranks found of all scenarios."""
     return ranks_compare_clocks(tmp_path_factory.mktemp("clocks"), SCENARIOS)
 
 
 @pytest.mark.parametrize(("scenario", "drift"), [("true", 0.0), ("offset", 0.0), ("drift", DRIFT)])
-def test_a_known_clock_is_recovered_within_the_bound(
-    compared: list[Found], scenario: str, drift: float
-) -> None:
+def test_a_known_clock_is_recovered_within_the_bound(compared, scenario, drift):
     reference, found = (rank[f"{scenario}+force"] for rank in compared)
     assert reference["alignment"]["offset_ns"] == reference["alignment"]["bound_ns"] == 0
     alignment = found["alignment"]
@@ -79,7 +74,7 @@ def test_a_known_clock_is_recovered_within_the_bound(
     assert abs(alignment["drift"] - drift) <= 2 * alignment["bound_ns"] / (WINDOW_S * 1e9)
 
 
-def test_a_clock_that_stepped_is_told_and_the_bound_covers_it(compared: list[Found]) -> None:
+def test_a_clock_that_stepped_is_told_and_the_bound_covers_it(compared):
     found = compared[1]["step+force"]
     alignment = found["alignment"]
     assert "moved by +5" in alignment["stepped"] or "moved by +4" in alignment["stepped"]
@@ -87,7 +82,7 @@ def test_a_clock_that_stepped_is_told_and_the_bound_covers_it(compared: list[Fou
     assert max(map(abs, found["errors_ns"])) <= alignment["bound_ns"]
 
 
-def test_ranks_of_one_machine_share_its_clock(compared: list[Found]) -> None:
+def test_ranks_of_one_machine_share_its_clock(compared):
     for found in compared:
         alignment = found["true"]["alignment"]
         assert alignment["method"] == "shared clock"
@@ -95,15 +90,13 @@ def test_ranks_of_one_machine_share_its_clock(compared: list[Found]) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["offset", "behind"])
-def test_clocks_of_one_name_that_disagree_are_not_taken_for_one(
-    compared: list[Found], scenario: str
-) -> None:
+def test_clocks_of_one_name_that_disagree_are_not_taken_for_one(compared, scenario):
     found = compared[1][scenario]
     assert found["alignment"]["method"] == "ping-pong"
     assert max(map(abs, found["errors_ns"])) <= found["alignment"]["bound_ns"] < USEFUL_NS
 
 
-def test_a_time_namespace_has_a_clock_of_its_own(tmp_path: Path) -> None:
+def test_a_time_namespace_has_a_clock_of_its_own(tmp_path):
     if not shutil.which("unshare") or subprocess.run([*OTHER_CLOCK, "true"]).returncode:
         pytest.skip("no time namespaces here")
     _, found = ranks_compare_clocks(tmp_path, ("true",), prefix_of_rank_1=OTHER_CLOCK)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.spec.collectives import COLLECTIVES
-from tests.conftest import Scalebench
 
 
-def test_collectives_are_timed_verified_and_fitted(scalebench: Scalebench) -> None:
+def test_collectives_are_timed_verified_and_fitted(scalebench):
     done = scalebench(
         *("calibrate", "--gpus", "2", "--device", "cpu", "--max-bytes", "1k", "--json"),
         *("--dtype", "float32,int8", "--algorithms", "ring,tree", "--repeats", "3"),
@@ -36,7 +35,7 @@ def test_collectives_are_timed_verified_and_fitted(scalebench: Scalebench) -> No
     assert profile.machine["cores"]
 
 
-def test_a_suite_of_collectives_is_a_run_that_trains_nothing(scalebench: Scalebench) -> None:
+def test_a_suite_of_collectives_is_a_run_that_trains_nothing(scalebench):
     wanted = ("run", "collectives", "-k", "all_reduce", "--gpus", "2", "--device", "cpu", "--quick")
     done = scalebench(*wanted, "--out", "links", code=0)
     assert "every result verified: 0 wrong elements" in done.stdout

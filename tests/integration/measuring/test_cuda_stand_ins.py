@@ -46,7 +46,7 @@ except RuntimeError:
 @pytest.mark.parametrize(
     ("program", "touches"), [(LAUNCHES, False), (PRELOADS, False), (TOUCHES, True)]
 )
-def test_who_forks_ranks_has_not_initialised_cuda(tmp_path: Path, program: str, touches: bool):
+def test_who_forks_ranks_has_not_initialised_cuda(tmp_path, program, touches):
     """``TOUCHES`` shows that the stand-ins notice."""
     log, libraries = tmp_path / "cuinit", built("cuda.c", "libcuda.so.1").parent
     log.touch()

@@ -4,17 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import Scalebench
-
 SUITE = Path(__file__).parent / "gated_suite.py"
 RUN = ("run", "./gated_suite.py", "--gpus", "1,2", "--batch-size", "8", "--no-report", "--quick")
 
 
-def test_a_changed_bucket_size_is_seen_and_explained(
-    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_bucket_size_is_seen_and_explained(scalebench, project, monkeypatch):
     shutil.copy(SUITE, project)
     for name, bucket_mb in (("base", "25"), ("buckets", "0.1")):
         monkeypatch.setenv("BUCKET_MB", bucket_mb)

@@ -3,28 +3,26 @@
 import gzip
 import itertools
 import json
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from benchmarks import gpu_claims, gpu_evidence, gpu_probes
-from tests.conftest import Scalebench, ran
+from tests.conftest import ran
+from tests.examples import cases
 
 ROOT = Path(__file__).parents[3]
 
 
-def gathered(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def gathered(folder, *arguments):
     return ran(
         [sys.executable, "-m", "benchmarks.gpu_evidence", "--dry", "--out", folder, *arguments],
         cwd=ROOT,
     )
 
 
-def test_steps_are_done_once_and_told(tmp_path: Path) -> None:
+def test_steps_are_done_once_and_told(tmp_path):
     names = ("gpu-power", "gpu-trace", "gpu-shared-by-two", "gpu-trace-read")
     wanted = [argument for name in names for argument in ("--step", name)]
     done = gathered(tmp_path, *wanted)
@@ -45,7 +43,7 @@ def test_steps_are_done_once_and_told(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "gpu-evidence.json").read_text()) == state
 
 
-def test_a_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_run_that_is_cut_off_goes_on_where_it_was(tmp_path):
     step = ("--step", "gpu-ddp-short")
     cut = gathered(tmp_path, *step, "--budget", "0.07")
     state = json.loads((tmp_path / "gpu-evidence.json").read_text())
@@ -56,19 +54,19 @@ def test_a_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [(row["case"], row["status"]) for row in rows] == [("plain", "ok"), ("ddp", "ok")]
 
 
-def test_a_step_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+def test_a_step_that_does_not_exist_is_one_line(tmp_path):
     done = CliRunner().invoke(gpu_evidence.main, ["--out", str(tmp_path), "--step", "gpu-fast"])
     assert done.exit_code == 2 and "gpu-trace-read" in done.output
 
 
-def test_the_runs_for_the_gpu_are_valid_but_for_the_gpu(in_process: Scalebench) -> None:
+def test_the_runs_for_the_gpu_are_valid_but_for_the_gpu(in_process):
     for step in (s for s in gpu_evidence.steps(Path("x"), dry=False) if s.is_run):
         look = "--show-config" if "--max-batch" in step.arguments else "--dry-run"
         done = in_process("run", *step.arguments, "--device", "cpu", look, code=0)
         assert ("--max-batch" in step.arguments) != ("launches" in done.stdout)
 
 
-def test_the_short_part_comes_first_and_ends_within_eight_minutes() -> None:
+def test_the_short_part_comes_first_and_ends_within_eight_minutes():
     steps = gpu_evidence.steps(Path("x"), dry=False)
     short = [step.is_short for step in steps]
     assert short == sorted(short, reverse=True) and 5 < sum(short) < len(short)
@@ -93,7 +91,7 @@ ROW = {
 }
 
 
-def written(folder: Path, power: object, row: object, operation: object, record: object) -> Any:
+def written(folder, power, row, operation, record):
     """A folder as the short part leaves it; return its state."""
     run = folder / "gpu-ddp-short"
     (run / "cells").mkdir(parents=True)
@@ -111,22 +109,20 @@ def written(folder: Path, power: object, row: object, operation: object, record:
     return {name: {"status": "done", "output": output} for name, output in printed.items()}
 
 
-@pytest.mark.parametrize(
-    ("changes", "refuted"),
-    [
-        ({}, []),
-        ({"power": {**POWER, "nvml_w": 600.0}}, ["idle: NVML, nvidia-smi and the energy counter"]),
-        ({"power": {**POWER, "energy_counter_w": 500.0}}, ["idle: NVML, nvidia-smi"]),
-        ({"row": {**ROW, "prediction_error": None}}, ["ddp: prediction_error is not null"]),
-        ({"row": {**ROW, "mfu": {"value": 1.2}}}, ["ddp: mfu is between 0 and 1"]),
-        ({"row": {**ROW, "energy_j_per_sample": None}}, ["ddp: energy_j_per_sample"]),
-        ({"row": {**ROW, "probe_effect": {"value": 0.2}}}, ["ddp: probe_effect is below 5%"]),
-        ({"row": {**ROW, "correctness": {"status": "unverified"}}}, ["ddp: gradients"]),
-        ({"operation": {"num_bytes": None}}, ["ddp: its own trace knows the size"]),
-        ({"record": {"Ev Idx": 3}}, ["the profiler's file holds NCCL's records"]),
-    ],
+@cases(
+    "changes, refuted",
+    ({}, []),
+    ({"power": {**POWER, "nvml_w": 600.0}}, ["idle: NVML, nvidia-smi and the energy counter"]),
+    ({"power": {**POWER, "energy_counter_w": 500.0}}, ["idle: NVML, nvidia-smi"]),
+    ({"row": {**ROW, "prediction_error": None}}, ["ddp: prediction_error is not null"]),
+    ({"row": {**ROW, "mfu": {"value": 1.2}}}, ["ddp: mfu is between 0 and 1"]),
+    ({"row": {**ROW, "energy_j_per_sample": None}}, ["ddp: energy_j_per_sample"]),
+    ({"row": {**ROW, "probe_effect": {"value": 0.2}}}, ["ddp: probe_effect is below 5%"]),
+    ({"row": {**ROW, "correctness": {"status": "unverified"}}}, ["ddp: gradients"]),
+    ({"operation": {"num_bytes": None}}, ["ddp: its own trace knows the size"]),
+    ({"record": {"Ev Idx": 3}}, ["the profiler's file holds NCCL's records"]),
 )
-def test_every_claim_can_be_refuted(tmp_path: Path, changes: Any, refuted: list[str]) -> None:
+def test_every_claim_can_be_refuted(tmp_path, changes, refuted):
     given = {"power": POWER, "row": ROW, "operation": OPERATION, "record": RECORD, **changes}
     claims = gpu_claims.judge(tmp_path, written(tmp_path, **given))
     found = [claim.text for claim in claims if claim.verdict == "no"]
@@ -137,20 +133,20 @@ def test_every_claim_can_be_refuted(tmp_path: Path, changes: Any, refuted: list[
     assert sum(claim.verdict == "yes" for claim in claims) == 10 - len(refuted)
 
 
-def test_one_rank_without_a_prediction_refutes_nothing(tmp_path: Path) -> None:
+def test_one_rank_without_a_prediction_refutes_nothing(tmp_path):
     row = {**ROW, "world_size": 1, "prediction_error": None}
     state = written(tmp_path, power=POWER, row=row, operation=OPERATION, record=RECORD)
     verdicts = {claim.text: claim.verdict for claim in gpu_claims.judge(tmp_path, state)}
     assert verdicts["ddp: prediction_error is not null"] == "not measured"
 
 
-def test_all_steps_together_fit_into_an_hour_and_the_first_matter_most() -> None:
+def test_all_steps_together_fit_into_an_hour_and_the_first_matter_most():
     steps = gpu_evidence.steps(Path("x"), dry=False)
     assert len({step.name for step in steps}) == len(steps)
     assert sum(step.limit_s for step in steps) <= 1.25 * gpu_evidence.TOTAL_S
 
 
-def test_power_is_compared_by_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_is_compared_by_three_ways(monkeypatch):
     clock = itertools.count(0.0, 1.0)
     monkeypatch.setattr(gpu_probes.time, "monotonic", lambda: next(clock))
     energies = itertools.count(100.0, 50.0)

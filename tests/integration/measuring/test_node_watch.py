@@ -3,20 +3,17 @@
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 import pynvml
 import pytest
 
 from scalebench.launch.local import LocalLauncher
 from scalebench.launch.monitor.node import HostWatch
-from scalebench.records.measured.telemetry import HostLoad
 from scalebench.records.run import CellResult, launched_result
 from tests.builders.runs import make_cell
 
 
-def has_nvml() -> bool:
+def has_nvml():
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -31,7 +28,7 @@ def launcher():
         yield launcher
 
 
-def test_the_ranks_cpu_time_is_the_jobs_and_not_foreign(launcher, tmp_path: Path):
+def test_the_ranks_cpu_time_is_the_jobs_and_not_foreign(launcher, tmp_path):
     """Two ranks that compute for about a second: what they used is in ``job_cpu_s``."""
     launched = launcher.launch(make_cell("ddp", 2), tmp_path)
     assert launched.failure is None
@@ -45,7 +42,7 @@ def test_the_ranks_cpu_time_is_the_jobs_and_not_foreign(launcher, tmp_path: Path
     assert [record.facts["device_uuid"] for record in launched.records] == [None, None]
 
 
-def test_what_was_watched_is_stored(launcher, tmp_path: Path):
+def test_what_was_watched_is_stored(launcher, tmp_path):
     cell = make_cell("plain", 1)
     launched = launcher.launch(cell, tmp_path)
     times = (launched.launch_s, launched.wall_s)
@@ -56,7 +53,7 @@ def test_what_was_watched_is_stored(launcher, tmp_path: Path):
 
 
 @pytest.mark.skipif(has_nvml(), reason="this machine has NVML")
-def test_a_cuda_launch_without_nvml_says_so_and_ends(launcher, tmp_path: Path):
+def test_a_cuda_launch_without_nvml_says_so_and_ends(launcher, tmp_path):
     launched = launcher.launch(make_cell("plain", 1, device="cuda"), tmp_path)
     assert launched.failure is not None
     assert launched.node.devices == []
@@ -68,13 +65,13 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 SECONDS = 2.0
 
 
-def spinning() -> list[str]:
+def spinning():
     """The command of a process that keeps a processor busy."""
     program = f"import time; end = time.time() + {SECONDS}\nwhile time.time() < end: pass"
     return [sys.executable, "-c", program]
 
 
-def load_beside(command: Sequence[str]) -> HostLoad:
+def load_beside(command):
     """Return the load while a command that is not the job's runs, or as long without one."""
     begun = HostWatch([])
     if command:

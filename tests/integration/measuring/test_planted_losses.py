@@ -6,14 +6,13 @@ tell, and the test says so instead of passing.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from scalebench.analysis.budget import LARGEST_DRIFT
 from scalebench.analysis.run import load_run
@@ -41,7 +40,7 @@ class Found:
             the other, of how much later the other really arrived.
     """
 
-    def __init__(self, folder: Path, workload: str) -> None:
+    def __init__(self, folder, workload):
         self.row: dict[str, Any] = row_of(folder / "r", workload, 2)
         self.launch: CellResult = load_run(folder / "r").results[f"planted.{workload}.n2.r0"]
         files = sorted(folder.glob(f"{workload}.took.rank*"))
@@ -51,11 +50,11 @@ class Found:
             times = self.late_s()
         self.planted_s = float(np.median(times)) if times else 0.0
 
-    def noted_ns(self, what: str, rank: int) -> NDArray[np.int64]:
+    def noted_ns(self, what, rank):
         """When something happened on a rank: nanoseconds, one for every step."""
         return np.loadtxt(self.notes.with_suffix(f".{what}.rank{rank}"), dtype=np.int64)
 
-    def late_s(self) -> list[float]:
+    def late_s(self):
         """By how much the one rank came to the collective after the other, at every step.
 
         Rank 0 alone also trains the reference of the gradients, so it notes more steps.
@@ -66,7 +65,7 @@ class Found:
             (late - early) / 1e9 for (early, _), (late, rank) in pairwise(both) if rank == late_rank
         ]
 
-    def is_in(self, seconds: float, what: str) -> None:
+    def is_in(self, seconds, what):
         """Assert that ``seconds`` is the planted time, or skip where nobody can tell."""
         scatter_s = max(
             float(np.subtract(*np.percentile(steps_of(self.launch.ranks, phase), [75, 25]))) / 2
@@ -84,7 +83,7 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def planted(tmp_path_factory):
     """One run of all planted workloads at two ranks, and the plain baseline of each."""
     folder = tmp_path_factory.mktemp("planted")
     for name in ("planted.py", "planted_suite.py"):
@@ -102,7 +101,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     return lambda workload: Found(folder, workload)
 
 
-def test_a_rank_that_sleeps_makes_the_other_wait_as_long(planted: Planted) -> None:
+def test_a_rank_that_sleeps_makes_the_other_wait_as_long(planted):
     found = planted("sleeps_on_rank_1")
     budget = found.row["budget"]
     assert budget["rank"] == 0
@@ -115,16 +114,14 @@ def test_a_rank_that_sleeps_makes_the_other_wait_as_long(planted: Planted) -> No
     assert late["median_late_s"] == pytest.approx(found.planted_s, rel=0.1)
 
 
-def test_a_late_root_makes_the_others_wait_in_its_broadcast(planted: Planted) -> None:
+def test_a_late_root_makes_the_others_wait_in_its_broadcast(planted):
     found = planted("sleeps_on_rank_0_with_buffers")
     assert found.row["budget"]["rank"] == 1
     found.is_in(found.row["wait_s"]["value"], "rank 1 waits")
     assert found.row["stragglers"][0]["rank"] == 0
 
 
-def test_computation_that_takes_longer_on_all_ranks_is_not_called_communication(
-    planted: Planted,
-) -> None:
+def test_computation_that_takes_longer_on_all_ranks_is_not_called_communication(planted):
     found = planted("computes_longer")
     budget = found.row["budget"]
     found.is_in(budget["compute_inflation_s"], "slower computation")
@@ -132,12 +129,12 @@ def test_computation_that_takes_longer_on_all_ranks_is_not_called_communication(
     assert max(others) < 0.02 * found.planted_s
 
 
-def test_batches_that_come_late_are_a_data_stall(planted: Planted) -> None:
+def test_batches_that_come_late_are_a_data_stall(planted):
     found = planted("waits_for_batches")
     found.is_in(found.row["budget"]["data_stall_s"], "data stall")
 
 
-def test_a_last_bucket_that_is_late_is_exposed(planted: Planted) -> None:
+def test_a_last_bucket_that_is_late_is_exposed(planted):
     found = planted("last_bucket_late")
     seen = late_operations(found)
     were_found(seen)
@@ -146,7 +143,7 @@ def test_a_last_bucket_that_is_late_is_exposed(planted: Planted) -> None:
     assert found.row["exposed_comm_s"]["value"] > 0.8 * found.planted_s
 
 
-def test_a_first_bucket_that_is_late_is_hidden_by_a_long_backward(planted: Planted) -> None:
+def test_a_first_bucket_that_is_late_is_hidden_by_a_long_backward(planted):
     found = planted("first_bucket_late")
     seen = late_operations(found)
     were_found(seen)
@@ -173,16 +170,16 @@ class Late(NamedTuple):
     hidden_s: float
 
     @property
-    def in_flight_s(self) -> float:
+    def in_flight_s(self):
         return self.exposed_s + self.hidden_s
 
     @property
-    def was_found(self) -> bool:
+    def was_found(self):
         least, most = (1 - TOLERANCE) * self.planted_s, (1 + TOLERANCE) * self.at_most_s
         return least < self.in_flight_s < most
 
 
-def were_found(seen: Sequence[Late]) -> None:
+def were_found(seen):
     """Assert that every operation was found, or skip where single steps were disturbed.
 
     What is measured wrongly is wrong by the same part in all of them.
@@ -195,10 +192,9 @@ def were_found(seen: Sequence[Late]) -> None:
     pytest.fail(f"of what was planted {parts} were found in each step: {seen}")
 
 
-def late_operations(found: Found) -> list[Late]:
+def late_operations(found):
     """Hold the longest operation of each traced step of rank 0 against what the ranks noted."""
     trace = found.launch.ranks[0].trace
-    assert trace is not None
     compute = intervals(trace.compute)
     here = found.noted_ns("late-handed-over", rank=0)
     over = found.noted_ns("last-handed-over", rank=0)
@@ -225,7 +221,7 @@ def late_operations(found: Found) -> list[Late]:
     return planted
 
 
-def test_the_parts_and_the_residual_are_the_gap_and_the_residual_is_small(planted: Planted) -> None:
+def test_the_parts_and_the_residual_are_the_gap_and_the_residual_is_small(planted):
     budget = planted("layered").row["budget"]
     parts = ("compute_inflation_s", "exposed_transfer_s", "wait_s", "bubble_s", "codec_s")
     parts += ("data_stall_s", "other_idle_s", "residual_s")

@@ -1,13 +1,9 @@
 """Probes by real ranks: right results are called right, and what was planted is found."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.measured.probes import TimedTransfer
 from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
 from scalebench.spec.probes import (
     ClockCheck,
@@ -26,12 +22,12 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[LocalLauncher]:
+def launcher():
     with LocalLauncher() as made:
         yield made
 
 
-def sweep(num_ranks: int, **settings) -> Sweep:
+def sweep(num_ranks, **settings):
     transfers = tuple(
         Transfer(
             operation=name, size_bytes=size, dtype=dtype, peers=(num_ranks - 1, 0), back_to_back=1
@@ -51,9 +47,7 @@ def sweep(num_ranks: int, **settings) -> Sweep:
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 5])
-def test_results_are_right_and_looked_at(
-    launcher: LocalLauncher, tmp_path: Path, num_ranks: int
-) -> None:
+def test_results_are_right_and_looked_at(launcher, tmp_path, num_ranks):
     records = launcher.probe(sweep(num_ranks), tmp_path)
     assert [record.sweep for record in records[1:]] == [()] * (num_ranks - 1)
     found = records[0].sweep
@@ -65,7 +59,7 @@ def test_results_are_right_and_looked_at(
         assert one.num_elements == looked_at(one, num_ranks), one.transfer
 
 
-def looked_at(one: TimedTransfer, num_ranks: int) -> int:
+def looked_at(one, num_ranks):
     """Elements of all results that ranks get: of two repeats, each with one operation before."""
     item = {"float32": 4, "bfloat16": 2, "int8": 1}[one.transfer.dtype]
     per_rank = max(1, one.transfer.size_bytes // item // num_ranks)
@@ -86,9 +80,7 @@ def looked_at(one: TimedTransfer, num_ranks: int) -> int:
     return 4 * results[one.transfer.operation]
 
 
-def test_a_sweep_without_time_times_what_a_fit_needs(
-    launcher: LocalLauncher, tmp_path: Path
-) -> None:
+def test_a_sweep_without_time_times_what_a_fit_needs(launcher, tmp_path):
     """All ranks come to the same end, though each has a clock of its own."""
     sizes = (1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16)
     transfers = tuple(
@@ -104,9 +96,7 @@ def test_a_sweep_without_time_times_what_a_fit_needs(
 
 
 @pytest.mark.parametrize(("rank", "count"), [(0, 1), (2, 13)])
-def test_wrong_elements_are_counted(
-    launcher: LocalLauncher, tmp_path: Path, rank: int, count: int
-) -> None:
+def test_wrong_elements_are_counted(launcher, tmp_path, rank, count):
     launcher.inject(InjectedFault(kind="wrong_elements", rank=rank, count=count))
     try:
         found = launcher.probe(sweep(3), tmp_path)[0].sweep
@@ -117,7 +107,7 @@ def test_wrong_elements_are_counted(
 
 
 @pytest.mark.timed
-def test_a_false_clock_is_found_within_its_bound(launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_a_false_clock_is_found_within_its_bound(launcher, tmp_path):
     launcher.inject(InjectedFault(kind="false_clock", rank=1, seconds=1.25))
     plan = ClockCheck(world_size=2, device="cpu", backend="gloo", threads=1)
     try:
@@ -129,13 +119,13 @@ def test_a_false_clock_is_found_within_its_bound(launcher: LocalLauncher, tmp_pa
     assert abs(clocks[1].offset_ns - 1.25e9) <= clocks[1].bound_ns < 20e6
 
 
-def test_a_probe_that_cannot_be_done_says_why(launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_a_probe_that_cannot_be_done_says_why(launcher, tmp_path):
     to_nobody = Transfer(operation="send_recv", size_bytes=4, peers=(0, 9))
     with pytest.raises(ProbeFailed, match=r"rank \d: "):
         launcher.probe(sweep(2, transfers=(to_nobody,), collective_timeout_s=2.0), tmp_path)
 
 
-def test_ranks_play_steps_without_their_models(launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_ranks_play_steps_without_their_models(launcher, tmp_path):
     """A step is at least as long as the passes that a rank does one after the other."""
     stage = RehearsedStage(forward_s=0.002, backward_s=0.004, output_bytes=1000)
     pipelines = tuple(

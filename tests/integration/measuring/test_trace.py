@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import PATIENCE_S, Scalebench
+from tests.conftest import PATIENCE_S
+from tests.examples import cases
 from tests.integration.conftest import complaint
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
@@ -17,7 +16,7 @@ TRACES = sorted(str(path) for path in GOLDEN.glob("nccl*.json.gz"))
 GLOO = str(GOLDEN / "gloo_2ranks_rank0.json.gz")
 
 
-def test_table_and_page(scalebench: Scalebench, project: Path) -> None:
+def test_table_and_page(scalebench, project):
     done = scalebench("trace", *TRACES[1:], "--html", "page.html", code=0)
     assert "14.9 %" in done.stdout
     assert "19.9 %" in done.stdout
@@ -26,7 +25,7 @@ def test_table_and_page(scalebench: Scalebench, project: Path) -> None:
     assert (project / "page.html").stat().st_size > 1e6
 
 
-def test_json_alone_on_standard_output(in_process: Scalebench) -> None:
+def test_json_alone_on_standard_output(in_process):
     done = in_process("trace", TRACES[0], "--json", "--window", "steps", code=0)
     answer = json.loads(done.stdout)
     assert answer["window"] == "steps"
@@ -34,7 +33,7 @@ def test_json_alone_on_standard_output(in_process: Scalebench) -> None:
     assert answer["files"][0]["window_s"] < 0.45
 
 
-def test_one_bad_file_among_several(in_process: Scalebench, project: Path) -> None:
+def test_one_bad_file_among_several(in_process, project):
     (project / "empty.json").touch()
     done = in_process("trace", TRACES[0], "empty.json", "--json", code=4)
     assert done.stderr.strip() == (
@@ -44,7 +43,7 @@ def test_one_bad_file_among_several(in_process: Scalebench, project: Path) -> No
     assert len(json.loads(done.stdout)["files"]) == 1
 
 
-def test_nothing_but_bad_files(in_process: Scalebench, project: Path) -> None:
+def test_nothing_but_bad_files(in_process, project):
     (project / "notes.json").write_text('{"model": "gpt"}')
     done = in_process("trace", "absent.json", "notes.json", code=2)
     assert done.stdout == ""
@@ -53,7 +52,7 @@ def test_nothing_but_bad_files(in_process: Scalebench, project: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_got_slower_than_in_an_earlier_trace(in_process: Scalebench) -> None:
+def test_what_got_slower_than_in_an_earlier_trace(in_process):
     done = in_process("trace", TRACES[3], "--against", TRACES[2], "--json", code=0)
     against = json.loads(done.stdout)["against"]
     (copies,) = [kind for kind in against["kinds"] if kind["kind"] == "copy"]
@@ -62,24 +61,16 @@ def test_what_got_slower_than_in_an_earlier_trace(in_process: Scalebench) -> Non
     assert re.search(r"^copy .*\+\d", table, re.M)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ((), 2, "FILE"),
-        ((TRACES[0], "--html", "no/such/folder/page.html"), 5, "page cannot be written"),
-        ((TRACES[0], "--communication", "own("), 2, "own( is no regular expression: missing )"),
-        (
-            (TRACES[2], "--against", "absent.json"),
-            2,
-            "--against absent.json: there is no such file",
-        ),
-        ((TRACES[2], "--against", "nvlink4"), 2, "a link by name goes with dumps"),
-        ((TRACES[2], "--against", GLOO), 2, "gloo_2ranks_rank0.json.gz has no GPU"),
-    ],
+@cases(
+    "arguments, code, said",
+    ((), 2, "FILE"),
+    ((TRACES[0], "--html", "no/such/folder/page.html"), 5, "page cannot be written"),
+    ((TRACES[0], "--communication", "own("), 2, "own( is no regular expression: missing )"),
+    ((TRACES[2], "--against", "absent.json"), 2, "--against absent.json: there is no such file"),
+    ((TRACES[2], "--against", "nvlink4"), 2, "a link by name goes with dumps"),
+    ((TRACES[2], "--against", GLOO), 2, "gloo_2ranks_rank0.json.gz has no GPU"),
 )
-def test_what_cannot_be_done_is_told(
-    in_process: Scalebench, arguments: tuple[str, ...], code: int, said: str
-) -> None:
+def test_what_cannot_be_done_is_told(in_process, arguments, code, said):
     assert said in complaint(in_process("trace", *arguments), code)
 
 
@@ -101,7 +92,7 @@ os._exit(0)
 """
 
 
-def test_dumps_that_torch_wrote(in_process: Scalebench, project: Path) -> None:
+def test_dumps_that_torch_wrote(in_process, project):
     (project / "hangs.py").write_text(RECORDED)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     subprocess.run(

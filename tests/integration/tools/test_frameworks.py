@@ -51,7 +51,7 @@ DISTRIBUTION = {
 
 
 @cache
-def installed() -> set[str]:
+def installed():
     """Return which of the distributions the environment has."""
     names = sorted({name for needed in DISTRIBUTION.values() for name in needed})
     ask = (
@@ -66,13 +66,13 @@ def installed() -> set[str]:
     return set(json.loads(answer.stdout))
 
 
-def cases() -> list[str]:
+def cases():
     """Return the cases whose framework is there."""
     return [case for case, needed in DISTRIBUTION.items() if installed().issuperset(needed)]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def there_is_an_environment() -> None:
+def there_is_an_environment():
     """Skip, or fail where these tests are required."""
     if cases():
         return
@@ -81,7 +81,7 @@ def there_is_an_environment() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     """The folder of one run of every case that can run, on two ranks."""
     folder = tmp_path_factory.mktemp("frameworks")
     rows = [flag for case in cases() for flag in ("--only", f"frameworks.{case}.n2")]
@@ -91,7 +91,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def script_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script_run(tmp_path_factory):
     """The folder of a run of a user's script that does what one of the cases does."""
     if same_deepspeed.CASE not in cases():
         pytest.skip(f"{PYTHON} lacks deepspeed: make frameworks-env")
@@ -103,13 +103,11 @@ def script_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def _every_case() -> str:
+def _every_case():
     return " or ".join(cases())
 
 
-def scalebench_there(
-    *arguments: Any, script: tuple[str, ...] = ()
-) -> "subprocess.CompletedProcess[str]":
+def scalebench_there(*arguments, script=()):
     """Run a short ``scalebench run`` in the frameworks' environment; the last argument is where."""
     *command, folder = arguments
     short = ("--quick", "--steps", "4", "--no-report", "--out", "run", *script)
@@ -122,7 +120,7 @@ Rows = Callable[[str], dict[str, Any]]
 
 
 @pytest.mark.parametrize("case", DISTRIBUTION)
-def test_gradients_are_those_of_one_process_and_a_step_is_measured(run: Path, case: str) -> None:
+def test_gradients_are_those_of_one_process_and_a_step_is_measured(run, case):
     if case not in cases():
         command = "make horovod" if case.startswith("horovod") else "make frameworks-env"
         pytest.skip(f"{PYTHON} lacks {' or '.join(DISTRIBUTION[case])}: {command}")
@@ -135,7 +133,7 @@ def test_gradients_are_those_of_one_process_and_a_step_is_measured(run: Path, ca
     assert row["peak_memory_bytes"] > PARAMETERS_BYTES
 
 
-def test_a_rank_sends_what_the_law_of_its_stage_says(run: Path) -> None:
+def test_a_rank_sends_what_the_law_of_its_stage_says(run):
     for case in set(cases()) & {
         *("accelerate-ddp", "fabric-ddp", "fabric-fsdp2", "fairscale"),
         *(f"deepspeed-zero{stage}" for stage in range(4)),
@@ -154,9 +152,7 @@ def test_a_rank_sends_what_the_law_of_its_stage_says(run: Path) -> None:
         ("deepspeed-zero3", 1),  # two copies of its half
     ],
 )
-def test_a_rank_holds_the_parameters_that_its_stage_leaves_it(
-    run: Path, case: str, copies: float
-) -> None:
+def test_a_rank_holds_the_parameters_that_its_stage_leaves_it(run, case, copies):
     if case not in cases():
         pytest.skip(f"{PYTHON} lacks {' or '.join(DISTRIBUTION[case])}: make frameworks-env")
     row = row_of(run, case, 2)
@@ -165,7 +161,7 @@ def test_a_rank_holds_the_parameters_that_its_stage_leaves_it(
     assert row["memory"]["optimizer_bytes"] == pytest.approx(moments * PARAMETERS_BYTES, rel=0.01)
 
 
-def test_deepspeed_sends_in_every_microbatch_where_it_divides_gradients(run: Path) -> None:
+def test_deepspeed_sends_in_every_microbatch_where_it_divides_gradients(run):
     if same_deepspeed.CASE not in cases():
         pytest.skip(f"{PYTHON} lacks deepspeed: make frameworks-env")
     row = row_of(run, same_deepspeed.CASE, 2)
@@ -173,9 +169,7 @@ def test_deepspeed_sends_in_every_microbatch_where_it_divides_gradients(run: Pat
     assert row["wire_bytes"] == pytest.approx(4.5 * PARAMETERS_BYTES, rel=1e-4)
 
 
-def test_a_users_script_and_a_case_that_do_the_same_are_measured_alike(
-    run: Path, script_run: Path
-) -> None:
+def test_a_users_script_and_a_case_that_do_the_same_are_measured_alike(run, script_run):
     """Their steps are of one order; how much longer one is depends on the machine."""
     case = row_of(run, same_deepspeed.CASE, 2)
     script = row_of(script_run, "script", 2)
@@ -187,12 +181,12 @@ def test_a_users_script_and_a_case_that_do_the_same_are_measured_alike(
     assert least < 2 * high and low < 2 * most  # a microbatch taken for a step is a fourth
 
 
-def sent(row: dict[str, Any]) -> dict[str, float]:
+def sent(row):
     """Return the operations of a step by kind, and how many of each."""
     return {one["kind"]: one["count"] for one in row["communication"] if one["ordinal"] is None}
 
 
-def shortest_and_longest_step(run: Path, row: str) -> tuple[float, float]:
+def shortest_and_longest_step(run, row):
     """Return the range of a row's steps on two ranks, seconds."""
     (file,) = (run / "cells").glob(f"{row}.n2.r0.json.gz")
     steps = json.loads(read_text(file))["ranks"][0]["step_s"]

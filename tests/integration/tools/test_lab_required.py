@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(("required", "code"), [("required", 1), ("", 0)])
-def test_all_skipped(tmp_path: Path, required: str, code: int) -> None:
+def test_all_skipped(tmp_path, required, code):
     without_ip = {**os.environ, "PATH": str(tmp_path), "SCALEBENCH_LAB_TESTS": required}
     done = ran(
         [sys.executable, "-m", "pytest", "tests/lab", "-q", "-k", "in_use or at_once"],

@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.builders.repository.frameworks import PYTHON, REQUIRED, ROOT, need
-from tests.conftest import PATIENCE_S, Scalebench, ran
+from tests.conftest import PATIENCE_S, ran
 from tests.forks import forks
 from tests.integration.conftest import complaint
 
@@ -45,13 +43,13 @@ torch for the CPU. No classifier has any; here they are declared before it is im
 IMAGES = PYTHON.parents[1] / "images"
 
 
-def forked(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+def forked(*words, cwd):
     """Run scalebench in a fork with the frameworks imported, and few variables."""
     variables = {"HOME": str(cwd), "PATH": "/usr/bin:/bin"}
     return forks(PYTHON).run("scalebench", words, cwd, PATIENCE_S, variables)
 
 
-def there(*words: str, cwd: Path, images: bool = False) -> "subprocess.CompletedProcess[str]":
+def there(*words, cwd, images=False):
     (cwd / "sitecustomize.py").write_text(FOR_THE_CPU)
     places = (cwd, ROOT, *([IMAGES] if images else []))
     variables = {
@@ -63,7 +61,7 @@ def there(*words: str, cwd: Path, images: bool = False) -> "subprocess.Completed
 
 
 @pytest.fixture
-def configuration(tmp_path: Path) -> None:
+def configuration(tmp_path):
     """Write a configuration to the folder ``model``."""
     need(PYTHON, "transformers")
     (tmp_path / "model").mkdir()
@@ -71,7 +69,7 @@ def configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("configuration")
-def test_a_configuration_of_hugging_face_is_trained_and_checked(tmp_path: Path) -> None:
+def test_a_configuration_of_hugging_face_is_trained_and_checked(tmp_path):
     counted = there("-c", COUNT, cwd=tmp_path)
     assert counted.returncode == 0, counted.stderr
     words = ("run", "ddp", "--gpus", "1,2", "--workload", "hf:model+context-32", *ROWS, *SHORT)
@@ -84,7 +82,7 @@ def test_a_configuration_of_hugging_face_is_trained_and_checked(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("configuration")
-def test_search_measures_a_configuration_here_and_project_takes_its_run(tmp_path: Path) -> None:
+def test_search_measures_a_configuration_here_and_project_takes_its_run(tmp_path):
     words = ("search", "--gpus", "2", "--workload", "hf:model+context-32")
     found = forked(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
@@ -95,7 +93,7 @@ def test_search_measures_a_configuration_here_and_project_takes_its_run(tmp_path
 
 
 @pytest.mark.parametrize("workload", ["torchvision:resnet18+image-32", "timm:resnet10t+image-32"])
-def test_an_image_model_by_name_is_trained(workload: str, tmp_path: Path) -> None:
+def test_an_image_model_by_name_is_trained(workload, tmp_path):
     library = workload.partition(":")[0]
     if not (IMAGES / library).is_dir():
         assert not REQUIRED, f"{PYTHON} lacks {library}: make frameworks-env"
@@ -110,24 +108,20 @@ def test_an_image_model_by_name_is_trained(workload: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("workload", ["torchvision:resnet18+image-x", "timm:resnet10t+image-1"])
-def test_a_size_of_images_that_is_none_is_refused(workload: str, scalebench: Scalebench) -> None:
+def test_a_size_of_images_that_is_none_is_refused(workload, scalebench):
     done = scalebench("run", "ddp", "--gpus", "1", "--workload", workload, "--dry-run")
     assert "number of pixels" in complaint(done)
 
 
 @pytest.mark.parametrize("library", ["torchvision", "timm"])
-def test_without_a_library_one_line_says_what_to_install(
-    library: str, scalebench: Scalebench
-) -> None:
+def test_without_a_library_one_line_says_what_to_install(library, scalebench):
     if importlib.util.find_spec(library):
         pytest.skip(f"this environment has {library}")
     done = scalebench("run", "ddp", "--gpus", "1", "--workload", f"{library}:resnet18", *SHORT)
     assert f"pip install 'scalebench[{library}]'" in complaint(done)
 
 
-def test_without_transformers_one_line_says_what_to_install(
-    scalebench: Scalebench, project: Path
-) -> None:
+def test_without_transformers_one_line_says_what_to_install(scalebench, project):
     if importlib.util.find_spec("transformers"):
         pytest.skip("this environment has transformers")
     (project / "config.json").write_text(json.dumps(CONFIG))

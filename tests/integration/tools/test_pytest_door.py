@@ -4,10 +4,8 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +36,7 @@ EASIER = {
 """What is changed of the documented test: no claim about this machine, and less to train."""
 
 
-def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_pytest(folder, *arguments):
     # These tests may run beside others; what they start is alone.
     alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
     return ran(
@@ -49,7 +47,7 @@ def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[st
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def measured(tmp_path_factory):
     """One session in a folder with a suite, and with the documented test."""
     folder = tmp_path_factory.mktemp("door")
     (folder / "suites").mkdir()
@@ -66,12 +64,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-def documented() -> list[list[str]]:
+def documented():
     lines = "\n".join(blocks("docs/pytest.md", "console")).splitlines()
     return [shlex.split(line)[2:] for line in lines if line.startswith("$ pytest ")]
 
 
-def test_ranks_train_and_their_steps_are_the_rounds(measured: tuple[Path, str]) -> None:
+def test_ranks_train_and_their_steps_are_the_rounds(measured):
     folder, printed = measured
     for name in ("suites/tiny.py::ddp[n1]", "suites/tiny.py::ddp[n2]", "test_mine.py::test_ddp"):
         assert re.search(rf"{re.escape(name)}\S* PASSED", printed), printed
@@ -95,7 +93,7 @@ def test_ranks_train_and_their_steps_are_the_rounds(measured: tuple[Path, str]) 
     assert kept["test_mine.py::test_ddp_scales"]["group"] == "pytest"
 
 
-def test_the_documented_commands(measured: tuple[Path, str]) -> None:
+def test_the_documented_commands(measured):
     """The second is that of the fixture; the third has the first in it."""
     folder, _ = measured
     (run,) = folder.glob("reports/*_tiny_*")
@@ -107,7 +105,7 @@ def test_the_documented_commands(measured: tuple[Path, str]) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_the_documented_failure_is_that_of_the_committed_run(tmp_path: Path) -> None:
+def test_the_documented_failure_is_that_of_the_committed_run(tmp_path):
     (shown,) = blocks("docs/pytest.md", "text")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_it.py").write_text(

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.builders.repository.frameworks import PYTHON, REQUIRED
-from tests.conftest import PATIENCE_S, Scalebench, ran
+from tests.conftest import PATIENCE_S, ran
 from tests.integration.conftest import complaint
 from tests.processes import free_ports
 
@@ -92,7 +91,7 @@ print(json.dumps([[one.get("data", {}) for one in cell.outputs] for cell in cell
 """
 
 
-def has(*modules: str) -> bool:
+def has(*modules):
     """Return whether the environment has modules; where it has to, fail."""
     ask = ("-c", f"import {', '.join(modules)}")
     there = PYTHON.exists() and subprocess.run([PYTHON, *ask], capture_output=True).returncode == 0
@@ -102,7 +101,7 @@ def has(*modules: str) -> bool:
     return there
 
 
-def done_there(*words: str | Path, cwd: Path, **variables: str) -> str:
+def done_there(*words, cwd, **variables):
     """Run Python in the environment; return what it printed."""
     own = ("WANDB_", "MLFLOW_", "SCALEBENCH_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
@@ -111,7 +110,7 @@ def done_there(*words: str | Path, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
-def measured(field: str) -> dict[str, list[list[float]]]:
+def measured(field):
     """Return name of a curve → N and value, of the committed ``summary.json``."""
     curves: dict[str, list[list[float]]] = {}
     for row in json.loads((RUN / "summary.json").read_text())["rows"]:
@@ -121,7 +120,7 @@ def measured(field: str) -> dict[str, list[list[float]]]:
     return curves
 
 
-def test_tensorboards_reader_finds_every_row_at_its_number_of_ranks(tmp_path: Path) -> None:
+def test_tensorboards_reader_finds_every_row_at_its_number_of_ranks(tmp_path):
     has("tensorboard")
     export = ("export", RUN, "--format", "tensorboard", "--out", "events")
     done_there("-m", "scalebench", *export, cwd=tmp_path)
@@ -135,7 +134,7 @@ def test_tensorboards_reader_finds_every_row_at_its_number_of_ranks(tmp_path: Pa
 
 
 @pytest.mark.parametrize("tag", ["perf/step_time", "loss"])
-def test_what_torch_writes_for_tensorboard_is_read_as_a_log(tmp_path: Path, tag: str) -> None:
+def test_what_torch_writes_for_tensorboard_is_read_as_a_log(tmp_path, tag):
     """A step of 0.5 s as printed, or by the time of each event."""
     has("tensorboard")
     done_there("-c", SCALARS_OF_A_JOB, tag, cwd=tmp_path)
@@ -147,7 +146,7 @@ def test_what_torch_writes_for_tensorboard_is_read_as_a_log(tmp_path: Path, tag:
     assert row["step_s"]["value"] == pytest.approx(0.5)
 
 
-def test_event_files_of_other_writers_are_read(tmp_path: Path) -> None:
+def test_event_files_of_other_writers_are_read(tmp_path):
     """The unit tests that need TensorBoard's library, where it is."""
     has("tensorboard", "pytest")
     where = ROOT / "tests" / "unit" / "importing" / "test_tables.py"
@@ -156,7 +155,7 @@ def test_event_files_of_other_writers_are_read(tmp_path: Path) -> None:
     assert "5 passed" in told and "skipped" not in told
 
 
-def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_path: Path) -> None:
+def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_path):
     has("wandb")
     export = ("export", RUN, "--format", "wandb", "--out", "logged")
     secret = {"WANDB_MODE": "offline", "WANDB_API_KEY": KEY}
@@ -173,7 +172,7 @@ def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["folder", "server"])
-def test_mlflow_holds_every_row_its_interval_and_the_page(served: bool, tmp_path: Path) -> None:
+def test_mlflow_holds_every_row_its_interval_and_the_page(served, tmp_path):
     has("mlflow", "sqlalchemy")
     export = ("-m", "scalebench", "export", RUN, "--format", "mlflow", "--out", "logged")
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -196,7 +195,7 @@ def test_mlflow_holds_every_row_its_interval_and_the_page(served: bool, tmp_path
 
 
 @contextmanager
-def mlflow_server(folder: Path) -> Iterator[str]:
+def mlflow_server(folder):
     """Start a server with a SQLite store; yield its address; end it."""
     (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}"
@@ -222,7 +221,7 @@ def mlflow_server(folder: Path) -> Iterator[str]:
             server.wait()
 
 
-def test_a_run_is_logged_where_it_is_stored(tmp_path: Path) -> None:
+def test_a_run_is_logged_where_it_is_stored(tmp_path):
     has("tensorboard")
     short = ("--gpus", "1", "-k", "plain", "--quick", "--steps", "2", "--workload", "mlp-tiny")
     words = ("run", "ddp", *short, "--no-report", "--out", "r", "--log-to", "tensorboard")
@@ -232,12 +231,12 @@ def test_a_run_is_logged_where_it_is_stored(tmp_path: Path) -> None:
     assert read["step_s/ddp/plain"] == [[1, pytest.approx(row["step_s"]["value"], rel=1e-6)]]
 
 
-def test_a_tracker_that_does_not_exist_is_refused_before_the_run(scalebench: Scalebench) -> None:
+def test_a_tracker_that_does_not_exist_is_refused_before_the_run(scalebench):
     refused = scalebench("run", "ddp", "--gpus", "1", "--log-to", "tensorbord")
     assert "Did you mean 'tensorboard'" in complaint(refused)
 
 
-def test_a_kernel_runs_the_notebook_and_every_cell_shows_something(tmp_path: Path) -> None:
+def test_a_kernel_runs_the_notebook_and_every_cell_shows_something(tmp_path):
     has("nbclient", "ipykernel")
     where = {"XDG_DATA_HOME": str(tmp_path), "IPYTHONDIR": str(tmp_path)}
     shown = json.loads(done_there("-c", NOTEBOOK, cwd=ROOT / "docs", **where))

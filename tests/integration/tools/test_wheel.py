@@ -7,7 +7,6 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 _OF_THESE_TESTS = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 
 
-def checked(*command: str, cwd: Path) -> str:
+def checked(*command, cwd):
     """Run a command that has to succeed; return its output."""
     inherited = {k: v for k, v in os.environ.items() if k not in _OF_THESE_TESTS}
     done = subprocess.run(
@@ -33,7 +32,7 @@ def checked(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-def needed_by(requirements: Iterable[str]) -> set[str]:
+def needed_by(requirements):
     """Return the distributions that requirements ask for, and those that these ask for."""
     found: set[str] = set()
     left = [Requirement(text) for text in requirements]
@@ -46,7 +45,7 @@ def needed_by(requirements: Iterable[str]) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def built(tmp_path_factory):
     """The source package, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("dist")
     command = (sys.executable, "-m", "build", "--no-isolation", "-o", str(folder), str(ROOT))
@@ -55,13 +54,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return source, wheel
 
 
-def test_both_packages_are_what_an_index_takes(built: tuple[Path, Path]) -> None:
+def test_both_packages_are_what_an_index_takes(built):
     need(TOOLS, "twine")
     said = checked(str(TOOLS), "-m", "twine", "check", "--strict", *map(str, built), cwd=ROOT)
     assert said.count("PASSED") == 2
 
 
-def test_the_wheel_does_the_main_job(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_wheel_does_the_main_job(built, tmp_path):
     source, wheel = built
     with tarfile.open(source) as packages:
         packed = {name.partition("/")[2] for name in packages.getnames()}

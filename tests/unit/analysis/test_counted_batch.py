@@ -1,11 +1,10 @@
 """The batch of a user's script: what its ranks counted, and what that says of the scaling."""
 
-import pytest
-
 from scalebench.analysis.counted_batch import Growth, growth_of, with_counted_batch, work_of_step
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result
+from tests.examples import cases
 
 TARGET = ScriptTarget(name="train", program="train.py")
 
@@ -61,20 +60,18 @@ def pipeline(*stages, of, more=()):
     return {"wrappers": [*more, *held]}
 
 
-@pytest.mark.parametrize(
-    ("facts", "samples"),
-    [
-        (tensor(4, "Shard(dim=0)", *ROWWISE), 16),
-        (tensor(4, *ROWWISE, data_ranks=2), 32),
-        (tensor(4, "Shard(dim=0)", data_ranks=4), 64),
-        (pipeline(0, of=4), 16),
-        (pipeline(0, 4, of=8), 16),  # interleaved
-        (pipeline(0, of=2, more=[{"kind": "DistributedDataParallel"}]), 32),
-        (pipeline(0, of=2, more=tensor(2, *ROWWISE)["wrappers"]), 16),
-        (pipeline(0, of=2, more=tensor(2, "Shard(dim=0)", data_ranks=2)["wrappers"]), 32),
-        ({**tensor(4, *ROWWISE), "steps_by": "scalebench.step()"}, 64),
-        ({"wrappers": [{"kind": "DistributedDataParallel"}]}, 64),
-    ],
+@cases(
+    "facts, samples",
+    (tensor(4, "Shard(dim=0)", *ROWWISE), 16),
+    (tensor(4, *ROWWISE, data_ranks=2), 32),
+    (tensor(4, "Shard(dim=0)", data_ranks=4), 64),
+    (pipeline(0, of=4), 16),
+    (pipeline(0, 4, of=8), 16),  # interleaved
+    (pipeline(0, of=2, more=[{"kind": "DistributedDataParallel"}]), 32),
+    (pipeline(0, of=2, more=tensor(2, *ROWWISE)["wrappers"]), 16),
+    (pipeline(0, of=2, more=tensor(2, "Shard(dim=0)", data_ranks=2)["wrappers"]), 32),
+    ({**tensor(4, *ROWWISE), "steps_by": "scalebench.step()"}, 64),
+    ({"wrappers": [{"kind": "DistributedDataParallel"}]}, 64),
 )
 def test_samples_that_ranks_of_a_group_all_load_count_once(facts, samples):
     result = counting(*[16.0] * 4, facts=facts)
@@ -89,19 +86,17 @@ def seen(elements=None, backwards=1.0, **facts):
 PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "scaling"),
-    [
-        (seen(backwards=8.0), seen(backwards=4.0), "strong"),
-        (seen(backwards=2.0), seen(backwards=2.0), "unknown"),  # of which batch, nothing tells
-        (seen(1024), seen(1024), "weak"),
-        (seen(1024), seen(512), "strong"),
-        (seen(1024), seen(1024, None), "unknown"),  # it changes while it is measured
-        (seen(1024), seen(1024, **PIPELINE), "unknown"),
-        (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)", data_ranks=2)), "weak"),
-        (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)")), "unknown"),  # FSDP by hand
-        (seen(1024), seen(1024, **tensor(2, *ROWWISE, data_ranks=1)), "strong"),
-    ],
+@cases(
+    "one, two, scaling",
+    (seen(backwards=8.0), seen(backwards=4.0), "strong"),
+    (seen(backwards=2.0), seen(backwards=2.0), "unknown"),  # of which batch, nothing tells
+    (seen(1024), seen(1024), "weak"),
+    (seen(1024), seen(512), "strong"),
+    (seen(1024), seen(1024, None), "unknown"),  # it changes while it is measured
+    (seen(1024), seen(1024, **PIPELINE), "unknown"),
+    (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)", data_ranks=2)), "weak"),
+    (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)")), "unknown"),  # FSDP by hand
+    (seen(1024), seen(1024, **tensor(2, *ROWWISE, data_ranks=1)), "strong"),
 )
 def test_without_samples_the_work_of_a_rank_tells_or_nothing_does(one, two, scaling):
     growth = grows(n1=one, n2=two)

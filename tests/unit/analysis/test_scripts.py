@@ -3,7 +3,6 @@
 import pytest
 
 from scalebench.analysis.summarise import summarise
-from scalebench.records.run import CellResult
 from scalebench.report import render_table
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
@@ -12,19 +11,19 @@ from tests.builders.runs import make_cell, make_record, make_result, make_run
 TARGET = ScriptTarget(name="train", program="train.py")
 
 
-def cell(n: int, **changes):
+def cell(n, **changes):
     fields = {"workload": TARGET, "scaling": "weak", "global_batch": n, "rank_batch": 1}
     return make_cell("script", n, strategy=Script(), backend=None, **fields | changes)
 
 
-def result(n: int, step_s: float, cell_changes=None, **of_rank) -> CellResult:
+def result(n, step_s, cell_changes=None, **of_rank):
     fields = {"samples_per_step": 16.0, "gaps": [], "loss": [], "facts": {"backend": "gloo"}}
     ranks = [make_record(rank, (step_s,) * 4, **fields | of_rank) for rank in range(n)]
     made = make_result(cell(n, **cell_changes or {}), step_s)
     return made.model_copy(update={"ranks": ranks})
 
 
-def rows(*results: CellResult):
+def rows(*results):
     summary = summarise(make_run(results))
     return {row.world_size: row for row in summary.rows}, summary
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scalebench.analysis.summarise import summarise
 from scalebench.records.measured.rank import Memory
 from scalebench.records.run import skipped_result
-from scalebench.records.summary import Row, Summary
+from scalebench.records.summary import Summary
 from scalebench.spec import Plain
 from scalebench.units import bytes_
 from tests.builders.runs import make_cell, make_failed, make_inspection, make_result, make_run
@@ -104,7 +104,7 @@ def test_a_failed_inspection_fails_the_row():
 NOT_MEASUREMENTS = {"reason", "backend"}
 
 
-def check_every_null_has_its_reason(row: Row):
+def check_every_null_has_its_reason(row):
     nulls = {name for name, value in row if value is None} - NOT_MEASUREMENTS
     assert nulls <= set(row.unavailable), nulls - set(row.unavailable)
     assert all(row.unavailable.values())

@@ -3,13 +3,13 @@
 import os
 
 import pynvml
-import pytest
 
 from scalebench.analysis.validity import unmeasured_cases, validity_stamps
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Tensor
 from tests.builders.runs import make_cell
 from tests.builders.watched import A, B, make_host, make_twin, sample, watched
+from tests.examples import cases
 
 OURS = {"pid": os.getpid(), "usedGpuMemory": 1 << 30}
 OTHER = {"pid": 1, "usedGpuMemory": 1 << 30}
@@ -37,41 +37,42 @@ def stamps(row, baseline=()):
     return validity_stamps([row], list(baseline))
 
 
-@pytest.mark.parametrize(
-    ("host", "answers", "expected"),
-    [
-        *(
-            ({}, {BITS: bits}, [f"throttled: {reason} in 100 % of the readings"])
-            for bits, reason in THROTTLING.items()
-        ),
-        *(({}, {BITS: bits}, []) for bits in ASKED_FOR),
-        *(({}, {CLOCK: mhz}, []) for mhz in (1980, 1941, 2019)),
-        *(
-            ({}, {CLOCK: mhz}, [f"clocks differ: {mhz} MHz, the baseline's 1980 MHz"])
-            for mhz in (1940, 2020)
-        ),
-        ({"steal_cpu_s": 0.2}, {}, []),
-        ({"steal_cpu_s": 0.21}, {}, ["foreign load: 1.05 % of the processors' time stolen"]),
-        ({"busy_cpu_s": 11.0, "job_cpu_s": 10.0}, {}, []),
-        (
-            {"busy_cpu_s": 18.0, "job_cpu_s": 10.0},
-            {},
-            ["foreign load: 0.8 processors busy with other programs"],
-        ),
-        ({}, {PROCESSES: [OURS]}, []),
-        ({}, {PROCESSES: [OURS, OTHER, OTHER]}, ["foreign load: 2 other program(s) on a GPU"]),
-        ({"swap_in_bytes": 4096}, {}, ["swap: 4.10 kB read or written"]),
-        ({"swap_out_bytes": 8192}, {}, ["swap: 8.19 kB read or written"]),
-    ],
+@cases(
+    "host, answers, expected",
+    *(
+        ({}, {BITS: bits}, [f"throttled: {reason} in 100 % of the readings"])
+        for bits, reason in THROTTLING.items()
+    ),
+    *(({}, {BITS: bits}, []) for bits in ASKED_FOR),
+    *(({}, {CLOCK: mhz}, []) for mhz in (1980, 1941, 2019)),
+    *(
+        ({}, {CLOCK: mhz}, [f"clocks differ: {mhz} MHz, the baseline's 1980 MHz"])
+        for mhz in (1940, 2020)
+    ),
+    ({"steal_cpu_s": 0.2}, {}, []),
+    ({"steal_cpu_s": 0.21}, {}, ["foreign load: 1.05 % of the processors' time stolen"]),
+    ({"busy_cpu_s": 11.0, "job_cpu_s": 10.0}, {}, []),
+    (
+        {"busy_cpu_s": 18.0, "job_cpu_s": 10.0},
+        {},
+        ["foreign load: 0.8 processors busy with other programs"],
+    ),
+    ({}, {PROCESSES: [OURS]}, []),
+    ({}, {PROCESSES: [OURS, OTHER, OTHER]}, ["foreign load: 2 other program(s) on a GPU"]),
+    ({"swap_in_bytes": 4096}, {}, ["swap: 4.10 kB read or written"]),
+    ({"swap_out_bytes": 8192}, {}, ["swap: 8.19 kB read or written"]),
 )
 def test_each_stamp_has_its_cause(host, answers, expected):
     """Two processors for ten seconds; 1 % of their time, or a tenth of one, may be others'."""
     assert stamps(launch(make_host(**host), **answers), [launch()]) == expected
 
 
-@pytest.mark.parametrize(
-    ("row", "baseline", "throttled"),
-    [(0x004, 0x004, False), (0x004, 0, True), (0x008, 0x008, True), (0x044, 0x004, True)],
+@cases(
+    "row, baseline, throttled",
+    (0x004, 0x004, False),
+    (0x004, 0, True),
+    (0x008, 0x008, True),
+    (0x044, 0x004, True),
 )
 def test_the_power_cap_disturbs_only_where_the_baseline_was_not_at_its_own(
     row, baseline, throttled
@@ -81,7 +82,7 @@ def test_the_power_cap_disturbs_only_where_the_baseline_was_not_at_its_own(
     assert ("power cap" in str(found)) is (row == 0x004 and baseline == 0)
 
 
-@pytest.mark.parametrize(("readings", "stamped"), [(2, False), (3, True)])
+@cases("readings, stamped", (2, False), (3, True))
 def test_a_moment_of_throttling_is_forgiven(readings, stamped):
     """The window of 4 s has 41 readings from 1 s on; 5 % of them are 2.05."""
     twin = make_twin()
@@ -110,9 +111,7 @@ class RetriedMemory(Memory):
     allocator_retries: int | None = None
 
 
-@pytest.mark.parametrize(
-    ("retries", "found"), [(0, []), (None, []), (3, ["allocator retries: 3 on a rank"])]
-)
+@cases("retries, found", (0, []), (None, []), (3, ["allocator retries: 3 on a rank"]))
 def test_allocator_retries_are_stamped(retries, found):
     row = launch()
     worst = row.ranks[1].model_copy(update={"memory": RetriedMemory(allocator_retries=retries)})
@@ -142,20 +141,18 @@ class Row:
 
     suite = "s"
 
-    def __init__(self, case: str, status: str, reason: str | None) -> None:
+    def __init__(self, case, status, reason):
         self.case, self.status, self.reason = case, status, reason
         self.strategy = STRATEGIES[case].kind
 
 
-@pytest.mark.parametrize(
-    ("rows", "unmeasured"),
-    [
-        ({"ddp": (None, "too few GPUs")}, []),
-        ({"ddp": (None, None), "tensor": ("no plan", "no plan")}, ["s: tensor"]),
-        ({"deep": ("not installed",), "acc": (None,)}, []),
-        ({"ddp": (None,), "deep": ("none",), "acc": ("none",)}, ["s: other frameworks"]),
-        ({}, []),
-    ],
+@cases(
+    "rows, unmeasured",
+    ({"ddp": (None, "too few GPUs")}, []),
+    ({"ddp": (None, None), "tensor": ("no plan", "no plan")}, ["s: tensor"]),
+    ({"deep": ("not installed",), "acc": (None,)}, []),
+    ({"ddp": (None,), "deep": ("none",), "acc": ("none",)}, ["s: other frameworks"]),
+    ({}, []),
 )
 def test_of_a_plan_and_of_a_run(rows, unmeasured):
     told = [(case, why) for case, reasons in rows.items() for why in reasons]
@@ -167,8 +164,6 @@ def test_of_a_plan_and_of_a_run(rows, unmeasured):
     assert unmeasured_cases(planned) == unmeasured
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"), [("failed", "why"), ("oom", "why"), ("skipped", NOT_REACHED)]
-)
+@cases("status, reason", ("failed", "why"), ("oom", "why"), ("skipped", NOT_REACHED))
 def test_what_failed_or_was_not_reached_was_not_skipped(status, reason):
     assert unmeasured_cases([Row("ddp", status, reason)]) == []

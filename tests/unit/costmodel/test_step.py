@@ -28,9 +28,7 @@ MOMENTS = st.floats(0, 1)
     factor=st.floats(0.2, 5.0),
     num_samples=st.sampled_from((8, 16)),
 )
-def test_a_slowed_step_is_as_much_longer_and_can_be_replayed(
-    moments: list[tuple[float, float]], factor: float, num_samples: int
-) -> None:
+def test_a_slowed_step_is_as_much_longer_and_can_be_replayed(moments, factor, num_samples):
     pairs = sorted((min(pair), max(pair)) for pair in moments)
     requests = tuple(CommRequest("all_reduce", 100, ready, needed) for ready, needed in pairs)
     shape = StepShape(requests, 0.8, 0.2, 16, {8: 0.55})
@@ -45,7 +43,7 @@ def test_a_slowed_step_is_as_much_longer_and_can_be_replayed(
         assert after.ready_s == pytest.approx(factor * before.ready_s)
 
 
-def test_a_part_of_the_batch_that_was_shorter_than_the_optimizer_can_be_predicted_from() -> None:
+def test_a_part_of_the_batch_that_was_shorter_than_the_optimizer_can_be_predicted_from():
     """Noise does it where the model is tiny; the batch's share of the step is nothing then."""
     requests = (CommRequest("all_reduce", 100, 0.1, 0.15),)
     shape = StepShape(requests, 0.2, 0.8, 16, {8: 0.7})

@@ -12,17 +12,16 @@ from scalebench.costmodel.what_if import (
     sent_bytes,
 )
 from scalebench.stats import Estimate
+from tests.examples import cases
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (WhatIf(times_bandwidth=2.0), "2 times the bandwidth"),
-        (WhatIf(gradient_bits=16), "gradients of 16 bits, conversion not counted"),
-        (WhatIf(bucket_mb=0.25), "buckets of 0.25 MiB"),
-        (WhatIf(hierarchical=True), "hierarchical all-reduce"),
-        (WhatIf(microbatches=8), "pipelines' batches in 8 microbatches"),
-    ],
+@cases(
+    "change, words",
+    (WhatIf(times_bandwidth=2.0), "2 times the bandwidth"),
+    (WhatIf(gradient_bits=16), "gradients of 16 bits, conversion not counted"),
+    (WhatIf(bucket_mb=0.25), "buckets of 0.25 MiB"),
+    (WhatIf(hierarchical=True), "hierarchical all-reduce"),
+    (WhatIf(microbatches=8), "pipelines' batches in 8 microbatches"),
 )
 def test_one_change_is_said_and_no_other(change, words):
     assert change.described() == [words]
@@ -56,8 +55,6 @@ def test_below_it_the_compressed_step_is_shorter_and_above_longer(n, ratio, code
     assert (compressed_s + codec_s < exact_s) == (side < 1)
 
 
-@pytest.mark.parametrize(
-    ("link", "expected"), [(5.0, True), (15.0, None), (25.0, False), (10.0, None)]
-)
+@cases("link, expected", (5.0, True), (15.0, None), (25.0, False), (10.0, None))
 def test_whether_it_pays_is_told_by_the_interval(link, expected):
     assert pays(Estimate(value=14, low=10, high=20, n=3), link) is expected

@@ -18,6 +18,7 @@ from scalebench.report.gate.table import render_verdict
 from scalebench.report.tables.layout import Screen
 from tests.builders.gated import gated, gated_run, verdict_of
 from tests.builders.summaries import make_row, make_summary
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
@@ -30,16 +31,14 @@ def on_host(level, seed, **changes):
     return gated_run(dict.fromkeys(ALL, level), seed=seed, **changes)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "accepted", "num_rows"),
-    [
-        (Hosts("hosts", host_sd=0.02), 3, 12),
-        (Hosts("hosts", host_sd=0.01), 5, 4),
-        (Hosts("rows", row_sd=0.02), 3, 12),
-        (Hosts("slower", host_sd=0.03, new_is_slower=0.03), 8, 4),
-        (Hosts("slower than any", host_sd=0.01, new_is_slower=0.03), 8, 4),
-        (Hosts("the others alike", new_is_slower=0.03), 8, 4),
-    ],
+@cases(
+    "hosts, accepted, num_rows",
+    (Hosts("hosts", host_sd=0.02), 3, 12),
+    (Hosts("hosts", host_sd=0.01), 5, 4),
+    (Hosts("rows", row_sd=0.02), 3, 12),
+    (Hosts("slower", host_sd=0.03, new_is_slower=0.03), 8, 4),
+    (Hosts("slower than any", host_sd=0.01, new_is_slower=0.03), 8, 4),
+    (Hosts("the others alike", new_is_slower=0.03), 8, 4),
 )
 def test_runs_that_differ_by_their_hosts_raise_no_alarm(hosts, accepted, num_rows):
     """Where the launches of all runs are taken for those of one, every eighth call does."""
@@ -79,9 +78,10 @@ def judged_on(level, allowance=None, ddp_4=1.0, **table):
     return compare(results(*accepted), new, gate_settings(table, "pyproject.toml"))
 
 
-@pytest.mark.parametrize(
-    ("level", "verdict", "host"),
-    [(1.03, "no change seen", "3 % slower"), (0.97, "not worse", "3 % faster")],
+@cases(
+    "level, verdict, host",
+    (1.03, "no change seen", "3 % slower"),
+    (0.97, "not worse", "3 % faster"),
 )
 def test_a_host_that_differs_from_all_accepted_ones_is_no_change_of_the_code(level, verdict, host):
     found = judged_on(level)
@@ -122,16 +122,14 @@ def run(number, *rows, **changes):
     return make_summary(made, **{"run_id": f"run-{number}", "created": f"day {number}", **changes})
 
 
-@pytest.mark.parametrize(
-    ("rows", "status", "why"),
-    [
-        ([("ok", 2)], "complete", ""),
-        ([("ok", 2), ("skipped", 3)], "complete", ""),
-        ([("skipped", 2), ("skipped", 3)], "complete", "nothing was measured in it"),
-        ([("ok", 2), ("oom", 3)], "complete", "ddp-25mb at N=3 is oom"),
-        ([("failed", 5), ("oom", 3)], "interrupted", "ddp-25mb at N=5 is failed"),
-        ([("ok", 2)], "interrupted", "run --resume "),
-    ],
+@cases(
+    "rows, status, why",
+    ([("ok", 2)], "complete", ""),
+    ([("ok", 2), ("skipped", 3)], "complete", ""),
+    ([("skipped", 2), ("skipped", 3)], "complete", "nothing was measured in it"),
+    ([("ok", 2), ("oom", 3)], "complete", "ddp-25mb at N=3 is oom"),
+    ([("failed", 5), ("oom", 3)], "interrupted", "ddp-25mb at N=5 is failed"),
+    ([("ok", 2)], "interrupted", "run --resume "),
 )
 def test_a_baseline_has_no_holes(project, rows, status, why):
     made = [make_row(world_size=size, status=told) for told, size in rows]

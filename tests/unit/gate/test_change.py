@@ -17,7 +17,7 @@ from scalebench.stats import Variance
 values = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
 
 
-def side(numbers) -> Measured:
+def side(numbers):
     array = np.asarray(numbers, dtype=float)
     return measured(array)
 

@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "gate.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return [body for kind, body in BLOCK.findall(DOCUMENT.read_text()) if kind == language]
 
 

@@ -22,7 +22,7 @@ MEDIAN_ERROR = 0.006
 """Of a launch's median step, from within the launch; with the levels, launches differ by 1 %."""
 
 
-def runs(noise: Noise, generator: np.random.Generator):
+def runs(noise, generator):
     """Two runs: the medians of the launches, and what each launch knows of its own."""
     within = np.full((noise.num_rows, noise.num_launches), MEDIAN_ERROR**2)
     for _ in range(2):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scalebench.errors import ExitCode
 from scalebench.gate.comparison import explain_efficiency, explain_step
-from scalebench.gate.metrics import GateSettings, gate_settings
+from scalebench.gate.metrics import gate_settings
 from scalebench.gate.result import Mismatch
 from scalebench.gate.results import environment_mismatches, row_mismatches
 from scalebench.records.summary import Row
@@ -27,7 +27,7 @@ from tests.builders.gated import (
 from tests.builders.summaries import make_missing, make_pipeline, make_row
 
 
-def settings(**tables) -> GateSettings:
+def settings(**tables):
     return gate_settings(tables, "a file")
 
 

@@ -13,7 +13,7 @@ from scalebench.records.storage.files import write_model
 from tests.builders.gated import gated_run
 
 
-def runs(count: int, change_at: int | None = None, factor: float = 1.05, seed: int = 0):
+def runs(count, change_at=None, factor=1.05, seed=0):
     return [
         gated_run(
             {("ddp", 2): factor if change_at is not None and i >= change_at else 1.0},

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from scalebench.records.summary import Summary
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 
 MB = 1_000_000
 
 
-def with_peaks(run: Summary, peaks, case="ddp", world_size=2):
+def with_peaks(run, peaks, case="ddp", world_size=2):
     """The run with the peaks of one row's launches; the row's own is the largest."""
     row = next(r for r in run.rows if (r.case, r.world_size) == (case, world_size))
     samples = [

@@ -1,10 +1,9 @@
 """Races in the gate: a longer time to the loss gates, and so does a target that is not reached."""
 
-import pytest
-
 from scalebench.records.rows.race import RaceFigures
 from scalebench.stats import Estimate
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
+from tests.examples import cases
 
 
 def raced(time_s, target=2.5, reached=5, spread=0.01):
@@ -27,14 +26,12 @@ def judged(base, new):
     return verdict_of(gated(*runs), "time_to_target_s", world_size=4)
 
 
-@pytest.mark.parametrize(
-    ("base", "new", "verdict"),
-    [
-        (raced(10), raced(12), "regressed"),
-        (raced(12), raced(10), "improved"),
-        (raced(10), raced(10.05), "unchanged"),
-        (raced(10, spread=0.2), raced(11, spread=0.2), "no change seen"),
-    ],
+@cases(
+    "base, new, verdict",
+    (raced(10), raced(12), "regressed"),
+    (raced(12), raced(10), "improved"),
+    (raced(10), raced(10.05), "unchanged"),
+    (raced(10, spread=0.2), raced(11, spread=0.2), "no change seen"),
 )
 def test_a_longer_time_to_the_loss_is_a_regression(base, new, verdict):
     found = judged(base, new)
@@ -42,15 +39,13 @@ def test_a_longer_time_to_the_loss_is_a_regression(base, new, verdict):
     assert found.low is not None and found.high is not None
 
 
-@pytest.mark.parametrize(
-    ("was", "is_", "verdict", "basis"),
-    [
-        (5, 4, "regressed", "single"),
-        (4, 5, "improved", "single"),
-        (4, 4, "inconclusive", "none"),
-        (0, 4, "inconclusive", "none"),
-        (4, 0, "inconclusive", "none"),
-    ],
+@cases(
+    "was, is_, verdict, basis",
+    (5, 4, "regressed", "single"),
+    (4, 5, "improved", "single"),
+    (4, 4, "inconclusive", "none"),
+    (0, 4, "inconclusive", "none"),
+    (4, 0, "inconclusive", "none"),
 )
 def test_a_target_counts_as_reached_where_every_seed_reaches_it(was, is_, verdict, basis):
     found = judged(raced(10, reached=was), raced(10, reached=is_))

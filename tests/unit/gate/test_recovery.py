@@ -1,10 +1,9 @@
 """Recovery in the gate: a longer stall or restart is found, and decides where the user says so."""
 
-import pytest
-
 from scalebench.gate.metrics import GateSettings, gate_settings
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 from tests.builders.rows.recoveries import recovery
+from tests.examples import cases
 
 STALL, RESTART = "async_checkpoint_stall_s", "kill_torchrun_restart_s"
 DECIDE = gate_settings(
@@ -20,15 +19,13 @@ def judged(base, new, settings=DECIDE):
     return gated(run(base), run(new, seed=2), settings=settings)
 
 
-@pytest.mark.parametrize(
-    ("new", "stall", "restart"),
-    [
-        (recovery(stall_s=0.13), "regressed", "unchanged"),
-        (recovery(restart_s=2.6), "unchanged", "regressed"),
-        (recovery(restart_s=1.5), "unchanged", "improved"),
-        (recovery(stall_s=0.105), "unchanged", "unchanged"),
-        (recovery(stall_s=0.12, spread=0.3), "no change seen", "no change seen"),
-    ],
+@cases(
+    "new, stall, restart",
+    (recovery(stall_s=0.13), "regressed", "unchanged"),
+    (recovery(restart_s=2.6), "unchanged", "regressed"),
+    (recovery(restart_s=1.5), "unchanged", "improved"),
+    (recovery(stall_s=0.105), "unchanged", "unchanged"),
+    (recovery(stall_s=0.12, spread=0.3), "no change seen", "no change seen"),
 )
 def test_a_longer_stall_or_restart_is_a_regression(new, stall, restart):
     result = judged(recovery(), new)

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
 from scalebench.errors import ExitCode
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
+from tests.examples import cases
 
 
 def row(verdict, **changes):
@@ -20,26 +19,24 @@ GOOD, SHOWN = row("unchanged"), row("regressed", decides=False)
 FAILED = row("missing", failed=True)
 
 
-@pytest.mark.parametrize(
-    ("rows", "verdict", "code"),
-    [
-        ((GOOD,), "passed", ExitCode.OK),
-        ((GOOD, row("improved")), "passed", ExitCode.OK),
-        ((GOOD, SHOWN), "passed", ExitCode.OK),
-        ((SHOWN,), "not comparable", ExitCode.INCONCLUSIVE),
-        ((), "not comparable", ExitCode.INCONCLUSIVE),
-        ((GOOD, row("inconclusive")), "inconclusive", ExitCode.INCONCLUSIVE),
-        ((GOOD, row("no change seen"), row("not worse")), "passed", ExitCode.OK),
-        ((GOOD, row("probably regressed")), "regressed", ExitCode.REGRESSION),
-        ((GOOD, row("inconclusive", decides=False)), "passed", ExitCode.OK),
-        ((row("no change seen"), row("inconclusive")), "inconclusive", ExitCode.INCONCLUSIVE),
-        ((GOOD, row("missing")), "not comparable", ExitCode.INCONCLUSIVE),
-        ((GOOD, row("not comparable")), "not comparable", ExitCode.INCONCLUSIVE),
-        ((row("inconclusive"), row("missing")), "not comparable", ExitCode.INCONCLUSIVE),
-        ((row("missing"), FAILED), "failed", ExitCode.CELLS_FAILED),
-        ((GOOD, replace(FAILED, decides=False)), "passed", ExitCode.OK),
-        ((FAILED, row("regressed")), "regressed", ExitCode.REGRESSION),
-    ],
+@cases(
+    "rows, verdict, code",
+    ((GOOD,), "passed", ExitCode.OK),
+    ((GOOD, row("improved")), "passed", ExitCode.OK),
+    ((GOOD, SHOWN), "passed", ExitCode.OK),
+    ((SHOWN,), "not comparable", ExitCode.INCONCLUSIVE),
+    ((), "not comparable", ExitCode.INCONCLUSIVE),
+    ((GOOD, row("inconclusive")), "inconclusive", ExitCode.INCONCLUSIVE),
+    ((GOOD, row("no change seen"), row("not worse")), "passed", ExitCode.OK),
+    ((GOOD, row("probably regressed")), "regressed", ExitCode.REGRESSION),
+    ((GOOD, row("inconclusive", decides=False)), "passed", ExitCode.OK),
+    ((row("no change seen"), row("inconclusive")), "inconclusive", ExitCode.INCONCLUSIVE),
+    ((GOOD, row("missing")), "not comparable", ExitCode.INCONCLUSIVE),
+    ((GOOD, row("not comparable")), "not comparable", ExitCode.INCONCLUSIVE),
+    ((row("inconclusive"), row("missing")), "not comparable", ExitCode.INCONCLUSIVE),
+    ((row("missing"), FAILED), "failed", ExitCode.CELLS_FAILED),
+    ((GOOD, replace(FAILED, decides=False)), "passed", ExitCode.OK),
+    ((FAILED, row("regressed")), "regressed", ExitCode.REGRESSION),
 )
 def test_the_worst_that_holds(rows, verdict, code):
     for order in (rows, rows[::-1]):
@@ -47,15 +44,13 @@ def test_the_worst_that_holds(rows, verdict, code):
         assert (found.verdict, found.exit_code) == (verdict, code)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "seen", "code"),
-    [
-        ("no change seen", 0.031, 3),
-        ("no change seen", None, 3),
-        ("no change seen", 0.03, 0),
-        ("unchanged", 0.5, 0),
-        ("probably regressed", 0.5, 1),
-    ],
+@cases(
+    "verdict, seen, code",
+    ("no change seen", 0.031, 3),
+    ("no change seen", None, 3),
+    ("no change seen", 0.03, 0),
+    ("unchanged", 0.5, 0),
+    ("probably regressed", 0.5, 1),
 )
 def test_what_is_needed_has_to_have_been_visible(verdict, seen, code):
     unseen = result(row(verdict, min_detectable=seen), need=0.03)

@@ -12,7 +12,7 @@ from scalebench.gate.observation import measured
 from tests.builders.gated import gated, gated_run, verdict_of
 
 
-def drifting(seed: int, factor: float, drift: list[float]):
+def drifting(seed, factor, drift):
     """One run for each round, all its steps slower by the round's drift."""
     return [
         gated_run(

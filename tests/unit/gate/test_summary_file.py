@@ -16,6 +16,7 @@ from scalebench.records.storage.files import write_model
 from scalebench.session.interleaved.ab_runs import read_results
 from tests.builders.gated import gated_run
 from tests.builders.runs import make_stored_run
+from tests.examples import cases
 
 SAMPLES = {"repeat": 0, "step_s": [0.02], "mean_s": 0.02, "peak_memory_bytes": 10**9}
 
@@ -41,7 +42,7 @@ def row_change(field, value):
     return change
 
 
-def refused(path) -> str:
+def refused(path):
     with pytest.raises(UsageError) as caught:
         read_results(path)
     text = str(caught.value)
@@ -57,40 +58,36 @@ def test_a_summary_and_the_folder_of_its_run_are_read(tmp_path, stored):
     assert read_results(paths.root).rows == from_cells.rows
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "named"),
-    [
-        ("step_s", "fast", "rows.3.step_s"),
-        ("step_s", {"value": "NaN", "n": 5}, "rows.3.step_s"),
-        ("step_s", {"value": -1.0, "n": 5}, "rows.3.step_s"),
-        ("step_s", {"value": 0.02, "low": 0.03, "high": 0.04, "n": 5}, "rows.3.step_s"),
-        ("step_s", {"value": 0.02, "n": 0}, "rows.3.step_s"),
-        ("efficiency", {"value": 1e999, "n": 5}, "rows.3.efficiency"),
-        ("world_size", 0, "rows.3.world_size"),
-        ("world_size", 10**300, "rows.3.world_size"),
-        ("world_size", True, "rows.3.world_size"),
-        ("world_size", None, "rows.3.world_size"),
-        ("peak_memory_bytes", 10**300, "rows.3.peak_memory_bytes"),
-        ("peak_memory_bytes", -5, "rows.3.peak_memory_bytes"),
-        ("wire_bytes", 1.5, "rows.3.wire_bytes"),
-        ("samples", [{"repeat": 0, "step_s": [0.02, 0.0]}], "rows.3.samples.0.step_s"),
-        ("samples", [{"repeat": 0, "step_s": [1], "pace_s": [0]}], "rows.3.samples.0.pace_s"),
-        ("samples", [{"repeat": 0, "step_s": [1, 1], "pace_s": [1]}], "rows.3.samples.0.pace_s"),
-        ("samples", [{**SAMPLES, "peak_memory_bytes": -1}], "rows.3.samples.0.peak_memory_bytes"),
-        ("samples", [{**SAMPLES, "mean_s": 0.0}], "rows.3.samples.0.mean_s"),
-        ("samples", {"repeat": 0}, "rows.3.samples"),
-        ("status", "splendid", "rows.3.status"),
-        ("case", "ddp", "occurs twice"),
-        ("case", ["ddp"], "rows.3.case"),
-    ],
+@cases(
+    "field, value, named",
+    ("step_s", "fast", "rows.3.step_s"),
+    ("step_s", {"value": "NaN", "n": 5}, "rows.3.step_s"),
+    ("step_s", {"value": -1.0, "n": 5}, "rows.3.step_s"),
+    ("step_s", {"value": 0.02, "low": 0.03, "high": 0.04, "n": 5}, "rows.3.step_s"),
+    ("step_s", {"value": 0.02, "n": 0}, "rows.3.step_s"),
+    ("efficiency", {"value": 1e999, "n": 5}, "rows.3.efficiency"),
+    ("world_size", 0, "rows.3.world_size"),
+    ("world_size", 10**300, "rows.3.world_size"),
+    ("world_size", True, "rows.3.world_size"),
+    ("world_size", None, "rows.3.world_size"),
+    ("peak_memory_bytes", 10**300, "rows.3.peak_memory_bytes"),
+    ("peak_memory_bytes", -5, "rows.3.peak_memory_bytes"),
+    ("wire_bytes", 1.5, "rows.3.wire_bytes"),
+    ("samples", [{"repeat": 0, "step_s": [0.02, 0.0]}], "rows.3.samples.0.step_s"),
+    ("samples", [{"repeat": 0, "step_s": [1], "pace_s": [0]}], "rows.3.samples.0.pace_s"),
+    ("samples", [{"repeat": 0, "step_s": [1, 1], "pace_s": [1]}], "rows.3.samples.0.pace_s"),
+    ("samples", [{**SAMPLES, "peak_memory_bytes": -1}], "rows.3.samples.0.peak_memory_bytes"),
+    ("samples", [{**SAMPLES, "mean_s": 0.0}], "rows.3.samples.0.mean_s"),
+    ("samples", {"repeat": 0}, "rows.3.samples"),
+    ("status", "splendid", "rows.3.status"),
+    ("case", "ddp", "occurs twice"),
+    ("case", ["ddp"], "rows.3.case"),
 )
 def test_a_field_that_cannot_be_is_named(stored, field, value, named):
     assert named in refused(stored(row_change(field, value)))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '"summary"', "[" * 100_000, '{"a":' * 100_000, "\x00", "NaN"]
-)
+@cases("text", "", "{", "[]", "null", '"summary"', "[" * 100_000, '{"a":' * 100_000, "\x00", "NaN")
 def test_what_is_no_summary_is_refused(tmp_path, text):
     path = tmp_path / "summary.json"
     path.write_text(text)
@@ -144,29 +141,27 @@ def test_nothing_there_says_where_to_look(tmp_path):
     assert "no run and no baseline" in refused(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", ".", "-x\n"])
+@cases("name", "../x", "a/b", ".", "-x\n")
 def test_a_baseline_stays_in_its_folder(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="plain"):
         accept(Results("run", (gated_run(),)), name)
 
 
-@pytest.mark.parametrize(
-    ("table", "says"),
-    [
-        ({"steps": {}}, "Did you mean 'step_s'"),
-        ({"step_s": {"floor": 0.1}}, "relative_floor"),
-        ({"step_s": {"relative_floor": "2%"}}, "a number"),
-        ({"step_s": {"relative_floor": True}}, "a number"),
-        ({"step_s": {"relative_floor": 1.0}}, "below 1"),
-        ({"step_s": {"relative_floor": float("nan")}}, "below 1"),
-        ({"step_s": {"absolute_floor": -1}}, "0 or more"),
-        ({"step_s": {"host_allowance": 1}}, "below 1"),
-        ({"loss_last": {"host_allowance": 0.1}}, "Valid: absolute_floor, decides, relative_floor"),
-        ({"step_s": {"decides": 1}}, "true or false"),
-        ({"step_s": 0.02}, "a table"),
-        ({"wire_bytes": {"relative_floor": 0.1}}, "Valid: decides"),
-    ],
+@cases(
+    "table, says",
+    ({"steps": {}}, "Did you mean 'step_s'"),
+    ({"step_s": {"floor": 0.1}}, "relative_floor"),
+    ({"step_s": {"relative_floor": "2%"}}, "a number"),
+    ({"step_s": {"relative_floor": True}}, "a number"),
+    ({"step_s": {"relative_floor": 1.0}}, "below 1"),
+    ({"step_s": {"relative_floor": float("nan")}}, "below 1"),
+    ({"step_s": {"absolute_floor": -1}}, "0 or more"),
+    ({"step_s": {"host_allowance": 1}}, "below 1"),
+    ({"loss_last": {"host_allowance": 0.1}}, "Valid: absolute_floor, decides, relative_floor"),
+    ({"step_s": {"decides": 1}}, "true or false"),
+    ({"step_s": 0.02}, "a table"),
+    ({"wire_bytes": {"relative_floor": 0.1}}, "Valid: decides"),
 )
 def test_settings_that_are_none_are_refused_in_one_line(table, says):
     with pytest.raises(UsageError) as caught:

@@ -1,7 +1,5 @@
 """What frameworks print, line by line: written in their style, and what has to be read of it."""
 
-from pathlib import Path
-
 import pytest
 
 from scalebench.errors import UsageError
@@ -9,6 +7,7 @@ from scalebench.importing.formats import built_in, formats
 from scalebench.importing.job import Stated, job_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
+from tests.examples import cases
 
 DAY = "2024-05-01 10:00:{0:02d}"
 LINES = {
@@ -375,15 +374,15 @@ LINES = {
 }
 
 
-def a_log(folder: Path, line: str, steps: int = 12, name: str = "train.log") -> Path:
+def a_log(folder, line, steps=12, name="train.log"):
     """Write a log of steps of 2 s: one line a step, every second by the clock another two."""
     path = folder / name
     path.write_text("".join(line.format(2 * i, i=i) + "\n" for i in range(1, steps + 1)))
     return path
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path) -> None:
+@cases("name", *LINES)
+def test_a_framework_s_lines_are_read_as_it_means_them(name, tmp_path):
     log = read_log(a_log(tmp_path, LINES[name]), formats())
     assert log.format.name == name.split()[0]
     assert len(log.records) == 12
@@ -391,46 +390,38 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name: str, tmp_path: Path
     assert steps == pytest.approx([2.0] * max(len(steps), 1), rel=0.001)
 
 
-@pytest.mark.parametrize(
-    ("name", "column", "value"),
-    [
-        ("timm", "rate", 731.43),
-        ("torchtitan", "rate", 8192),
-        ("llm-c", "mfu", 0.551),
-        ("olmo", "rate", 26676),
-        ("paddle", "rate", 16),
-        ("maxtext", "rate", 8671.9),
-        ("deepspeed", "rate", 315.5),
-        ("nanotron", "tflops", 400),
-        ("verl", "rate", 3283.3),
-        ("dllogger of Tacotron", "rate", 17340.7),
-        ("dllogger of FastPitch", "rate", 5730.98),
-        ("megatron-bridge", "tflops", 528.1),
-        ("paddle of its model zoo", "rate", 4),
-        ("stylegan", "rate", 32),
-        ("key-value of NeMo Automodel", "rate", 11278.56),
-        ("torch-xla", "rate", 4),
-    ],
+@cases(
+    "name, column, value",
+    ("timm", "rate", 731.43),
+    ("torchtitan", "rate", 8192),
+    ("llm-c", "mfu", 0.551),
+    ("olmo", "rate", 26676),
+    ("paddle", "rate", 16),
+    ("maxtext", "rate", 8671.9),
+    ("deepspeed", "rate", 315.5),
+    ("nanotron", "tflops", 400),
+    ("verl", "rate", 3283.3),
+    ("dllogger of Tacotron", "rate", 17340.7),
+    ("dllogger of FastPitch", "rate", 5730.98),
+    ("megatron-bridge", "tflops", 528.1),
+    ("paddle of its model zoo", "rate", 4),
+    ("stylegan", "rate", 32),
+    ("key-value of NeMo Automodel", "rate", 11278.56),
+    ("torch-xla", "rate", 4),
 )
-def test_what_a_framework_prints_beside_its_times_is_read(
-    name: str, column: str, value: float, tmp_path: Path
-) -> None:
+def test_what_a_framework_prints_beside_its_times_is_read(name, column, value, tmp_path):
     log = read_log(a_log(tmp_path, LINES[name]), formats())
     assert log.records.column(column) == pytest.approx([value] * 12, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "end", "rate"),
-    [
-        (8, "total images/sec: 1188.51", 1188.51),
-        (1, "total images/sec: 1188.51", 1188.51),  # one process has all GPUs
-        (8, "", 8 * 148),  # Horovod: each rank prints its own
-        (1, "", None),  # that of a rank or of all
-    ],
+@cases(
+    "ranks, end, rate",
+    (8, "total images/sec: 1188.51", 1188.51),
+    (1, "total images/sec: 1188.51", 1188.51),  # one process has all GPUs
+    (8, "", 8 * 148),  # Horovod: each rank prints its own
+    (1, "", None),  # that of a rank or of all,
 )
-def test_what_each_rank_of_tf_cnn_benchmarks_prints_is_its_own(
-    ranks: int, end: str, rate: float | None, tmp_path: Path
-) -> None:
+def test_what_each_rank_of_tf_cnn_benchmarks_prints_is_its_own(ranks, end, rate, tmp_path):
     path = tmp_path / "train.log"
     lines = [f"{i}\timages/sec: 148.0 +/- 0.0\t9.1" for i in (1, 10, 20) for _ in range(ranks)]
     path.write_text("\n".join(["Batch size:  512 global", "  64 per device", *lines, end, ""]))
@@ -439,20 +430,16 @@ def test_what_each_rank_of_tf_cnn_benchmarks_prints_is_its_own(
     assert list(job.step_s) == pytest.approx([512 / 1184] * 3 * (ranks == 8))
 
 
-@pytest.mark.parametrize(
-    ("said", "unit"),
-    [
-        ("throughput: 500.0 tokens/s/gpu", "tokens"),
-        ("tokens/sec/gpu: 500.0", "tokens"),
-        ("tokens_per_sec_per_gpu=500.0", "tokens"),
-        ("tokens_per_second_per_gpu: 500.0", "tokens"),
-        ("500.0 samples/s/gpu", "samples"),
-        ("tokens/s: 4000.0, tokens/s/gpu: 500.0", "tokens"),
-    ],
+@cases(
+    "said, unit",
+    ("throughput: 500.0 tokens/s/gpu", "tokens"),
+    ("tokens/sec/gpu: 500.0", "tokens"),
+    ("tokens_per_sec_per_gpu=500.0", "tokens"),
+    ("tokens_per_second_per_gpu: 500.0", "tokens"),
+    ("500.0 samples/s/gpu", "samples"),
+    ("tokens/s: 4000.0, tokens/s/gpu: 500.0", "tokens"),
 )
-def test_a_rate_of_one_gpu_is_that_of_the_job_by_its_size(
-    said: str, unit: str, tmp_path: Path
-) -> None:
+def test_a_rate_of_one_gpu_is_that_of_the_job_by_its_size(said, unit, tmp_path):
     log = read_log(a_log(tmp_path, f"step {{i}}, loss 0.3, {said}"), formats())
     job = job_of(log, Stated(gpus=8))
     assert {"tokens": job.tokens_per_s, "samples": job.samples_per_s}[unit] == pytest.approx(4000)
@@ -460,7 +447,7 @@ def test_a_rate_of_one_gpu_is_that_of_the_job_by_its_size(
     assert by_rate.step_s == pytest.approx([2.0 if unit == "tokens" else 0.02] * 12)
 
 
-def test_a_share_and_a_size_count_as_they_are_meant(tmp_path: Path) -> None:
+def test_a_share_and_a_size_count_as_they_are_meant(tmp_path):
     """A size without its unit, of some thousands, is none in bytes."""
     for said, share, size in (
         ("mfu: 0.41 | memory: 4137", 0.41, None),
@@ -476,46 +463,40 @@ def test_a_share_and_a_size_count_as_they_are_meant(tmp_path: Path) -> None:
     assert job.tflops_per_gpu == 300
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
-    [
-        DAY + " seen {i}00 loss 2.0",
-        "Epoch 1/5: 9%|#  | {i}00/4580 [00:{0:02d}<03:00, 50.1img/s, loss (batch)=2.0]",
-    ],
+    DAY + " seen {i}00 loss 2.0",
+    "Epoch 1/5: 9%|#  | {i}00/4580 [00:{0:02d}<03:00, 50.1img/s, loss (batch)=2.0]",
 )
-def test_lines_that_count_samples_are_no_steps_without_the_batch(line: str, tmp_path: Path) -> None:
+def test_lines_that_count_samples_are_no_steps_without_the_batch(line, tmp_path):
     own = {"mine": {"step": "seen {step}", "step_in": "samples", "loss": "loss {}"}}
     log = read_log(a_log(tmp_path, line, steps=25), formats(own, "scalebench.toml"))
     assert steps_of(log, 50).mean_s == pytest.approx(1.0)
     assert "give --batch-per-gpu" in job_of(log, Stated(gpus=8)).no_steps
 
 
-@pytest.mark.parametrize(
-    ("line", "missing"),
-    [
-        (DAY + ".5: Pseudo dice [0.9]", "how many iterations an epoch has"),
-        ("(epoch: 1, iters: {i}, time: 0.32, data: 0.1) G_GAN: 0.5", "of one image, without"),
-    ],
+@cases(
+    "line, missing",
+    (DAY + ".5: Pseudo dice [0.9]", "how many iterations an epoch has"),
+    ("(epoch: 1, iters: {i}, time: 0.32, data: 0.1) G_GAN: 0.5", "of one image, without"),
 )
-def test_lines_that_tell_no_step_are_refused_with_what_is_missing(
-    line: str, missing: str, tmp_path: Path
-) -> None:
+def test_lines_that_tell_no_step_are_refused_with_what_is_missing(line, missing, tmp_path):
     with pytest.raises(UsageError, match=missing):
         read_log(a_log(tmp_path, line), formats())
 
 
-@pytest.mark.parametrize("said", ["loss=3.5", "Loss 3.5", "Loss = 3.5", "Train Loss: 3.5"])
-def test_a_loss_is_read_in_any_spelling(said: str, tmp_path: Path) -> None:
+@cases("said", "loss=3.5", "Loss 3.5", "Loss = 3.5", "Train Loss: 3.5")
+def test_a_loss_is_read_in_any_spelling(said, tmp_path):
     log = read_log(a_log(tmp_path, f"[GPU0] Step {{i}} | {said} | step_time 2.0"), formats())
     assert log.records.loss == [3.5, 3.5]
 
 
-def test_every_format_is_well_formed_and_has_a_name_for_its_framework() -> None:
+def test_every_format_is_well_formed_and_has_a_name_for_its_framework():
     assert len(built_in()) >= 30
     assert all(form.about and form.words for form in built_in())
 
 
-def test_a_user_s_own_format_comes_first(tmp_path: Path) -> None:
+def test_a_user_s_own_format_comes_first(tmp_path):
     own = {"mine": {"step": "<<{step}>>", "time": "took {ms}", "loss": "l={}"}}
     path = a_log(tmp_path, "<<{i}>> took 2000 l=1.5")
     log = read_log(path, formats(own, "scalebench.toml"))
@@ -523,11 +504,13 @@ def test_a_user_s_own_format_comes_first(tmp_path: Path) -> None:
     assert steps_of(log, None).mean_s == 2.0
 
 
-@pytest.mark.parametrize(
-    ("table", "word"),
-    [({"step": "no hole"}, "{step}"), ({"step": "s {step}", "tim": "x {s}"}, "tim"), ({}, "step")],
+@cases(
+    "table, word",
+    ({"step": "no hole"}, "{step}"),
+    ({"step": "s {step}", "tim": "x {s}"}, "tim"),
+    ({}, "step"),
 )
-def test_a_format_that_is_none_is_refused(table: dict[str, str], word: str) -> None:
+def test_a_format_that_is_none_is_refused(table, word):
     with pytest.raises(UsageError, match="format mine") as error:
         formats({"mine": table}, "scalebench.toml")
     assert word in str(error.value)

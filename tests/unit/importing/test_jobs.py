@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +16,8 @@ from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
 from scalebench.records.imported import ImportedRun
-from scalebench.records.summary import Row
 from scalebench.session.imported import store_imported
+from tests.examples import cases
 from tests.unit.importing.test_formats import LINES, a_log
 
 CARRIED: dict[str, Callable[[str], str]] = {
@@ -49,12 +48,10 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("carrier", CARRIED)
-@pytest.mark.parametrize("name", PRINTED)
-def test_what_carries_a_line_changes_none_of_its_numbers(
-    name: str, carrier: str, tmp_path: Path
-) -> None:
-    def job_by(carry: Callable[[str], str]) -> tuple[str, list[float], float | None]:
+@cases("carrier", *CARRIED)
+@cases("name", *PRINTED)
+def test_what_carries_a_line_changes_none_of_its_numbers(name, carrier, tmp_path):
+    def job_by(carry):
         printed = "\n".join(PRINTED[name].format(i=i, ms=500 * i) for i in range(1, 30))
         path = tmp_path / "train.log"
         path.write_text("".join(f"{carry(line)}\n" for line in printed.split("\n")))
@@ -66,25 +63,23 @@ def test_what_carries_a_line_changes_none_of_its_numbers(
     assert alone[0] == name
 
 
-@pytest.mark.parametrize(
-    ("said", "mean_s"),
-    [
-        ("step_time: 0,532 s", 0.532),
-        ("step_time: 1,53 s", 1.53),
-        ("step_time: 532,25 ms", 0.53225),
-        ("step_time: 1,234.5 ms", 1.2345),
-        ("step_time: 1.5, mem: 3", 1.5),
-        ("step_time: 1,532 s", None),  # a thousand or one and a half: nothing tells
-    ],
+@cases(
+    "said, mean_s",
+    ("step_time: 0,532 s", 0.532),
+    ("step_time: 1,53 s", 1.53),
+    ("step_time: 532,25 ms", 0.53225),
+    ("step_time: 1,234.5 ms", 1.2345),
+    ("step_time: 1.5, mem: 3", 1.5),
+    ("step_time: 1,532 s", None),  # a thousand or one and a half: nothing tells,
 )
-def test_a_comma_may_stand_before_decimals(said: str, mean_s: float | None, tmp_path: Path) -> None:
+def test_a_comma_may_stand_before_decimals(said, mean_s, tmp_path):
     path = tmp_path / "train.log"
     path.write_text("".join(f"step {i} loss 2,{i} {said}\n" for i in range(9)))
     steps = steps_of(read_log(path, formats()), None)
     assert (steps.mean_s if len(steps.seconds) else None) == pytest.approx(mean_s)
 
 
-def test_a_line_that_names_a_step_and_says_nothing_of_it_is_none(tmp_path: Path) -> None:
+def test_a_line_that_names_a_step_and_says_nothing_of_it_is_none(tmp_path):
     path = tmp_path / "train.log"
     warning = "wandb: WARNING Step must only increase in log calls.  Step 3 < 5; dropping {'x': 3}."
     lines = [f"step: {i} | loss: 2.{i} | step_time: 0.5" for i in range(30)]
@@ -93,7 +88,7 @@ def test_a_line_that_names_a_step_and_says_nothing_of_it_is_none(tmp_path: Path)
     assert (len(log.records), log.notices) == (30, [])
 
 
-def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path: Path) -> None:
+def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path):
     """Ten days of such a clock were cut into ten thousand million spans."""
     path = tmp_path / "train.log"
     path.write_text(
@@ -106,8 +101,8 @@ def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path: Path
     assert (steps.mean_s, steps.source) == (86400 / 20, "clock")
 
 
-@pytest.mark.parametrize("carrier", ["", "0: ", "worker-1: ", "[1,0]<stdout>:"])
-def test_the_last_lines_of_ranks_add_up_behind_any_prefix(carrier: str, tmp_path: Path) -> None:
+@cases("carrier", "", "0: ", "worker-1: ", "[1,0]<stdout>:")
+def test_the_last_lines_of_ranks_add_up_behind_any_prefix(carrier, tmp_path):
     path = tmp_path / "train.log"
     line = "Done benchmarking. Total images: 9000\ttotal time: 4{0}.1\tMedian images/sec: 21{0}.5"
     lines = [carrier + line.format(rank) for rank in range(4)]
@@ -116,8 +111,8 @@ def test_the_last_lines_of_ranks_add_up_behind_any_prefix(carrier: str, tmp_path
     assert (job.world_size, job.samples_per_s) == (4, pytest.approx(848.0))
 
 
-@pytest.mark.parametrize("carrier", ["worker-1: ", "0: ", "train-1  | ", "(TrainWorker pid=7) "])
-def test_the_rank_that_stands_next_to_its_line_is_the_program_s_own(carrier: str) -> None:
+@cases("carrier", "worker-1: ", "0: ", "train-1  | ", "(TrainWorker pid=7) ")
+def test_the_rank_that_stands_next_to_its_line_is_the_program_s_own(carrier):
     assert prefix_of(carrier + "3: ").rank == 3
     assert prefix_of(carrier + "[rank3]: ").rank == 3
 
@@ -125,31 +120,25 @@ def test_the_rank_that_stands_next_to_its_line_is_the_program_s_own(carrier: str
 BAR = "Epoch {}: 100%|##| 61/61 [00:24<00:00,  2.44it/s, v_num=0, train_loss_step=1.3]"
 
 
-@pytest.mark.parametrize(
+@cases(
     "other",
-    [
-        "Validation DataLoader 0: {0:3}%|#| {0}/38 [00:05<00:00,  7.16it/s]",
-        "Evaluating: {0}/38 [00:05<00:00,  7.16it/s]",
-        " {0:3}%|#  | {0}/38 [00:{0:02}<00:00,  7.16it/s]",
-    ],
+    "Validation DataLoader 0: {0:3}%|#| {0}/38 [00:05<00:00,  7.16it/s]",
+    "Evaluating: {0}/38 [00:05<00:00,  7.16it/s]",
+    " {0:3}%|#  | {0}/38 [00:{0:02}<00:00,  7.16it/s]",
 )
-def test_bars_that_are_drawn_more_often_are_not_the_training(other: str, tmp_path: Path) -> None:
+def test_bars_that_are_drawn_more_often_are_not_the_training(other, tmp_path):
     path = tmp_path / "train.log"
     drawn = [other.format(n) for n in (1, 2, 9, 14)]
     path.write_text("\n".join([BAR.format(0), *drawn, BAR.format(1), *drawn, ""]))
     assert steps_of(read_log(path, formats()), None).mean_s == pytest.approx(0.4, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("bar", "mean_s"),
-    [
-        (BAR.format(0), 1 / 2.44),
-        ("Epoch 0:   1%| | 795/77225 [9:07:58<878:01:48, 41.36s/it, global_step=794.0]", 41.36),
-    ],
+@cases(
+    "bar, mean_s",
+    (BAR.format(0), 1 / 2.44),
+    ("Epoch 0:   1%| | 795/77225 [9:07:58<878:01:48, 41.36s/it, global_step=794.0]", 41.36),
 )
-def test_of_one_line_of_a_bar_the_rate_that_it_shows_counts(
-    bar: str, mean_s: float, tmp_path: Path
-) -> None:
+def test_of_one_line_of_a_bar_the_rate_that_it_shows_counts(bar, mean_s, tmp_path):
     path = tmp_path / "train.log"
     path.write_text(f"{bar}\n")
     log = read_log(path, formats())
@@ -157,7 +146,7 @@ def test_of_one_line_of_a_bar_the_rate_that_it_shows_counts(
     assert "the rate that it shows counts" in log.notices[0]
 
 
-def test_a_clock_that_tells_less_than_the_median_of_a_window_leaves_it(tmp_path: Path) -> None:
+def test_a_clock_that_tells_less_than_the_median_of_a_window_leaves_it(tmp_path):
     path = tmp_path / "train.log"
     path.write_text(
         "".join(
@@ -169,7 +158,7 @@ def test_a_clock_that_tells_less_than_the_median_of_a_window_leaves_it(tmp_path:
     assert steps_of(read_log(path, formats()), None).mean_s == pytest.approx(3.035)
 
 
-def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path: Path) -> None:
+def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path):
     path = tmp_path / "train.log"
     held = {4: " - timing_s/testing:1.5", 8: " - timing_s/save_checkpoint:1.0"}
     path.write_text(
@@ -181,29 +170,20 @@ def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path: Path) -> Non
     assert sorted(steps_of(read_log(path, formats()), None).seconds) == [2.0] * 4 + [3.0] * 6
 
 
-@pytest.mark.parametrize(
-    ("line", "tokens"),
-    [
-        (
-            LINES["megatron"]
-            + " samples per second: 32.0 | tokens per gpu per second (tgs): 9.5 |",
-            76,
-        ),
-        (LINES["megatron"] + " tokens/sec/gpu: 9.5 |", 76),
-        (LINES["nemo"].replace(" | consumed", " | tokens_per_sec_per_gpu: 9.5e+00 | consumed"), 76),
-        (LINES["paddlenlp"] + ", interval_tokens_per_second_per_device: 9.5", 76),
-        (
-            LINES["fairseq with the parts of its wall"],
-            1613 / 2,
-        ),  # its rate is of all since the start
-    ],
+@cases(
+    "line, tokens",
+    (LINES["megatron"] + " samples per second: 32.0 | tokens per gpu per second (tgs): 9.5 |", 76),
+    (LINES["megatron"] + " tokens/sec/gpu: 9.5 |", 76),
+    (LINES["nemo"].replace(" | consumed", " | tokens_per_sec_per_gpu: 9.5e+00 | consumed"), 76),
+    (LINES["paddlenlp"] + ", interval_tokens_per_second_per_device: 9.5", 76),
+    (LINES["fairseq with the parts of its wall"], 1613 / 2),  # its rate is of all since the start,
 )
-def test_tokens_per_second_are_those_of_the_job(line: str, tokens: float, tmp_path: Path) -> None:
+def test_tokens_per_second_are_those_of_the_job(line, tokens, tmp_path):
     job = job_of(read_log(a_log(tmp_path, line), formats()), Stated(gpus=8))
     assert job.tokens_per_s == pytest.approx(tokens)
 
 
-def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path: Path) -> None:
+def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path):
     line = (
         "loss: 9.2, global_step: {i}0, interval_runtime: 20.0, interval_samples_per_second: 3.2, "
     )
@@ -214,38 +194,27 @@ def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path: Path
     assert batch.samples_per_s == pytest.approx(16.0)
 
 
-@pytest.mark.parametrize(
-    ("end", "samples"),
-    [
-        (
-            "{'train_runtime': 400, 'train_samples_per_second': 8.2, 'train_steps_per_second': 1}",
-            8.2,
-        ),
-        ("DLL - e2e_train_time : 9 s training_sequences_per_second : 517.4 sequences/s", 517.4),
-        ("[worker :0]   train_runtime   =  0:46:45.60\n  train_samples_per_second  =   3.65", 3.65),
-    ],
+@cases(
+    "end, samples",
+    ("{'train_runtime': 400, 'train_samples_per_second': 8.2, 'train_steps_per_second': 1}", 8.2),
+    ("DLL - e2e_train_time : 9 s training_sequences_per_second : 517.4 sequences/s", 517.4),
+    ("[worker :0]   train_runtime   =  0:46:45.60\n  train_samples_per_second  =   3.65", 3.65),
 )
-def test_samples_per_second_may_be_said_at_the_end_alone(
-    end: str, samples: float, tmp_path: Path
-) -> None:
+def test_samples_per_second_may_be_said_at_the_end_alone(end, samples, tmp_path):
     path = tmp_path / "train.log"
     path.write_text(f"starting\n{end}\n")
     job = job_of(read_log(path, formats()), Stated(gpus=8))
     assert (job.format, job.samples_per_s) == ("totals", pytest.approx(samples))
 
 
-@pytest.mark.parametrize(
-    ("said", "mean_s"),
-    [
-        ("", None),
-        ("Total optimization steps = 20", 140.0),
-        ("Total optimization steps = 90", None),  # it stopped early
-        ("100%|##| 20/20 [46:40<00:00, 99.9s/it]", 140.0),
-    ],
+@cases(
+    "said, mean_s",
+    ("", None),
+    ("Total optimization steps = 20", 140.0),
+    ("Total optimization steps = 90", None),  # it stopped early
+    ("100%|##| 20/20 [46:40<00:00, 99.9s/it]", 140.0),
 )
-def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(
-    said: str, mean_s: float | None, tmp_path: Path
-) -> None:
+def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(said, mean_s, tmp_path):
     end = "{'train_runtime': '2800', 'train_steps_per_second': '0.007', 'train_loss': '0.7'}"
     path = tmp_path / "train.log"
     path.write_text(f"{said}\n{end}\n{said}\n")
@@ -280,36 +249,30 @@ def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(
         ("==((====))==  Unsloth - 2x faster free finetuning | Num GPUs used = 2", "world_size", 2),
     ],
 )  # fmt: skip
-def test_a_log_says_how_many_ranks_and_samples_there_are(
-    said: str, name: str, number: int | None
-) -> None:
+def test_a_log_says_how_many_ranks_and_samples_there_are(said, name, number):
     assert facts_of(f"a line\n{said}\nand one more 7\n").number(name) == number
 
 
 SMI = "|   {}  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |      0 |\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "ranks", "hint"),
-    [
-        ("torchrun --nnodes=2 --nproc_per_node=8 train.py", 16, ""),
-        ("torchrun --standalone --nproc-per-node 4 train.py", 4, ""),
-        ("torchrun --nproc_per_node 8 train.py", None, "torchrun starts 8 ranks a node"),
-        ("torchrun --nnodes=12:16 --nproc_per_node=8 train.py", None, "8 ranks a node"),
-        ("world_size: 6\ntorchrun --nnodes=2 --nproc_per_node=8 train.py", 6, ""),
-        ("SLURM_NTASKS=4", None, "it says SLURM_NTASKS=4, which may be one node's"),
-        (SMI.format(0) + SMI.format(1) + SMI.format(1), None, "nvidia-smi shows 2 GPUs"),
-    ],
+@cases(
+    "said, ranks, hint",
+    ("torchrun --nnodes=2 --nproc_per_node=8 train.py", 16, ""),
+    ("torchrun --standalone --nproc-per-node 4 train.py", 4, ""),
+    ("torchrun --nproc_per_node 8 train.py", None, "torchrun starts 8 ranks a node"),
+    ("torchrun --nnodes=12:16 --nproc_per_node=8 train.py", None, "8 ranks a node"),
+    ("world_size: 6\ntorchrun --nnodes=2 --nproc_per_node=8 train.py", 6, ""),
+    ("SLURM_NTASKS=4", None, "it says SLURM_NTASKS=4, which may be one node's"),
+    (SMI.format(0) + SMI.format(1) + SMI.format(1), None, "nvidia-smi shows 2 GPUs"),
 )
-def test_what_a_launcher_says_is_a_size_only_where_it_is_of_all_nodes(
-    said: str, ranks: int | None, hint: str
-) -> None:
+def test_what_a_launcher_says_is_a_size_only_where_it_is_of_all_nodes(said, ranks, hint):
     found = facts_of(f"a line\n{said}\n")
     assert found.number("world_size") == ranks
     assert hint in "; ".join(found.suggests) and bool(hint) is bool(found.suggests)
 
 
-def test_what_a_log_says_more_than_once_counts_where_it_is_the_same() -> None:
+def test_what_a_log_says_more_than_once_counts_where_it_is_the_same():
     found = facts_of("IMS_PER_BATCH: 8\nSOLVER:\n  IMS_PER_BATCH: 16\nn_layer: 12\nn_layer=12\n")
     assert (found.number("global_batch"), found.number("layers")) == (16, 12)
     found.merge(facts_of("n_layer: 24\narch: resnet50\nTPU_NAME=a\ntorch==2.1.0\n"))
@@ -322,9 +285,7 @@ def test_what_a_log_says_more_than_once_counts_where_it_is_the_same() -> None:
     assert facts_of("local world_size: 8\nworld_size: 0\nparallel world_size: 4").numbers == {}
 
 
-def side(
-    folder: Path, seed: int, slower: float = 0.0, head: str = "", num_runs: int = 5
-) -> Results:
+def side(folder, seed, slower=0.0, head="", num_runs=5):
     """Runs of a training whose sequences grow, of 300 steps; runs differ by 0.1 %."""
     generator = np.random.default_rng(seed)
     course = np.repeat([0.2, 0.3, 0.4], 100)
@@ -343,10 +304,8 @@ def side(
     return Results(f"run-{seed}", (stored.summary,))
 
 
-@pytest.mark.parametrize(("slower", "verdict"), [(0.0, "unchanged"), (0.01, "regressed")])
-def test_one_percent_is_found_in_a_training_whose_steps_grow(
-    slower: float, verdict: str, tmp_path: Path
-) -> None:
+@cases("slower, verdict", (0.0, "unchanged"), (0.01, "regressed"))
+def test_one_percent_is_found_in_a_training_whose_steps_grow(slower, verdict, tmp_path):
     found = compare(side(tmp_path, 1), side(tmp_path, 2, slower))
     step = next(row for row in found.rows if row.metric == "step_s")
     assert step.verdict == verdict
@@ -362,17 +321,15 @@ HEAD = (
 OLD = HEAD.format(torch="2.6.0+cu124", driver="535.183.06")
 
 
-@pytest.mark.parametrize(
-    ("head", "name"),
-    [
-        (HEAD.format(torch="2.6.0+cu124", driver="580.126.09"), "driver"),
-        (HEAD.format(torch="2.7.1+cu126", driver="535.183.06"), "torch"),
-        (OLD.replace("H100 80GB HBM3", "H200"), "devices"),
-    ],
+@cases(
+    "head, name",
+    (HEAD.format(torch="2.6.0+cu124", driver="580.126.09"), "driver"),
+    (HEAD.format(torch="2.7.1+cu126", driver="535.183.06"), "torch"),
+    (OLD.replace("H100 80GB HBM3", "H200"), "devices"),
 )
 def test_jobs_on_another_driver_torch_or_gpu_are_compared_only_where_it_is_allowed(
-    head: str, name: str, tmp_path: Path
-) -> None:
+    head, name, tmp_path
+):
     old, new = side(tmp_path, 1, head=OLD), side(tmp_path, 2, 0.02, head)
     (refused, *_), (told,) = (found := compare(old, new)).rows, found.mismatches
     assert (refused.verdict, told.name) == ("not comparable", name)
@@ -384,7 +341,7 @@ def test_jobs_on_another_driver_torch_or_gpu_are_compared_only_where_it_is_allow
     assert any("only one side's logs name it" in note for note in unsaid.notes)
 
 
-def test_three_jobs_a_side_find_one_percent(tmp_path: Path) -> None:
+def test_three_jobs_a_side_find_one_percent(tmp_path):
     """As many jobs a side share one estimate of their noise."""
     found = [
         compare(side(tmp_path, s, num_runs=3), side(tmp_path, s + 50, 0.01, num_runs=3)).rows[0]
@@ -394,10 +351,8 @@ def test_three_jobs_a_side_find_one_percent(tmp_path: Path) -> None:
     assert all(row.low and row.high and row.low < 0.01 < row.high for row in found)
 
 
-def test_steps_that_are_all_printed_alike_tell_no_interval_and_one_size_no_scaling(
-    tmp_path: Path,
-) -> None:
-    def rows(*sizes: int) -> list[Row]:
+def test_steps_that_are_all_printed_alike_tell_no_interval_and_one_size_no_scaling(tmp_path):
+    def rows(*sizes):
         logs = [
             import_log(tmp_path / f"{n}.log", Stated(gpus=n, batch_per_gpu=8), list(formats()))
             for n in sizes

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,19 +15,19 @@ from scalebench.importing.steps import steps_of
 from scalebench.importing.tables import read_table
 
 
-def write(folder: Path, name: str, text: str) -> Path:
+def write(folder, name, text):
     path = folder / name
     path.write_text(text)
     return path
 
 
-def mean_of(path: Path, **columns: str) -> float:
+def mean_of(path, **columns):
     log = read_table(path, columns)
     assert log is not None
     return steps_of(log, None).mean_s
 
 
-def test_columns_are_known_by_their_names_or_named(tmp_path: Path) -> None:
+def test_columns_are_known_by_their_names_or_named(tmp_path):
     rows = "".join(f"{i},{10 + 0.5 * i},{500},{2.5}\n" for i in range(20))
     lightning = write(tmp_path, "metrics.csv", "step,_timestamp,took_ms,train_loss\n" + rows)
     assert mean_of(lightning) == pytest.approx(0.5)
@@ -41,7 +40,7 @@ def test_columns_are_known_by_their_names_or_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e999", "1e300"])
 @pytest.mark.parametrize("column", range(3))
-def test_a_number_that_is_none_is_left_out(tmp_path: Path, column: int, number: str) -> None:
+def test_a_number_that_is_none_is_left_out(tmp_path, column, number):
     rows = [[str(i), str(1_700_000_000 + 0.5 * i), "0.5", "2.5"] for i in range(20)]
     rows[9][column] = number
     head = "step,_timestamp,step_time,loss\n"
@@ -60,9 +59,7 @@ def test_a_number_that_is_none_is_left_out(tmp_path: Path, column: int, number: 
         (False, "global_tokens_per_s", 1000),
     ],
 )
-def test_ranks_of_a_table_are_one_job_whose_slowest_counts(
-    tmp_path: Path, in_blocks: bool, column: str, rate: float | None
-) -> None:
+def test_ranks_of_a_table_are_one_job_whose_slowest_counts(tmp_path, in_blocks, column, rate):
     steps, ranks = range(20), (2, 0, 3, 1)  # rank 2 is slowest, and its block the first
     at = [(r, i) for r in ranks for i in steps]
     at = at if in_blocks else sorted(at, key=lambda one: one[1])
@@ -77,14 +74,14 @@ def test_ranks_of_a_table_are_one_job_whose_slowest_counts(
 
 
 @pytest.mark.parametrize("rank", [0, 8])
-def test_one_rank_of_a_table_says_the_rate_of_the_job(tmp_path: Path, rank: int) -> None:
+def test_one_rank_of_a_table_says_the_rate_of_the_job(tmp_path, rank):
     rows = "".join(f"{rank},{i},0.5,4000\n" for i in range(20))
     log = read_table(write(tmp_path, "log.csv", "rank,step,step_time,tokens_per_s\n" + rows), {})
     assert log is not None
     assert job_of(log, Stated(gpus=4)).tokens_per_s == pytest.approx(4000)
 
 
-def test_a_rate_alone_is_that_of_the_job(tmp_path: Path) -> None:
+def test_a_rate_alone_is_that_of_the_job(tmp_path):
     path = write(tmp_path, "own.csv", "step,tokens_per_sec\n" + "1,4000\n2,4000\n3,4000\n")
     log = read_table(path, {})
     assert log is not None
@@ -106,9 +103,7 @@ CSV = "step,when,loss\n" + "".join(
         ("marked.csv", CSV.encode("utf-8-sig")),
     ],
 )
-def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(
-    name: str, content: bytes, tmp_path: Path
-) -> None:
+def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(name, content, tmp_path):
     path = tmp_path / name
     path.write_bytes(content)
     assert mean_of(path, clock="when") == pytest.approx(0.6)
@@ -127,16 +122,14 @@ def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(
         ("time=took (ns)", 500_000_000, 0),
     ],
 )
-def test_a_time_counts_in_the_unit_that_it_can_only_have(
-    head: str, first: float, step: float, tmp_path: Path
-) -> None:
+def test_a_time_counts_in_the_unit_that_it_can_only_have(head, first, step, tmp_path):
     name, _, column = head.partition("=")
     rows = ({"step": i, column or name: first + step * i} for i in range(1, 60))
     path = write(tmp_path, "log.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
     assert mean_of(path, **({name: column} if column else {})) == pytest.approx(0.5)
 
 
-def test_a_total_in_hours_or_in_what_its_user_chose_is_none(tmp_path: Path) -> None:
+def test_a_total_in_hours_or_in_what_its_user_chose_is_none(tmp_path):
     """Composer's; its unit stands nowhere in the table."""
     path = write(tmp_path, "own.csv", "step,time/total\n1,0.1\n2,0.2\n3,0.3\n")
     with pytest.raises(UsageError, match="no column of times"):
@@ -153,9 +146,7 @@ def test_a_total_in_hours_or_in_what_its_user_chose_is_none(tmp_path: Path) -> N
         ("device/samples_per_sec", 32000, "samples"),
     ],
 )
-def test_a_rate_of_one_device_is_not_that_of_the_job(
-    name: str, of_job: float, unit: str, tmp_path: Path
-) -> None:
+def test_a_rate_of_one_device_is_not_that_of_the_job(name, of_job, unit, tmp_path):
     path = write(tmp_path, "own.csv", f'step,"{name}",mfu(%)\n' + "1,4000,41\n2,4000,41\n")
     log = read_table(path, {})
     assert log is not None
@@ -164,9 +155,7 @@ def test_a_rate_of_one_device_is_not_that_of_the_job(
     assert job.mfu == pytest.approx(0.41)
 
 
-def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_validation(
-    tmp_path: Path,
-) -> None:
+def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_validation(tmp_path):
     """Ten lines an epoch, each the mean of its steps; the same numbers come again."""
     lines = [{"env_info": "Python 3.8", "seed": 0}]
     for epoch in range(1, 4):
@@ -178,13 +167,12 @@ def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_vali
         lines += [{"mode": "val", **said, "iter": 40, "time": 7.0, "loss": 1.0}]
     path = write(tmp_path, "run.log.json", "".join(f"{json.dumps(one)}\n" for one in lines))
     log = read_table(path, {})
-    assert log is not None
     assert list(log.records.column("step")[8:12]) == [450, 500, 550, 600]
     job = job_of(log, Stated(gpus=8))
     assert (len(job.step_s), sum(job.step_s), job.loss_last) == (30, 60, 8.5)
 
 
-def test_where_the_time_is_since_the_beginning_the_speed_counts(tmp_path: Path) -> None:
+def test_where_the_time_is_since_the_beginning_the_speed_counts(tmp_path):
     """Lightning's ThroughputMonitor."""
     rows = "".join(f"{10 * i},{5.0 * i},2.0\n" for i in range(1, 12))
     path = write(tmp_path, "metrics.csv", "step,time,device/batches_per_sec\n" + rows)
@@ -202,9 +190,7 @@ def test_where_the_time_is_since_the_beginning_the_speed_counts(tmp_path: Path) 
         ("img/s/gpu", 16, 0.5),
     ],
 )
-def test_columns_may_be_called_as_in_lines_of_text(
-    head: str, number: float, step_s: float, tmp_path: Path
-) -> None:
+def test_columns_may_be_called_as_in_lines_of_text(head, number, step_s, tmp_path):
     path = write(tmp_path, "own.csv", f"step,{head}\n" + f"1,{number}\n2,{number}\n3,{number}\n")
     log = read_table(path, {})
     assert log is not None
@@ -212,17 +198,17 @@ def test_columns_may_be_called_as_in_lines_of_text(
     assert job.step_s == pytest.approx([step_s] * 3)
 
 
-def test_elapsed_times_have_decimals(tmp_path: Path) -> None:
+def test_elapsed_times_have_decimals(tmp_path):
     rows = "".join(f"{i},{1.25 * i}s\n" for i in range(1, 40))
     assert mean_of(write(tmp_path, "own.csv", "step,elapsed\n" + rows)) == pytest.approx(1.25)
 
 
-def test_json_that_is_none_is_read_as_text(tmp_path: Path) -> None:
+def test_json_that_is_none_is_read_as_text(tmp_path):
     """DLLogger's file, by its usual name."""
     assert read_table(write(tmp_path, "dllogger.json", "DLLL {}\nDLLL {}\n"), {}) is None
 
 
-def table(head: str, row: str, steps: int = 40) -> str:
+def table(head, row, steps=40):
     rows = (row.format(i=i, s=1714557600 + 2.5 * i, t=2.5 * i, ms=1714557600000 + 2500 * i)
             for i in range(0, 10 * steps, 10))  # fmt: skip
     return "\n".join([head, *rows]) + "\n"
@@ -244,11 +230,11 @@ THREE = '"{i}","{i}","{i}"'
         (f'"Step",{RUN.format("step_time")}', '"{i}",2.5,2.4,2.6'),
     ],
 )
-def test_what_wandb_exports_is_read(head: str, row: str, tmp_path: Path) -> None:
+def test_what_wandb_exports_is_read(head, row, tmp_path):
     assert mean_of(write(tmp_path, "wandb.csv", table(head, row))) == pytest.approx(2.5)
 
 
-def test_an_export_of_wandb_without_a_time_or_of_several_runs_is_refused(tmp_path: Path) -> None:
+def test_an_export_of_wandb_without_a_time_or_of_several_runs_is_refused(tmp_path):
     loss = write(tmp_path, "loss.csv", table(f'"Step",{RUN.format("train/loss")}', '"{i}",1,1,1'))
     with pytest.raises(UsageError, match=r"export a chart over Relative Time \(Process\)"):
         read_table(loss, {})
@@ -259,7 +245,7 @@ def test_an_export_of_wandb_without_a_time_or_of_several_runs_is_refused(tmp_pat
     assert mean_of(two, time="lucky-3 - step_time") == pytest.approx(2.0)
 
 
-def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path: Path) -> None:
+def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path):
     """As its page exports them; an evaluation, logged later in the step, does not set the clock."""
     head = "run_id,key,value,step,timestamp"
     late = "".join(f"a1,eval_loss,1.5,{i},{1714557690000 + 2500 * i}\n" for i in range(0, 400, 100))
@@ -282,14 +268,14 @@ def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path: Path) -> None:
     ],
     ids=["ms-swift", "LLaMA-Factory"],
 )
-def test_steps_and_elapsed_times_with_their_units(row: str, tmp_path: Path) -> None:
+def test_steps_and_elapsed_times_with_their_units(row, tmp_path):
     rows = (row.format(i=10 * i, minutes=7 * i // 6, s=70 * i % 60) for i in range(1, 50))
     text = "".join(f'{{"loss": 1.2, {one}}}\n' for one in rows)
     assert mean_of(write(tmp_path, "log.jsonl", text)) == pytest.approx(7.0, rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ["float_val", "double_val", "<f4", "<f8", "<i4"])
-def test_event_files_may_hold_tensors_in_any_order_of_steps(kind: str, tmp_path: Path) -> None:
+def test_event_files_may_hold_tensors_in_any_order_of_steps(kind, tmp_path):
     """As TensorFlow 2 writes scalars; what is no scalar of floats is none."""
     pytest.importorskip("tensorboard", reason="pip install 'scalebench[tensorboard]'")
     from tensorboard.compat.proto.event_pb2 import Event
@@ -319,7 +305,7 @@ def test_event_files_may_hold_tensors_in_any_order_of_steps(kind: str, tmp_path:
     assert not log.records.loss
 
 
-def test_rows_may_stand_within_and_hold_their_values_within(tmp_path: Path) -> None:
+def test_rows_may_stand_within_and_hold_their_values_within(tmp_path):
     rows = [{"step": i, "metrics": {"step_time": 0.5}} for i in range(9)]
     lines = write(tmp_path, "own.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
     flat = [{"step": row["step"], "step_time": 0.5, "elapsed": {}} for row in rows]
@@ -327,24 +313,24 @@ def test_rows_may_stand_within_and_hold_their_values_within(tmp_path: Path) -> N
     assert mean_of(lines) == mean_of(within) == 0.5
 
 
-def test_a_table_that_begins_again_counts_from_there_on(tmp_path: Path) -> None:
+def test_a_table_that_begins_again_counts_from_there_on(tmp_path):
     rows = [f"{i},1.0\n" for i in range(40)] + [f"{i},2.0\n" for i in range(10, 40)]
     log = read_table(write(tmp_path, "own.csv", "step,step_time\n" + "".join(rows)), {})
     assert log is not None and list(log.records.column("time")) == [2.0] * 30
     assert log.notices == ["the step number goes back to 10: only the part after it counts"]
 
 
-def test_other_columns_of_several_runs_do_not_matter(tmp_path: Path) -> None:
+def test_other_columns_of_several_runs_do_not_matter(tmp_path):
     path = write(tmp_path, "own.csv", "step,dt,a - x,b - y\n1,0.5,3,3\n2,0.5,3,3\n3,0.5,3,3\n")
     assert mean_of(path) == 0.5
 
 
-def test_a_column_called_so_comes_before_that_of_a_run(tmp_path: Path) -> None:
+def test_a_column_called_so_comes_before_that_of_a_run(tmp_path):
     path = write(tmp_path, "own.csv", "step,a - step_time,step_time\n1,1,2\n2,1,2\n3,1,2\n")
     assert mean_of(path, time="step_time") == 2.0
 
 
-def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
+def test_a_total_that_contains_evaluations_loses_them(tmp_path):
     history = [
         *({"step": 10 * i, "loss": 2.0} for i in range(1, 10)),
         *({"step": 50 * i, "eval_runtime": 100.0} for i in range(1, 3)),
@@ -361,7 +347,7 @@ def test_a_total_that_contains_evaluations_loses_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["train_runtime", "eval_runtime", "step"])
-def test_an_endless_total_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_endless_total_is_refused(tmp_path, name):
     total = {"step": 100, "train_runtime": 400.0}
     rows = [
         row | {name: float("inf")} if name in row else row for row in ({"eval_runtime": 1}, total)
@@ -371,7 +357,7 @@ def test_an_endless_total_is_refused(tmp_path: Path, name: str) -> None:
         read_table(path, {})
 
 
-def test_the_results_of_transformers_tell_the_mean_of_all_steps(tmp_path: Path) -> None:
+def test_the_results_of_transformers_tell_the_mean_of_all_steps(tmp_path):
     """What its trainer saves beside its state: train_results.json, or the history alone."""
     total = {"train_runtime": 400.0, "train_samples_per_second": 2.0}
     alone = {"epoch": 1.0, "train_loss": 2.0, **total, "train_steps_per_second": 0.25}
@@ -384,7 +370,7 @@ def test_the_results_of_transformers_tell_the_mean_of_all_steps(tmp_path: Path) 
         assert (job.step_s, job.counts, job.samples_per_s) == ([4.0], [100.0], 2.0)
 
 
-def test_a_job_that_stopped_early_did_fewer_steps_than_its_rates_say(tmp_path: Path) -> None:
+def test_a_job_that_stopped_early_did_fewer_steps_than_its_rates_say(tmp_path):
     """The rates of transformers are those of all steps that were planned, 280 here."""
     total = {"train_runtime": 50.0, "train_samples_per_second": 358.4}
     total |= {"train_steps_per_second": 5.6, "epoch": 4.0}
@@ -397,7 +383,7 @@ def test_a_job_that_stopped_early_did_fewer_steps_than_its_rates_say(tmp_path: P
         assert (job.step_s, job.samples_per_s) == ([50 / 160], pytest.approx(64 * 160 / 50))
 
 
-def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path: Path) -> None:
+def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path):
     history = [
         {"step": 60, "loss": 2.0},
         {"step": 70, "predict_runtime": 9.0},
@@ -409,7 +395,7 @@ def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path: 
     assert [notice.split()[0] for notice in log.notices] == ["predictions", "its"]
 
 
-def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_something_else_is_refused(tmp_path):
     for name, text in (
         ("a.csv", "name,size\nx,1\n"),
         ("d.json", '[{"train_runtime": {}}]'),

@@ -2,7 +2,6 @@
 
 import re
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 from tests.builders.repository.imports import FILES, FLOORS, PACKAGE, imported
 
@@ -10,7 +9,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = {"launch", "worker", "report"}
 
 
-def rooms_imported_by(file: Path) -> set[str]:
+def rooms_imported_by(file):
     names = [name.split(".") for name in imported((PACKAGE / file).read_text(encoding="utf-8"))]
     assert all(name[0] for name in names), f"{file}: imports inside the package are absolute"
     inside = {name[1] for name in names if name[0] == "scalebench" and len(name) > 1}

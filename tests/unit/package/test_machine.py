@@ -4,6 +4,7 @@ import pytest
 
 from scalebench import machine
 from scalebench.resources import Processor
+from tests.examples import cases
 
 NVIDIA = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
@@ -15,16 +16,14 @@ NVIDIA_OPEN = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (NVIDIA, "550.54.15"),
-        (NVIDIA_OPEN, "575.57.08"),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256  Thu\n", "470.256"),
-        ("6.8.5\n", "6.8.5"),
-        ("nothing of the kind\n", None),
-        ("", None),
-    ],
+@cases(
+    "text, version",
+    (NVIDIA, "550.54.15"),
+    (NVIDIA_OPEN, "575.57.08"),
+    ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256  Thu\n", "470.256"),
+    ("6.8.5\n", "6.8.5"),
+    ("nothing of the kind\n", None),
+    ("", None),
 )
 def test_the_driver_tells_its_version(tmp_path, text, version):
     path = tmp_path / "version"
@@ -32,9 +31,7 @@ def test_the_driver_tells_its_version(tmp_path, text, version):
     assert machine.driver_version([str(tmp_path / "absent"), str(path)]) == version
 
 
-@pytest.mark.parametrize(
-    ("quota", "cores"), [(None, 4), (8.0, 4), (4.0, 4), (2.5, 2), (1.0, 1), (0.25, 1)]
-)
+@cases("quota, cores", (None, 4), (8.0, 4), (4.0, 4), (2.5, 2), (1.0, 1), (0.25, 1))
 def test_cores_are_physical_ones_as_far_as_the_quota_goes(monkeypatch, quota, cores):
     """Four cores with two siblings each: eight processors."""
     monkeypatch.setattr(machine, "allowed_processors", lambda: list(range(8)))
@@ -86,13 +83,11 @@ def adapters(tmp_path):
     return tmp_path / "infiniband"
 
 
-@pytest.mark.parametrize(
-    ("script", "nvlinks", "num_gpus"),
-    [
-        (f"printf '%s' '{TOPOLOGY}'", [(0, 1)], 3),
-        ("echo 'NVIDIA-SMI has failed' ; exit 9", None, 0),
-        (None, None, 0),
-    ],
+@cases(
+    "script, nvlinks, num_gpus",
+    (f"printf '%s' '{TOPOLOGY}'", [(0, 1)], 3),
+    ("echo 'NVIDIA-SMI has failed' ; exit 9", None, 0),
+    (None, None, 0),
 )
 def test_links_are_those_of_the_kernel_and_of_nvidia_smi(
     adapters, tmp_path, monkeypatch, script, nvlinks, num_gpus

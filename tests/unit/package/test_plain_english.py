@@ -7,7 +7,6 @@ Names of modules, classes, functions and arguments have none of the words of `VA
 
 import ast
 import re
-from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import click
@@ -64,7 +63,7 @@ VAGUE = {
 PATTERNS = [(re.compile(rf"\b(?:{old})\b"), new) for old, new in REPLACED.items()]
 
 
-def complaints(text: str, allowed: Collection[str] = ()) -> list[str]:
+def complaints(text, allowed=()):
     """Return one line for each replaced phrase in a text; some may be allowed."""
     flat = " ".join(text.split())
     patterns = [(p, new) for p, new in PATTERNS if p.pattern[5:-3] not in allowed]
@@ -76,7 +75,7 @@ def complaints(text: str, allowed: Collection[str] = ()) -> list[str]:
     ]
 
 
-def said_in(tree: ast.AST) -> tuple[list[str], list[str], list[str]]:
+def said_in(tree):
     """Return the docstrings of a module, its other texts, and the names that it gives.
 
     What stands below a constant is a docstring; the parts of an f-string are one text.
@@ -100,12 +99,12 @@ def said_in(tree: ast.AST) -> tuple[list[str], list[str], list[str]]:
     return docstrings, texts, names
 
 
-def words_of(name: str) -> set[str]:
+def words_of(name):
     """Return the words of a name in snake case or camel case."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)}
 
 
-def commands(command: click.Command) -> Iterator[click.Command]:
+def commands(command):
     """Yield a command and all below it."""
     yield command
     if isinstance(command, click.Group):
@@ -116,7 +115,7 @@ def commands(command: click.Command) -> Iterator[click.Command]:
             yield from commands(below)
 
 
-def helps(command: click.Command) -> Iterator[str]:
+def helps(command):
     """Yield the help of a command and of its options."""
     yield command.help or ""
     yield from (getattr(option, "help", None) or "" for option in command.params)

@@ -1,7 +1,6 @@
 """Which processors ranks take, on machines whose topology is written down as by the kernel."""
 
 import json
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ RECORDED = json.loads(
 class Machine:
     """A recorded machine, as files of the kernel below ``root``."""
 
-    def __init__(self, name: str, root: Path) -> None:
+    def __init__(self, name, root):
         told = RECORDED[name]
         self.system, self.pci = root / "system", root / "pci"
         for node, numbers in enumerate(told["nodes"]):
@@ -41,9 +40,7 @@ class Machine:
         self.processors = read_processors(everyone, self.system)
         self.gpu_nodes = [gpu_node(bus_id, self.pci) for bus_id in told["gpus"]]
 
-    def taken(
-        self, threads: int, gpu_nodes: Sequence[int | None], of: Iterable[int] | None = None
-    ) -> list[list[int]]:
+    def taken(self, threads, gpu_nodes, of=None):
         """Return what each of several ranks takes, the first rank's first."""
         allowed = [p for p in self.processors if of is None or p.number in set(of)]
         return [
@@ -52,13 +49,13 @@ class Machine:
         ]
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
 
 
 @pytest.fixture
-def machine(tmp_path: Path):
+def machine(tmp_path):
     return lambda name: Machine(name, tmp_path / name)
 
 

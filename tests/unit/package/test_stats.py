@@ -55,7 +55,7 @@ def test_the_interval_covers_as_often_as_it_says(n):
     assert 0.93 <= np.mean([e.low <= 1 <= e.high for e in found]) <= 0.97
 
 
-def test_an_interval_that_ends_beyond_every_float_is_none() -> None:
+def test_an_interval_that_ends_beyond_every_float_is_none():
     found = estimate_over_launches([1.7e174, 0.4, 0.4])
     assert found.value == pytest.approx(6.5e57, rel=0.01)
     assert (found.low, found.high, found.n) == (None, None, 3)

@@ -1,6 +1,5 @@
 """The verdicts of a certificate, how it is shown, and which runs it belongs to."""
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from scalebench.report import render_page
 from scalebench.report.certificate import render_certificate
 from scalebench.report.tables.layout import Screen
 from tests.builders.summaries import HOSTILE, make_summary
+from tests.examples import cases
 
 RATIO = st.floats(min_value=0, max_value=1)
 HERE = {"host": "here", "torch": "2.13", "cores": 2, "devices": [{"name": "H200"}]}
@@ -57,21 +57,19 @@ def test_what_is_decided_holds_wherever_in_the_noise_the_truth_lies(error, noise
         assert "noise" in line.reason
 
 
-@pytest.mark.parametrize(
-    ("lines", "code"),
-    [
-        ((PASSING, NOISY, LEFT_OUT), ExitCode.OK),
-        ((PASSING, FAILING), ExitCode.CELLS_FAILED),
-        ((FAILING, NOISY), ExitCode.CELLS_FAILED),
-        ((NOISY, LEFT_OUT), ExitCode.INCONCLUSIVE),
-    ],
+@cases(
+    "lines, code",
+    ((PASSING, NOISY, LEFT_OUT), ExitCode.OK),
+    ((PASSING, FAILING), ExitCode.CELLS_FAILED),
+    ((FAILING, NOISY), ExitCode.CELLS_FAILED),
+    ((NOISY, LEFT_OUT), ExitCode.INCONCLUSIVE),
 )
 def test_the_exit_code(lines, code):
     made = a_certificate(*lines)
     assert certificate_exit_code(len(made.failed), made.num_passed) is code
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@cases("text", *HOSTILE)
 def test_a_hostile_certificate_is_text(text):
     line = a_line(0.0, 0.0, 0.1, detail=text).model_copy(update={"name": text})
     made = a_certificate(line, cannot(text, text), id=text)

@@ -31,7 +31,7 @@ documents = st.dictionaries(st.text(string.ascii_letters, min_size=1), st.text()
 
 
 @given(documents, st.sampled_from([None, 1]))
-def test_a_sealed_object_is_the_object_and_its_seal(content: dict[str, str], indent: int) -> None:
+def test_a_sealed_object_is_the_object_and_its_seal(content, indent):
     text = with_checksum(json.dumps(content, indent=indent))
     assert verify_checksum(text)
     read = json.loads(text)
@@ -40,7 +40,7 @@ def test_a_sealed_object_is_the_object_and_its_seal(content: dict[str, str], ind
 
 
 @given(documents, st.data())
-def test_a_flipped_bit_breaks_the_seal(content: dict[str, str], data: st.DataObject) -> None:
+def test_a_flipped_bit_breaks_the_seal(content, data):
     text = with_checksum(json.dumps(content))
     raw = bytearray(text.encode())
     body = text.rindex(',"sha256":')
@@ -50,7 +50,7 @@ def test_a_flipped_bit_breaks_the_seal(content: dict[str, str], data: st.DataObj
         verify_checksum(raw.decode())
 
 
-def sealed_run(folder: Path) -> RunPaths:
+def sealed_run(folder):
     """Return a stored run as a session leaves it: every file sealed."""
     paths = make_stored_run(folder)
     run = load_run(folder)
@@ -66,17 +66,17 @@ class Pristine(NamedTuple):
     paths: RunPaths
     run: StoredRun
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "Pristine()"
 
 
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
+def pristine(tmp_path_factory):
     paths = sealed_run(tmp_path_factory.mktemp("sealed") / "run")
     return Pristine(paths, load_run(paths.root))
 
 
-def damaged(data: st.DataObject, raw: bytes) -> bytes:
+def damaged(data, raw):
     """Return what became of a file: bits flipped, cut off, a part moved or repeated."""
     kind = data.draw(st.sampled_from(["flip", "cut", "drop", "twice", "overwrite", "digits"]))
     at = data.draw(st.integers(0, len(raw) - 1))
@@ -95,9 +95,7 @@ def damaged(data: st.DataObject, raw: bytes) -> bytes:
 
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_damage_becomes_a_number(
-    pristine: Pristine, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_no_damage_becomes_a_number(pristine, tmp_path, data):
     """A bounded campaign against the loader: no crash, no hang, and nothing false."""
     original, before = pristine
     names = sorted(str(p.relative_to(original.root)) for p in original.root.rglob("*.json*"))
@@ -123,7 +121,7 @@ def test_no_damage_becomes_a_number(
         assert any(f"{Path(name).name} was set aside" in notice for notice in notices)
 
 
-def test_a_cell_without_its_seal_is_set_aside_where_the_run_is_sealed(tmp_path: Path) -> None:
+def test_a_cell_without_its_seal_is_set_aside_where_the_run_is_sealed(tmp_path):
     paths = sealed_run(tmp_path / "run")
     cell = next(paths.cells.iterdir())
     content = json.loads(read_text(cell))
@@ -155,8 +153,8 @@ nested = st.recursive(
     nonsense=nested,
 )
 def test_nonsense_in_any_field_of_an_unsealed_file_is_no_crash(
-    pristine: Pristine, tmp_path: Path, which: int, turns: list[int], nonsense: object
-) -> None:
+    pristine, tmp_path, which, turns, nonsense
+):
     """Files that others write bear no seal: they are held against the schema alone."""
     paths = RunPaths(tmp_path / "run")
     if not paths.root.exists():

@@ -1,12 +1,12 @@
 """What became of a launch, from what its ranks left; and results that cannot be."""
 
 import pynvml
-import pytest
 
 from scalebench.records.measured.rank import Verification
 from scalebench.records.run import Failure, contradiction, launched_result
 from tests.builders.runs import STARTED, make_cell, make_record
 from tests.builders.watched import B, make_twin, sample
+from tests.examples import cases
 
 CELL = make_cell(world_size=2)
 BOTH = [make_record(0), make_record(1)]
@@ -25,31 +25,29 @@ def failed(kind, rank=1):
     return Failure(rank=rank, kind=kind, message="what happened")
 
 
-@pytest.mark.parametrize(
-    ("records", "failure", "status", "reason"),
-    [
-        (BOTH, None, "ok", None),
-        *(
-            (checked(Verification(status=known)), None, "ok", None)
-            for known in ("verified", "unverified", "reference")
-        ),
-        (checked(WRONG), None, "failed", "gradients deviate by 0.1"),
-        (
-            [make_record(0, loss=[1.0, 1.0, None]), make_record(1, loss=[1.0, None, None])],
-            None,
-            "failed",
-            "the loss is not finite at step 1 on rank 1",
-        ),
-        ([make_record(0)], None, "failed", "no record of rank 1"),
-        ([], None, "failed", "no record of rank 0, 1"),
-        (BOTH, failed("limit", rank=None), "failed", "what happened"),
-        ([], failed("oom"), "oom", "rank 1: what happened"),
-        ([], failed("unsupported"), "skipped", "what happened"),
-        *(
-            ([], failed(kind), "failed", "rank 1: what happened")
-            for kind in ("exception", "peer", "signal", "limit", "exit")
-        ),
-    ],
+@cases(
+    "records, failure, status, reason",
+    (BOTH, None, "ok", None),
+    *(
+        (checked(Verification(status=known)), None, "ok", None)
+        for known in ("verified", "unverified", "reference")
+    ),
+    (checked(WRONG), None, "failed", "gradients deviate by 0.1"),
+    (
+        [make_record(0, loss=[1.0, 1.0, None]), make_record(1, loss=[1.0, None, None])],
+        None,
+        "failed",
+        "the loss is not finite at step 1 on rank 1",
+    ),
+    ([make_record(0)], None, "failed", "no record of rank 1"),
+    ([], None, "failed", "no record of rank 0, 1"),
+    (BOTH, failed("limit", rank=None), "failed", "what happened"),
+    ([], failed("oom"), "oom", "rank 1: what happened"),
+    ([], failed("unsupported"), "skipped", "what happened"),
+    *(
+        ([], failed(kind), "failed", "rank 1: what happened")
+        for kind in ("exception", "peer", "signal", "limit", "exit")
+    ),
 )
 def test_a_launch_is_well_when_it_is_whole_finite_and_correct(records, failure, status, reason):
     result = outcome(records, failure)

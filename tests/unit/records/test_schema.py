@@ -7,27 +7,24 @@ import gzip
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from scalebench.records.run import RUN_FORMAT, RunInfo
 from scalebench.records.summary import SUMMARY_FORMAT, Summary
 from tests.builders.repository.documents import ROOT
+from tests.examples import cases
 
 MODELS = {SUMMARY_FORMAT: Summary, RUN_FORMAT: RunInfo}
 GALLERY = ROOT / "reports" / "gallery"
 
 
-def published(name: str) -> Path:
+def published(name):
     """Return the file of ``scalebench.summary/1``: ``schemas/summary-1.schema.json``."""
     return (
         ROOT / "scalebench" / "schemas" / f"{name.partition('.')[2].replace('/', '-')}.schema.json"
     )
 
 
-def open_to_additions(schema: Any) -> Any:
+def open_to_additions(schema):
     """Return a schema that lets newer versions add fields, which is no error for a reader.
 
     The default of a script's interpreter is another one on every machine: it is left out.
@@ -38,7 +35,7 @@ def open_to_additions(schema: Any) -> Any:
     return [open_to_additions(one) for one in schema] if isinstance(schema, list) else schema
 
 
-def schema_of(name: str) -> str:
+def schema_of(name):
     """Return the schema as it is published."""
     schema = MODELS[name].model_json_schema()
     schema["properties"]["format"] = {"const": name}
@@ -48,14 +45,14 @@ def schema_of(name: str) -> str:
     return json.dumps(head | open_to_additions(schema), indent=1) + "\n"
 
 
-def complaints(name: str, *documents: Path) -> str:
+def complaints(name, *documents):
     command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(published(name))]
     done = subprocess.run([*command, *map(str, documents)], capture_output=True, text=True)
     assert bool(done.returncode) == bool("ok -- validation done" not in done.stdout)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", MODELS)
+@cases("name", *MODELS)
 def test_the_published_schema_is_that_of_the_records(name):
     assert published(name).read_text() == schema_of(name), f"python -m {__spec__.name} renews it"
 
@@ -68,13 +65,11 @@ def test_what_is_stored_fits(tmp_path):
     assert not complaints(RUN_FORMAT, *GALLERY.glob("*/run.json"))
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        ({"format": "scalebench.summary/2"}, "$.format"),
-        ({"rows": [{"case": "ddp"}]}, "$.rows[0]"),
-        ({"environment": "a laptop"}, "$.environment"),
-    ],
+@cases(
+    "change, place",
+    ({"format": "scalebench.summary/2"}, "$.format"),
+    ({"rows": [{"case": "ddp"}]}, "$.rows[0]"),
+    ({"environment": "a laptop"}, "$.environment"),
 )
 def test_what_is_no_summary_is_refused_at_its_place(change, place, tmp_path):
     summary = json.loads((GALLERY / "ddp-2-cores" / "summary.json").read_text())

@@ -42,30 +42,28 @@ sys.exit(sum(os.wait()[1] != 0 for _ in range(processes)))
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary(tmp_path, monkeypatch):
     """A temporary directory for this test and the processes that it starts."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path
 
 
-def abandoned() -> Path:
+def abandoned():
     """Return the folder of a process that was killed."""
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     return Path(done.stdout.strip())
 
 
-def test_many_that_start_and_clean_at_once_lose_nothing(temporary: Path) -> None:
+def test_many_that_start_and_clean_at_once_lose_nothing(temporary):
     command = [sys.executable, "-c", START_AND_CLEAN]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_left_goes_with_the_next_and_what_is_in_use_stays(
-    temporary: Path,
-) -> None:
+def test_what_a_killed_process_left_goes_with_the_next_and_what_is_in_use_stays(temporary):
     left = abandoned()
     with Scratch() as first:
         assert not left.exists()
@@ -78,7 +76,7 @@ def test_what_a_killed_process_left_goes_with_the_next_and_what_is_in_use_stays(
     assert list(temporary.iterdir()) == []
 
 
-def test_only_what_is_marked_and_holds_no_run_is_removed(temporary: Path) -> None:
+def test_only_what_is_marked_and_holds_no_run_is_removed(temporary):
     inside = abandoned()  # first: it removes as well
     for name in (f"{PREFIX}run", "scalebench-ddp"):
         (temporary / name).mkdir()
@@ -100,9 +98,7 @@ def test_only_what_is_marked_and_holds_no_run_is_removed(temporary: Path) -> Non
     assert set(temporary.rglob("*")) == before
 
 
-def test_no_room_for_a_temporary_folder_is_one_line(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_for_a_temporary_folder_is_one_line(temporary, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "gone"))
     with pytest.raises(EnvironmentUnfit, match="set TMPDIR"):
         Scratch()

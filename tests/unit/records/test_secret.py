@@ -1,7 +1,6 @@
 """How a secret reaches the processes of a world, and what is not taken for one."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -13,17 +12,17 @@ LONG = "x" * 32
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folders(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def world(host: str = "n1", port: int = 29500, **more: object) -> Rendezvous:
+def world(host="n1", port=29500, **more):
     return Rendezvous(host=host, port=port, **more)  # type: ignore[arg-type]
 
 
-def test_a_secret_of_the_environment_leaves_no_file() -> None:
+def test_a_secret_of_the_environment_leaves_no_file():
     secret = WorldSecret(world(), {"SCALEBENCH_SECRET": LONG})
     assert secret.value == LONG and not any(path.exists() for path in secret_files(world()))
     with pytest.raises(UsageError, match="at least 32"):
@@ -32,7 +31,7 @@ def test_a_secret_of_the_environment_leaves_no_file() -> None:
     assert given_secret({"SCALEBENCH_TRUST_NETWORK": "1"}) is not None
 
 
-def test_a_file_is_for_its_user_alone_and_goes_with_its_world() -> None:
+def test_a_file_is_for_its_user_alone_and_goes_with_its_world():
     secret = WorldSecret(world(), {})
     files = secret_files(world())
     assert [read_secret(path) for path in files] == [secret.value] * 2
@@ -45,7 +44,7 @@ def test_a_file_is_for_its_user_alone_and_goes_with_its_world() -> None:
     assert not any(path.exists() for path in files)
 
 
-def test_what_somebody_else_may_have_written_is_not_read(tmp_path: Path) -> None:
+def test_what_somebody_else_may_have_written_is_not_read(tmp_path):
     path = tmp_path / "secret"
     path.write_text(LONG)
     path.chmod(0o644)
@@ -62,7 +61,7 @@ def test_what_somebody_else_may_have_written_is_not_read(tmp_path: Path) -> None
         assert read_secret(path) is None
 
 
-def test_without_a_place_for_it_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_it_it_is_said_what_to_do(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/no")
     monkeypatch.chdir("/proc")
     with pytest.raises(EnvironmentUnfit, match=r"SCALEBENCH_SECRET.*mpirun -x.*--trust-network"):

@@ -36,7 +36,7 @@ INNOCENT = [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("value", ["hunter2", "it's a long one; with $igns"])
-def test_what_is_called_like_a_secret_is_masked(name: str, value: str) -> None:
+def test_what_is_called_like_a_secret_is_masked(name, value):
     forms = [[f"{name}={value}"]] + ([[name, value]] if name.startswith("-") else [])
     for words in forms:
         masked = words_without_secrets(["train.py", *words, "--lr", "0.1"])
@@ -58,13 +58,13 @@ def test_what_is_called_like_a_secret_is_masked(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("token", TOKENS)
-def test_what_looks_like_a_token_is_masked_anywhere(token: str) -> None:
+def test_what_looks_like_a_token_is_masked_anywhere(token):
     for text in (token, f"--model {token} x", f"x={token}", f'"{token}"', f"see ({token})"):
         assert token not in without_secrets(text) and MASK in without_secrets(text)
     assert token not in shlex.join(words_without_secrets(["--lr", token]))
 
 
-def test_who_a_url_is_asked_as_is_masked_and_the_rest_of_it_is_not() -> None:
+def test_who_a_url_is_asked_as_is_masked_and_the_rest_of_it_is_not():
     text = "--index-url=https://ann:hunter2@example.org:8080/a and https://t0ken@example.org"
     assert without_secrets(text) == (
         f"--index-url=https://{MASK}@example.org:8080/a and https://{MASK}@example.org"
@@ -73,13 +73,13 @@ def test_who_a_url_is_asked_as_is_masked_and_the_rest_of_it_is_not() -> None:
 
 
 @pytest.mark.parametrize("text", INNOCENT)
-def test_what_is_innocent_stays(text: str) -> None:
+def test_what_is_innocent_stays(text):
     assert without_secrets(text) == text
     assert words_without_secrets(shlex.split(text)) == shlex.split(text)
     assert not secret_values(shlex.split(text))
 
 
-def test_no_secret_is_among_the_variables_of_a_fingerprint() -> None:
+def test_no_secret_is_among_the_variables_of_a_fingerprint():
     variables = dict.fromkeys(["NCCL_AUTH_KEY", "TORCH_HUB_PASSWORD", "TORCH_API_KEY"], "hunter2")
     assert relevant_variables({**variables, "NCCL_DEBUG": "INFO", "NCCL_NET": TOKENS[0]}) == {
         "NCCL_DEBUG": "INFO",

@@ -1,10 +1,9 @@
 """What is said of a script's learning rate, a note with both rules, and of its BatchNorm."""
 
-import pytest
-
 from scalebench.records.rows.script import LearningRate, ScriptChecks, ScriptFacts
 from scalebench.report.words.script_checks import brief, in_full
 from tests.builders.summaries import make_row
+from tests.examples import cases
 
 SCALED = {"at_one": 0.1, "batch": 32, "batch_at_one": 8, "linear": 0.4, "square_root": 0.2}
 
@@ -22,20 +21,18 @@ def test_the_rate_of_one_rank_for_a_larger_batch_is_noted_with_both_rules():
     assert "linear rule it would be 0.4" in note and "square-root rule 0.2" in note
 
 
-@pytest.mark.parametrize("rate", [{"first": 0.4, "last": 0.4}, {"last": 0.2}, {"at_one": None}])
+@cases("rate", {"first": 0.4, "last": 0.4}, {"last": 0.2}, {"at_one": None})
 def test_a_scaled_rate_a_warm_up_and_an_equal_batch_are_silent(rate):
     assert brief(row_of(**rate)) == ["checks: in sync"]
 
 
-@pytest.mark.parametrize(
-    ("batch", "passes", "accumulated", "seen"),
-    [
-        (8, 1.0, None, 8),
-        (16, 2.0, 2, 8),
-        (31, 3.9, 4, 8),
-        (24, 3.0, None, None),
-        (16, 1.0, None, None),
-    ],
+@cases(
+    "batch, passes, accumulated, seen",
+    (8, 1.0, None, 8),
+    (16, 2.0, 2, 8),
+    (31, 3.9, 4, 8),
+    (24, 3.0, None, None),
+    (16, 1.0, None, None),
 )
 def test_a_pass_of_several_on_one_batch_has_no_number_of_samples(batch, passes, accumulated, seen):
     checks = ScriptChecks(in_sync=True, batch_norms=2, accumulated=accumulated)

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -62,12 +61,12 @@ RENDERED = {
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_nothing_that_is_written_holds_a_control_character(name: str) -> None:
+def test_nothing_that_is_written_holds_a_control_character(name):
     found = CONTROL.search(RENDERED[name]())
     assert found is None, repr(found)
 
 
-def test_no_cell_of_a_spreadsheet_is_a_formula_or_several_lines() -> None:
+def test_no_cell_of_a_spreadsheet_is_a_formula_or_several_lines():
     text = render_csv(RUN)
     header, *rows = csv.reader(io.StringIO(text))
     numbers = {"step_s", "efficiency", "world_size", "prediction_error"}
@@ -78,9 +77,7 @@ def test_no_cell_of_a_spreadsheet_is_a_formula_or_several_lines() -> None:
     assert "'=HYPERLINK" in text and "'@SUM" in text and "<script>" in text
 
 
-def test_what_the_command_line_prints_is_text_and_its_own_colour(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_the_command_line_prints_is_text_and_its_own_colour(capsys):
     everything = "".join(ATTACKS)
     emit(f"  a  b\n{everything}\udcff", color=None)
     say(f"Page  {everything}")
@@ -93,23 +90,19 @@ def test_what_the_command_line_prints_is_text_and_its_own_colour(
     assert "\x1b" not in printable(coloured)
 
 
-def test_json_that_is_printed_says_the_same_and_steers_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_that_is_printed_says_the_same_and_steers_nothing(capsys):
     emit_json(RUN)
     text = capsys.readouterr().out
     assert not CONTROL.search(text)
     assert json.loads(text) == json.loads(RUN.model_dump_json())
 
 
-def damaged(value: Any) -> Any:
+def damaged(value):
     """A row whose first number is no number any more, below a hostile key."""
     return {WORST: value}
 
 
-def test_an_error_in_a_file_of_others_is_one_line_of_text(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_file_of_others_is_one_line_of_text(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = json.loads(make_summary().model_dump_json())
     content["gate"] = {"ddp": damaged({WORST * 1000: "x"})}
@@ -125,7 +118,7 @@ def test_an_error_in_a_file_of_others_is_one_line_of_text(
     assert not CONTROL.search(capsys.readouterr().err)
 
 
-def test_progress_and_the_end_of_a_ranks_log_are_text() -> None:
+def test_progress_and_the_end_of_a_ranks_log_are_text():
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
     bar = Progress(disable=True, console=console)
     everything = "\n".join(ATTACKS)

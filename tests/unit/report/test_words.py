@@ -20,7 +20,7 @@ RENEW = "if this was meant, `python -m tests.unit.report.test_words` renews it; 
 GOLDEN = Path(__file__).parents[2] / "golden" / "words.txt"
 
 
-def words(name: str) -> str:
+def words(name):
     """Notices, the verdict in brief, what stands below the main table, and the page's notes."""
     run = run_of(name)
     brief, whole = (render_table(run, 100, verbose=verbose) for verbose in (False, True))
@@ -33,7 +33,7 @@ def words(name: str) -> str:
     return "\n".join([above, verdict, *lines[len(run.rows) :], *notes, *remembered, ""])
 
 
-def gate_words(name: str) -> str:
+def gate_words(name):
     """One sentence, the table, and what a comment, an annotation and JUnit say of two runs."""
     result = VERDICTS[name]
     renderers = (render_verdict_markdown, render_verdict_github, render_verdict_junit)
@@ -44,11 +44,11 @@ def gate_words(name: str) -> str:
 TEXTS = {name: words for name in STATES} | {f"gate, {name}": gate_words for name in VERDICTS}
 
 
-def text_of(name: str) -> str:
+def text_of(name):
     return TEXTS[name](name.removeprefix("gate, "))
 
 
-def said() -> dict[str, str]:
+def said():
     parts = re.split(r"^#### (.+)\n", GOLDEN.read_text("utf-8"), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

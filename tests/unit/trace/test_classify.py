@@ -6,6 +6,7 @@ from scalebench.errors import UsageError
 from scalebench.trace.intervals import length, subtract
 from scalebench.trace.operations.classify import timeline_of
 from tests.builders.tracing.traces import US, Event, annotation, events, kernel, launch, op
+from tests.examples import cases
 
 GEMM = "ampere_sgemm_128x64_tn"
 GENERIC = "ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)"
@@ -16,14 +17,12 @@ def only(timeline):
     return operation
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
-        "ncclDevKernel_Broadcast_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
-        "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
-    ],
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevKernel_Broadcast_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
 )
 def test_a_kernel_of_nccl_that_only_copies_is_communication(name):
     copying = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>"
@@ -61,17 +60,15 @@ def test_a_collective_that_nccl_carries_out_by_copies_is_communication():
     assert length(timeline.compute) == 45 * US
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "given", "received", "num_bytes"),
-    [
-        ("_allgather_base", "BFloat16", 100, 400, 800),
-        ("_reduce_scatter_base", "Half", 400, 100, 800),
-        ("all_to_allv", "Byte", 30, 70, 30),
-        ("broadcast", "Long", 5, 5, 40),
-        ("recv", "Int", 0, 8, 32),
-        ("barrier", "Byte", 1, 1, 0),
-        ("allreduce", "NoSuchType", 5, 5, None),
-    ],
+@cases(
+    "name, dtype, given, received, num_bytes",
+    ("_allgather_base", "BFloat16", 100, 400, 800),
+    ("_reduce_scatter_base", "Half", 400, 100, 800),
+    ("all_to_allv", "Byte", 30, 70, 30),
+    ("broadcast", "Long", 5, 5, 40),
+    ("recv", "Int", 0, 8, 32),
+    ("barrier", "Byte", 1, 1, 0),
+    ("allreduce", "NoSuchType", 5, 5, None),
 )
 def test_bytes_are_of_the_full_size(name, dtype, given, received, num_bytes):
     details = {

@@ -7,8 +7,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +15,20 @@ from scalebench.errors import UsageError
 from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.traces import render_dumps
 from scalebench.trace.dumps.examination import examine, find_dumps
+from tests.examples import cases
 
 Entries = dict[int, list[dict[str, Any]]]
 
 
 def entry(
-    sequence: int,
-    name: str = "all_reduce",
-    sizes: tuple[int, int] = (1000, 1000),
-    state: str = "completed",
-    dtype: str = "Float",
-    duration_ms: float | None = None,
-    **other: Any,
-) -> dict[str, Any]:
+    sequence,
+    name="all_reduce",
+    sizes=(1000, 1000),
+    state="completed",
+    dtype="Float",
+    duration_ms=None,
+    **other,
+):
     made = {
         "record_id": sequence, "pg_id": 0, "process_group": ("0", "default_pg"),
         "collective_seq_id": sequence, "p2p_seq_id": 0, "op_id": sequence,
@@ -45,7 +44,7 @@ def entry(
     return {**made, **timing, **other}
 
 
-def written(folder: Path, ranks: Entries, world_size: int, as_json: bool = False) -> list[str]:
+def written(folder, ranks, world_size, as_json=False):
     config = {"name": "0", "desc": "default_pg", "ranks": str(list(range(world_size)))}
     for rank, entries in ranks.items():
         dump = {"version": "2.10", "pg_config": {"0": config}, "entries": entries}
@@ -54,7 +53,7 @@ def written(folder: Path, ranks: Entries, world_size: int, as_json: bool = False
     return [str(folder)]
 
 
-def two(*calls: dict[str, Any]) -> list[dict[str, Any]]:
+def two(*calls):
     return [entry(1), entry(2), *calls]
 
 
@@ -75,7 +74,7 @@ CASES: dict[str, Entries] = {
 }
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@cases("as_json", False, True)
 @pytest.mark.parametrize(
     ("case", "missing", "mismatch", "said"),
     [
@@ -90,9 +89,7 @@ CASES: dict[str, Entries] = {
         ("gather", [], None, "all ranks entered it"),
     ],
 )  # fmt: skip
-def test_who_is_missing_and_what_does_not_fit(
-    tmp_path: Path, case: str, missing: list[int], mismatch: str | None, said: str, as_json: bool
-) -> None:
+def test_who_is_missing_and_what_does_not_fit(tmp_path, case, missing, mismatch, said, as_json):
     found = examine(find_dumps(written(tmp_path, CASES[case], 3, as_json)))
     (group,) = found[0].groups
     assert [behind.rank for behind in group.missing] == missing
@@ -100,8 +97,8 @@ def test_who_is_missing_and_what_does_not_fit(
     assert said in render_dumps(found, None, Screen(120))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_torch_s_own_analyzer_finds_the_same(tmp_path: Path, case: str) -> None:
+@cases("case", *CASES)
+def test_torch_s_own_analyzer_finds_the_same(tmp_path, case):
     folder = written(tmp_path, CASES[case], 3)
     (group,) = examine(find_dumps(folder))[0].groups
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", folder[0]]
@@ -113,41 +110,36 @@ def test_torch_s_own_analyzer_finds_the_same(tmp_path: Path, case: str) -> None:
     assert bool(group.mismatch) == ("has errors" in told or "mismatch in the collective" in told)
     if group.mismatch:
         number = re.search(r"sequence number: (\d+)", told)
-        assert number is not None
         assert group.mismatch.sequence == int(number[1])
 
 
 class _Runs:
     """A pickle that calls something when it is read."""
 
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+    def __init__(self, function, *arguments):
         self.what = (function, arguments)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return self.what
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pickle.dumps({"entries": [_Runs(os.mkdir, "made-by-a-pickle")]}, protocol=2),
-        pickle.dumps({"entries": [_Runs(print, "x")]}, protocol=5),
-        pickle.dumps(io.BytesIO, protocol=2),
-        pickle.dumps({"entries": [entry(1)]}, protocol=2)[:-40],
-        pickle.dumps([1, 2], protocol=2),
-        pickle.dumps({"entries": [{**entry(1), "input_sizes": [["a"]]}]}, protocol=2),
-        pickle.dumps({"entries": [{**entry(1), "process_group": [["x"]]}]}, protocol=2),
-        pickle.dumps({"entries": [{**entry(1), "collective_seq_id": float("inf")}]}, protocol=2),
-        pickle.dumps({"entries": [{**entry(1), "input_sizes": [[2**62, 2**62]]}]}, protocol=2),
-        pickle.dumps({"entries": [3], "pg_config": {"0": 5}}, protocol=2),
-        b"\x80\x02\x8a\xff",
-        b'{"comm_lib_version": "", "entries": [',
-        b'{"pg_status": {}, "entries": {}}',
-    ],
+    pickle.dumps({"entries": [_Runs(os.mkdir, "made-by-a-pickle")]}, protocol=2),
+    pickle.dumps({"entries": [_Runs(print, "x")]}, protocol=5),
+    pickle.dumps(io.BytesIO, protocol=2),
+    pickle.dumps({"entries": [entry(1)]}, protocol=2)[:-40],
+    pickle.dumps([1, 2], protocol=2),
+    pickle.dumps({"entries": [{**entry(1), "input_sizes": [["a"]]}]}, protocol=2),
+    pickle.dumps({"entries": [{**entry(1), "process_group": [["x"]]}]}, protocol=2),
+    pickle.dumps({"entries": [{**entry(1), "collective_seq_id": float("inf")}]}, protocol=2),
+    pickle.dumps({"entries": [{**entry(1), "input_sizes": [[2**62, 2**62]]}]}, protocol=2),
+    pickle.dumps({"entries": [3], "pg_config": {"0": 5}}, protocol=2),
+    b"\x80\x02\x8a\xff",
+    b'{"comm_lib_version": "", "entries": [',
+    b'{"pg_status": {}, "entries": {}}',
 )
-def test_a_damaged_or_dangerous_dump_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
+def test_a_damaged_or_dangerous_dump_is_one_line(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "nccl_trace_rank_0"
     file.write_bytes(content)
@@ -157,15 +149,13 @@ def test_a_damaged_or_dangerous_dump_is_one_line(
     assert sorted(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["dump"], "does not tell its rank"),
-        (["a_rank_0", "b_rank_0"], "are both of rank 0"),
-        (["rank_0", "trace.json"], "is a dump of collectives and .* is none"),
-    ],
+@cases(
+    "names, said",
+    (["dump"], "does not tell its rank"),
+    (["a_rank_0", "b_rank_0"], "are both of rank 0"),
+    (["rank_0", "trace.json"], "is a dump of collectives and .* is none"),
 )
-def test_names_that_do_not_fit(tmp_path: Path, names: list[str], said: str) -> None:
+def test_names_that_do_not_fit(tmp_path, names, said):
     for name in names:
         text = b'{"traceEvents": []}' if name.endswith("json") else pickle.dumps({"entries": []})
         (tmp_path / name).write_bytes(text)
@@ -173,8 +163,8 @@ def test_names_that_do_not_fit(tmp_path: Path, names: list[str], said: str) -> N
         examine(find_dumps([str(tmp_path / name) for name in names]))
 
 
-def test_bus_bandwidth_is_that_of_the_rank_that_did_not_wait(tmp_path: Path) -> None:
-    def timed(sequence: int, ms: float) -> dict[str, Any]:
+def test_bus_bandwidth_is_that_of_the_rank_that_did_not_wait(tmp_path):
+    def timed(sequence, ms):
         return entry(sequence, sizes=(25_000_000, 25_000_000), duration_ms=ms)
 
     ranks = {0: [timed(1, 9), timed(2, 4)], 1: [timed(1, 4), timed(2, 7)]}
@@ -184,7 +174,7 @@ def test_bus_bandwidth_is_that_of_the_rank_that_did_not_wait(tmp_path: Path) -> 
     assert bandwidth.busbw_byte_per_s == pytest.approx(25e9)  # 100 MB in 4 ms, of 2 ranks × 1
 
 
-def _inspected(rank: int, number: int, us: int, busbw: float, size: int = 2**31) -> str:
+def _inspected(rank, number, us, busbw, size=2**31):
     record = {
         "header": {"id": "0x7f8c", "rank": rank, "n_ranks": 4, "nnodes": 1},
         "metadata": {"inspector_output_format_version": "v4.0", "pid": rank, "hostname": "h"},
@@ -196,7 +186,7 @@ def _inspected(rank: int, number: int, us: int, busbw: float, size: int = 2**31)
     return json.dumps(record) + "\n"
 
 
-def test_dumps_of_nccl_inspector(tmp_path: Path) -> None:
+def test_dumps_of_nccl_inspector(tmp_path):
     for rank in range(3):
         numbers = range(1, 4 if rank != 1 else 3)
         lines = [_inspected(rank, number, 8000 + 500 * rank, 360 - 20 * rank) for number in numbers]

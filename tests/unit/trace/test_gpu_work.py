@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "c10d::allreduce_", "communication"),
     ],
 )
-def test_the_kind_of_a_kernel(name: str, operator: str, kind: str) -> None:
+def test_the_kind_of_a_kernel(name, operator, kind):
     rows = [kernel(name, 10, 20, 1), launch(2, 1), op(operator, 1, 5)]
     trace = events(*rows)
     work = work_of(trace, timeline_of(trace))
@@ -55,9 +55,7 @@ def test_the_kind_of_a_kernel(name: str, operator: str, kind: str) -> None:
           (84, 251860, 0, 23247), (203, 0, 0, 0)], 328671),
     ],
 )  # fmt: skip
-def test_idle_time_as_holistic_trace_analysis_has_it(
-    file: str, streams: list[tuple[float, ...]], device_us: float
-) -> None:
+def test_idle_time_as_holistic_trace_analysis_has_it(file, streams, device_us):
     job = analyse_job([GOLDEN / f"{file}.json.gz"], "steps")
     idle = as_json(job)["files"][0]["gpu_idle"]
     for stream, host, between, other in streams:
@@ -72,7 +70,7 @@ def test_idle_time_as_holistic_trace_analysis_has_it(
     assert sum(whole["gpu_idle"]["device"].values()) == pytest.approx(whole["idle_s"], abs=1e-7)
 
 
-def test_streams_that_have_names_in_the_file_keep_their_numbers(tmp_path: Path) -> None:
+def test_streams_that_have_names_in_the_file_keep_their_numbers(tmp_path):
     text = gzip.decompress((GOLDEN / "nccl-2.17_2ranks_rank0.json.gz").read_bytes())
     trace = json.loads(text)
     for event in trace["traceEvents"]:

@@ -10,16 +10,16 @@ END = 40
 PAIRS = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)
 
 
-def painted(pairs) -> set[int]:
+def painted(pairs):
     """Every nanosecond that one of the pairs covers."""
     return {moment for start, end in pairs for moment in range(start, end)}
 
 
-def covered(a) -> set[int]:
+def covered(a):
     return painted([(int(start), int(end)) for start, end in a])
 
 
-def is_tidy(a) -> bool:
+def is_tidy(a):
     return bool(np.all(a[:, 0] < a[:, 1]) and np.all(a[1:, 0] > a[:-1, 1]))
 
 

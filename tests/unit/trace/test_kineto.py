@@ -3,13 +3,13 @@
 import gzip
 import json
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from scalebench.errors import UsageError
 from scalebench.trace.files import json_stream
 from scalebench.trace.files.kineto import nanoseconds, read_kineto
+from tests.examples import cases
 
 KERNEL = {
     "ph": "X", "cat": "kernel", "name": "ncclDevKernel_Generic", "pid": 0, "tid": 20,
@@ -21,23 +21,21 @@ KERNEL_TEXT = json.dumps(KERNEL).replace("236567", "236567.123")
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4, "tid": 4, "ts": 5, "dur": 2}
 
 
-def written(path: Path, content: object) -> Path:
+def written(path, content):
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        '{"traceEvents": [EVENT]}',
-        '{"n": 1234567, "traceEvents": [EVENT]}',
-        '{"a": [1, 2, {"traceEvents": 7}], "traceEvents": [EVENT], "z": null, "n": 1234}',
-        '{"traceEvents":[EVENT],"baseTimeNanoseconds":0}',
-        "[EVENT]",
-        '\ufeff{"traceEvents": [EVENT]}',
-        '{\n\n "traceEvents" :\t[\r\nEVENT\n]\n ,\n}',
-        '{"traceEvents": [{"args": {"x": NaN, "y": "a\tb"}, "ph": "i"}, EVENT]}',
-    ],
+    '{"traceEvents": [EVENT]}',
+    '{"n": 1234567, "traceEvents": [EVENT]}',
+    '{"a": [1, 2, {"traceEvents": 7}], "traceEvents": [EVENT], "z": null, "n": 1234}',
+    '{"traceEvents":[EVENT],"baseTimeNanoseconds":0}',
+    "[EVENT]",
+    '\ufeff{"traceEvents": [EVENT]}',
+    '{\n\n "traceEvents" :\t[\r\nEVENT\n]\n ,\n}',
+    '{"traceEvents": [{"args": {"x": NaN, "y": "a\tb"}, "ph": "i"}, EVENT]}',
 )
 def test_formatting_and_order_do_not_matter(tmp_path, monkeypatch, content):
     path = written(tmp_path / "trace.json", content.replace("EVENT", KERNEL_TEXT))
@@ -76,17 +74,15 @@ def test_copies_that_rocm_carries_out_by_kernels_are_none(tmp_path):
     assert found == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize(
-    ("microseconds", "expected"),
-    [
-        (1682725898236567, 1682725898236567000),
-        ("1682725898236567.1", 1682725898236567100),
-        ("1.5e3", 1_500_000),
-        (0.25, 250),
-        ("soon", None),
-        (float("inf"), None),
-        (-(10**30), None),
-    ],
+@cases(
+    "microseconds, expected",
+    (1682725898236567, 1682725898236567000),
+    ("1682725898236567.1", 1682725898236567100),
+    ("1.5e3", 1_500_000),
+    (0.25, 250),
+    ("soon", None),
+    (float("inf"), None),
+    (-(10**30), None),
 )
 def test_time_is_exact_to_the_nanosecond(microseconds, expected):
     assert nanoseconds(microseconds) == expected
@@ -144,20 +140,18 @@ HOST = {**OP, "cat": "cuda_runtime", "ts": 1000, "dur": 5}
 EPOCH = 1.6e15
 
 
-@pytest.mark.parametrize(
-    ("start", "changed", "is_kept"),
-    [
-        (1010, {}, True),
-        (900, {}, True),  # launched before the trace began
-        (0, {"dur": 0}, False),
-        (1e18, {}, False),
-        (float("inf"), {}, False),
-        (1010, {"dur": float("inf")}, False),
-        (1010, {"dur": 1e12}, False),
-        (0, {"cat": "gpu_memcpy"}, False),
-    ],
+@cases(
+    "start, changed, is_kept",
+    (1010, {}, True),
+    (900, {}, True),  # launched before the trace began
+    (0, {"dur": 0}, False),
+    (1e18, {}, False),
+    (float("inf"), {}, False),
+    (1010, {"dur": float("inf")}, False),
+    (1010, {"dur": 1e12}, False),
+    (0, {"cat": "gpu_memcpy"}, False),
 )
-@pytest.mark.parametrize("base", [0, EPOCH])
+@cases("base", 0, EPOCH)
 def test_what_cannot_be_where_the_file_has_it_is_left_out_and_counted(
     tmp_path, start, changed, is_kept, base
 ):

@@ -1,6 +1,5 @@
 """Transfer and wait apart: who came last, and how long the others waited."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from scalebench.trace.intervals import length_s
 from scalebench.trace.operations.matching import match
 from tests.builders.tracing.traced import make_operation, make_trace
 from tests.builders.tracing.traces import US, annotation, events, kernel, launch, op
+from tests.examples import cases
 
 
 @given(st.lists(st.lists(st.floats(0, 50), min_size=3, max_size=3), min_size=1, max_size=6))
@@ -48,26 +48,24 @@ def steps(lost=(), early=(), count=10):
             yield kernel("gemm", 10 * n + (-1 if n in early else 5), 10 * n + 8, n + 1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "num", "num_impossible"),
-    [
-        (steps(), 10, 0),
-        (steps(lost=[3, 4]), 10, 2),
-        (steps(early=[3, 5, 6]), 10, 3),
-        (steps(lost=[0], early=[9]), 10, 2),
-        ([*steps(), record(1)], 10, 0),  # one rank: in place, NCCL launches nothing
-        ([*steps(), record(2)], 11, 1),
-        ([*steps(), record(2), kernel(ALL_REDUCE, 35, 39, 4)], 10, 0),
-        ([*steps(lost=[3]), annotation("cudaStreamBeginCapture", 1, 2)], 10, 0),
-        ([op("aten::mm", 0, 5)], 0, 0),  # on CPU
-    ],
+@cases(
+    "rows, num, num_impossible",
+    (steps(), 10, 0),
+    (steps(lost=[3, 4]), 10, 2),
+    (steps(early=[3, 5, 6]), 10, 3),
+    (steps(lost=[0], early=[9]), 10, 2),
+    ([*steps(), record(1)], 10, 0),  # one rank: in place, NCCL launches nothing
+    ([*steps(), record(2)], 11, 1),
+    ([*steps(), record(2), kernel(ALL_REDUCE, 35, 39, 4)], 10, 0),
+    ([*steps(lost=[3]), annotation("cudaStreamBeginCapture", 1, 2)], 10, 0),
+    ([op("aten::mm", 0, 5)], 0, 0),  # on CPU,
 )
 def test_launches_without_their_kernel_or_after_it_are_counted(rows, num, num_impossible):
     found = launches_between(events(*rows), 0, 1000 * US)
     assert (found.num, found.num_impossible) == (num, num_impossible)
 
 
-@pytest.mark.parametrize(("num_lost", "refused"), [(0, False), (2, False), (3, True)])
+@cases("num_lost, refused", (0, False), (2, False), (3, True))
 def test_more_than_one_in_a_hundred_is_refused_with_the_remedy(num_lost, refused):
     found = launches_between(events(*steps(lost=range(num_lost), count=200)), 0, 10_000 * US)
     reason = found.why_refused or ""
@@ -93,16 +91,14 @@ def reduced(ends_us, name=ALL_REDUCE, kind="all_reduce"):
 EVEN = [1000 * n for n in range(1, 201)]
 
 
-@pytest.mark.parametrize(
-    ("apart_us", "num_shifted", "clock_us", "change", "refused"),
-    [
-        (0, 200, 0, {}, False),
-        (110, 200, 0, {}, False),  # the last pieces arrive one after another
-        (130, 2, 0, {}, False),  # no more than one in a hundred
-        (130, 3, 0, {}, True),
-        (130, 200, 0, {"name": "gloo:all_reduce"}, False),
-        (130, 200, 0, {"kind": "all_gather"}, False),
-    ],
+@cases(
+    "apart_us, num_shifted, clock_us, change, refused",
+    (0, 200, 0, {}, False),
+    (110, 200, 0, {}, False),  # the last pieces arrive one after another
+    (130, 2, 0, {}, False),  # no more than one in a hundred
+    (130, 3, 0, {}, True),
+    (130, 200, 0, {"name": "gloo:all_reduce"}, False),
+    (130, 200, 0, {"kind": "all_gather"}, False),
 )
 def test_all_reduces_that_end_apart_are_refused(apart_us, num_shifted, clock_us, change, refused):
     shifted = [end + apart_us * (n < num_shifted) for n, end in enumerate(EVEN)]

@@ -1,24 +1,21 @@
 """The mark of a row whose framework is in a version that is not tested."""
 
-import pytest
-
 from scalebench.analysis.summarise import summarise
 from scalebench.spec import DeepSpeed
 from tests.builders.runs import make_cell, make_record, make_result, make_run
+from tests.examples import cases
 
 CELL = make_cell("deepspeed", 2, strategy=DeepSpeed(), suite="frameworks")
 
 
-@pytest.mark.parametrize(
-    ("told", "mark"),
-    [
-        ({"untested": []}, None),
-        ({"untested": ["deepspeed"]}, "version not tested: deepspeed 9.0"),
-        (
-            {"untested": ["deepspeed"], "tested": {"deepspeed": "0.19.8"}},
-            "version not tested: deepspeed 9.0 (tested: 0.19.8)",
-        ),
-    ],
+@cases(
+    "told, mark",
+    ({"untested": []}, None),
+    ({"untested": ["deepspeed"]}, "version not tested: deepspeed 9.0"),
+    (
+        {"untested": ["deepspeed"], "tested": {"deepspeed": "0.19.8"}},
+        "version not tested: deepspeed 9.0 (tested: 0.19.8)",
+    ),
 )
 def test_a_mark_names_the_version_and_the_tested_one(told, mark):
     facts = {"framework": {"versions": {"deepspeed": "9.0"}, "settings": {}, **told}}

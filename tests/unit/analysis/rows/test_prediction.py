@@ -11,6 +11,7 @@ from scalebench.spec import Ddp, Fsdp, Fsdp1
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.rows.predictions import BUCKETS, at_one, the_link
 from tests.builders.runs import make_cell
+from tests.examples import cases
 
 
 def predicted(link, world_size=2, measured_s=0.1, result=None, **changes):
@@ -20,15 +21,13 @@ def predicted(link, world_size=2, measured_s=0.1, result=None, **changes):
     return predict_row(Launches(cell), wrapped, link, measured_s)
 
 
-@pytest.mark.parametrize(
-    ("why", "arguments"),
-    [
-        ("no link was calibrated", {"link": "no link was calibrated in this run"}),
-        ("no all_reduce was calibrated", {"link": LinkModel([])}),
-        ("starts from the strategy at N=1", {"world_size": 1}),
-        ("share a device", {"oversubscribed": True}),
-        ("no communication at N=1", {"result": at_one()}),
-    ],
+@cases(
+    "why, arguments",
+    ("no link was calibrated", {"link": "no link was calibrated in this run"}),
+    ("no all_reduce was calibrated", {"link": LinkModel([])}),
+    ("starts from the strategy at N=1", {"world_size": 1}),
+    ("share a device", {"oversubscribed": True}),
+    ("no communication at N=1", {"result": at_one()}),
 )
 def test_a_row_without_a_prediction_says_why(why, arguments):
     row = predicted(**{"link": the_link(2), **arguments})
@@ -36,8 +35,8 @@ def test_a_row_without_a_prediction_says_why(why, arguments):
     assert all(isinstance(told, Unavailable) and why in str(told) for told in row.values())
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("strategy", [Ddp(), Fsdp(), Fsdp1()], ids=lambda one: one.kind)
+@cases("device", "cpu", "cuda")
+@cases("strategy", Ddp(), Fsdp(), Fsdp1(), ids=lambda one: one.kind)
 def test_on_a_gpu_no_sharded_step_is_predicted_from_one_rank(device, strategy):
     """Gathers run ahead of the computation there."""
     first = at_one(*BUCKETS)
@@ -51,15 +50,13 @@ def test_on_a_gpu_no_sharded_step_is_predicted_from_one_rank(device, strategy):
         assert len(step_at_one_rank(launches).shape.requests) == len(BUCKETS)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "slowdowns", "batch", "slow"),
-    [
-        (Ddp(), None, 4, 2),  # by their shares of a processor, 0.8 and 0.4
-        (Ddp(), [1.0, 3.0], 4, 3),  # as measured
-        (Ddp(balance="measured"), None, 6, 1),  # of 8 samples 6 and 2: 6 · 1 against 2 · 2
-        (Ddp(balance="measured"), [1.0, 3.0], 6, 1),
-        (Ddp(balance="measured"), [1.0, 1.0], 4, 1),
-    ],
+@cases(
+    "strategy, slowdowns, batch, slow",
+    (Ddp(), None, 4, 2),  # by their shares of a processor, 0.8 and 0.4
+    (Ddp(), [1.0, 3.0], 4, 3),  # as measured
+    (Ddp(balance="measured"), None, 6, 1),  # of 8 samples 6 and 2: 6 · 1 against 2 · 2
+    (Ddp(balance="measured"), [1.0, 3.0], 6, 1),
+    (Ddp(balance="measured"), [1.0, 1.0], 4, 1),
 )
 def test_unequal_ranks_wait_for_the_slowest(strategy, slowdowns, batch, slow):
     hosts = VirtualHosts(link_bit_per_s=(10**9,), cpu_shares=(0.8, 0.4))

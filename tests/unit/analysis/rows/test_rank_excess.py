@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from scalebench.analysis.rows.rank_excess import excesses
+from tests.examples import cases
 
 STEPS, STEP_S = 64, 0.1
 
@@ -23,14 +24,12 @@ BURSTS = (0.140, 0.0, 0.0, 0.0)
 """Four workers deliver four batches at once."""
 
 
-@pytest.mark.parametrize(
-    ("seconds", "longer_s"),
-    [
-        pytest.param(launches(0.035, noise=1.0), 0.035, id="fifty times as long"),
-        pytest.param(launches(BURSTS, num_launches=1), 0.035, id="in bursts"),
-        pytest.param(launches(0.035, num_ranks=8), 0.035, id="one of eight"),
-        pytest.param(launches(0.035, steps=12, num_launches=1), 0.035, id="few steps"),
-    ],
+@cases(
+    "seconds, longer_s",
+    pytest.param(launches(0.035, noise=1.0), 0.035, id="fifty times as long"),
+    pytest.param(launches(BURSTS, num_launches=1), 0.035, id="in bursts"),
+    pytest.param(launches(0.035, num_ranks=8), 0.035, id="one of eight"),
+    pytest.param(launches(0.035, steps=12, num_launches=1), 0.035, id="few steps"),
 )
 def test_one_rank_is_named_with_its_size(seconds, longer_s):
     (found,) = excesses("data_stall", seconds, STEP_S)
@@ -44,16 +43,14 @@ def test_one_rank_is_named_with_its_size(seconds, longer_s):
 TURNED = [*launches(0.02, 0.005), *(one[::-1] for one in launches(0.02, 0.005, num_launches=1))]
 
 
-@pytest.mark.parametrize(
+@cases(
     "seconds",
-    [
-        pytest.param(launches(0.02, 0.02, noise=1.0), id="noise alone"),
-        pytest.param(TURNED, id="another rank in one launch"),
-        pytest.param(launches(0.035, steps=6, num_launches=1), id="too few steps"),
-        pytest.param(launches(0.0008, 0.0001), id="less than a hundredth of a step"),
-        pytest.param(launches(0.026, 0.02, noise=0.01), id="hardly longer"),
-        pytest.param([], id="nothing recorded"),
-    ],
+    pytest.param(launches(0.02, 0.02, noise=1.0), id="noise alone"),
+    pytest.param(TURNED, id="another rank in one launch"),
+    pytest.param(launches(0.035, steps=6, num_launches=1), id="too few steps"),
+    pytest.param(launches(0.0008, 0.0001), id="less than a hundredth of a step"),
+    pytest.param(launches(0.026, 0.02, noise=0.01), id="hardly longer"),
+    pytest.param([], id="nothing recorded"),
 )
 def test_nobody_is_named(seconds):
     assert excesses("data_stall", seconds, STEP_S) == []

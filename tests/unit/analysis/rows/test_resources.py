@@ -13,6 +13,7 @@ from scalebench.report.tables import communication as table
 from scalebench.spec.presets import PRESETS
 from tests.builders.links.nccl_wire_logs import LOGS
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
+from tests.examples import cases
 
 A100 = {"device_name": "NVIDIA A100-SXM4-80GB", "device_uuid": "a"}
 FLOPS = 1e9
@@ -30,17 +31,15 @@ def mfu_of(workload, convolutions, **tf32):
     return row.throughput.value, mfu_of_row(row, None)["mfu"].value
 
 
-@pytest.mark.parametrize(
-    ("workload", "convolutions", "matmul_tf32", "convolution_tf32", "peak"),
-    [
-        ("gpt-tiny", 0.0, False, True, FLOAT32_PEAK),
-        ("gpt-tiny", 0.0, True, False, TF32_PEAK),
-        ("cnn-8", FLOPS, False, True, TF32_PEAK),
-        ("cnn-8", FLOPS, True, False, FLOAT32_PEAK),
-        ("cnn-8", None, False, True, TF32_PEAK),  # a stored run that did not count them
-        ("gpt-tiny", None, False, True, FLOAT32_PEAK),
-        ("cnn-8", 0.5 * FLOPS, False, True, 2 / (1 / TF32_PEAK + 1 / FLOAT32_PEAK)),
-    ],
+@cases(
+    "workload, convolutions, matmul_tf32, convolution_tf32, peak",
+    ("gpt-tiny", 0.0, False, True, FLOAT32_PEAK),
+    ("gpt-tiny", 0.0, True, False, TF32_PEAK),
+    ("cnn-8", FLOPS, False, True, TF32_PEAK),
+    ("cnn-8", FLOPS, True, False, FLOAT32_PEAK),
+    ("cnn-8", None, False, True, TF32_PEAK),  # a stored run that did not count them
+    ("gpt-tiny", None, False, True, FLOAT32_PEAK),
+    ("cnn-8", 0.5 * FLOPS, False, True, 2 / (1 / TF32_PEAK + 1 / FLOAT32_PEAK)),
 )
 def test_the_peak_is_that_of_the_arithmetic_in_use(
     workload, convolutions, matmul_tf32, convolution_tf32, peak
@@ -64,15 +63,13 @@ def inspected(*logs, cell=CELL, **changes):
     return found.model_copy(update={"ranks": ranks})
 
 
-@pytest.mark.parametrize(
-    ("cell", "inspection", "reason"),
-    [
-        (make_cell("ddp", 1, **CUDA), None, "one rank sends to no other"),
-        (make_cell("ddp", 2), None, "these ranks are on CPU"),
-        (CELL, None, "doctor --nccl-log"),
-        (CELL, inspected(None, None), "recorded no log"),
-        (CELL, inspected(None, None, wires_unavailable="NCCL_DEBUG is set"), "NCCL_DEBUG is set"),
-    ],
+@cases(
+    "cell, inspection, reason",
+    (make_cell("ddp", 1, **CUDA), None, "one rank sends to no other"),
+    (make_cell("ddp", 2), None, "these ranks are on CPU"),
+    (CELL, None, "doctor --nccl-log"),
+    (CELL, inspected(None, None), "recorded no log"),
+    (CELL, inspected(None, None, wires_unavailable="NCCL_DEBUG is set"), "NCCL_DEBUG is set"),
 )
 def test_what_is_not_known_has_a_reason(cell, inspection, reason):
     (why,) = wires_of_row(Launches(cell, inspection), None).values()

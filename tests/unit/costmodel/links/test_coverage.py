@@ -4,13 +4,10 @@ Seeds are fixed: the counts are the same at every run. Limits stand several stan
 the count away from the claim. Prints what it counted; ``pytest -s`` shows it.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 import pytest
 
 from scalebench.costmodel.links.against_nominal import against_link
-from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.laws import ring_all_reduce
 from scalebench.costmodel.links.times import LinkModel
@@ -25,13 +22,14 @@ from tests.builders.links.link_sweeps import (
     point,
     sizes,
 )
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
 REPEATS = 1000
 
 
-def shares_covered(fits: Iterable[LinkFit]) -> tuple[float, float]:
+def shares_covered(fits):
     """How often the intervals of α and of B hold the truth."""
     alpha, bandwidth = [], []
     for fit in fits:
@@ -42,16 +40,14 @@ def shares_covered(fits: Iterable[LinkFit]) -> tuple[float, float]:
     return float(np.mean(alpha)), float(np.mean(bandwidth))
 
 
-def told(covered: tuple[float, float]) -> str:
+def told(covered):
     return f"α {covered[0]:.3f}, B {covered[1]:.3f}"
 
 
-@pytest.mark.parametrize(
-    ("count", "sigma", "share"),
-    [
-        *((6, 0.02, 0.0), (6, 0.15, 0.05), (12, 0.15, 0.0)),
-        *((12, 0.02, 0.05), (25, 0.02, 0.0), (25, 0.15, 0.05)),
-    ],
+@cases(
+    "count, sigma, share",
+    *((6, 0.02, 0.0), (6, 0.15, 0.05), (12, 0.15, 0.0)),
+    *((12, 0.02, 0.05), (25, 0.02, 0.0), (25, 0.15, 0.05)),
 )
 def test_intervals_hold_the_truth_as_often_as_they_say(count, sigma, share):
     """95 % claimed. Quiet, and with 5 % of the points 1.3 to 4 times as slow."""
@@ -73,16 +69,14 @@ def test_predictions_hold_a_further_measurement_as_often_as_they_say():
         assert 0.93 <= np.mean(inside) <= 0.97
 
 
-@pytest.mark.parametrize(
-    ("count", "sigma", "share", "most"),
-    [
-        (8, 0.15, 0.0, 0.01),
-        (25, 0.03, 0.0, 0.01),
-        (8, 0.03, 0.05, 0.015),
-        (25, 0.15, 0.05, 0.015),
-        (12, 0.03, 0.1, 0.03),
-        (25, 0.03, 0.1, 0.03),
-    ],
+@cases(
+    "count, sigma, share, most",
+    (8, 0.15, 0.0, 0.01),
+    (25, 0.03, 0.0, 0.01),
+    (8, 0.03, 0.05, 0.015),
+    (25, 0.15, 0.05, 0.015),
+    (12, 0.03, 0.1, 0.03),
+    (25, 0.03, 0.1, 0.03),
 )
 def test_a_straight_line_is_hardly_ever_cut(count, sigma, share, most):
     """At most once in a hundred quiet sweeps; a busy machine's outliers are no regimes."""
@@ -92,7 +86,7 @@ def test_a_straight_line_is_hardly_ever_cut(count, sigma, share, most):
     assert cut <= most
 
 
-@pytest.mark.parametrize(("share", "least"), [(0.0, 0.97), (0.05, 0.85)])
+@cases("share, least", (0.0, 0.97), (0.05, 0.85))
 def test_a_change_of_regime_is_found_in_its_place(share, least):
     """B changes by a factor of 1.5 between two sizes, α does not."""
     change = 300_000
@@ -118,14 +112,12 @@ def test_an_unknown_link_lists_the_valid_ones():
         against_link([], "nvlink")
 
 
-@pytest.mark.parametrize(
-    ("share", "word"),
-    [
-        (0.749, "something else limits it"),
-        (0.75, "the link is well used"),
-        (1.0, "the link is well used"),
-        (1.001, "above the link"),
-    ],
+@cases(
+    "share, word",
+    (0.749, "something else limits it"),
+    (0.75, "the link is well used"),
+    (1.0, "the link is well used"),
+    (1.001, "above the link"),
 )
 def test_a_link_is_well_used_from_three_quarters_to_all_of_it(share, word):
     (found,) = against_link([point(share * 75e9, 0.5, op="broadcast")], "nvlink2")

@@ -1,10 +1,9 @@
 """Which all-reduce is fastest at which size: of each number of ranks by its own lines."""
 
-import pytest
-
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.points import crossovers
 from tests.builders.links.link_sweeps import sizes, sweep
+from tests.examples import cases
 
 SIZE = sizes(20)
 
@@ -17,9 +16,8 @@ def winners(points):
     return crossovers(points, fit_links(points)[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("world_size", (2, 4)), ("dtype", ("float32", "bfloat16")), ("link", ("a", "b"))],
+@cases(
+    "name, values", ("world_size", (2, 4)), ("dtype", ("float32", "bfloat16")), ("link", ("a", "b"))
 )
 def test_lines_of_other_ranks_types_and_links_predict_nothing_here(name, values):
     """The second's two algorithms are those of the first, the other way round."""

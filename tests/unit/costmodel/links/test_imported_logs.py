@@ -13,6 +13,7 @@ from scalebench.session.calibration import sweeps
 from tests.builders.links import nccl_logs as logs
 from tests.builders.links.nccl_logs import Result, Run
 from tests.builders.repository.field_files import field_file
+from tests.examples import cases
 
 
 def told(*arguments):
@@ -77,14 +78,12 @@ def test_counts_are_those_of_the_log():
     assert re.search(r"\n +1024 +512 +bfloat16", shown)
 
 
-@pytest.mark.parametrize(
-    ("link", "said"),
-    [
-        ("infiniband-ndr", "a node has several of them (give their number, as in 8x"),
-        ("8xinfiniband-ndr", "84.7 % of 8xinfiniband-ndr (400 GB/s): the link is well used"),
-        ("0xinfiniband-ndr", "0xinfiniband-ndr is no link"),
-        ("8xinfiniband", "There is no link 'infiniband'"),
-    ],
+@cases(
+    "link, said",
+    ("infiniband-ndr", "a node has several of them (give their number, as in 8x"),
+    ("8xinfiniband-ndr", "84.7 % of 8xinfiniband-ndr (400 GB/s): the link is well used"),
+    ("0xinfiniband-ndr", "0xinfiniband-ndr is no link"),
+    ("8xinfiniband", "There is no link 'infiniband'"),
 )
 def test_a_node_may_have_several_adapters(link, said):
     assert said in imported("16-*/small.log", "--against", link)[1]
@@ -151,8 +150,8 @@ COPIED = {
 }
 
 
-@pytest.mark.parametrize("run", [REDUCE, replace(GATHER, blank_redop=True)])
-@pytest.mark.parametrize("how", COPIED)
+@cases("run", REDUCE, replace(GATHER, blank_redop=True))
+@cases("how", *COPIED)
 def test_however_the_columns_are_parted(tmp_path, run, how):
     files = [tmp_path / "plain.log", tmp_path / "copied.log"]
     for file, copied in zip(files, (str, COPIED[how]), strict=True):
@@ -175,7 +174,7 @@ OSU = "# OSU MPI-CUDA Allreduce Latency Test v7.2\n# Size Avg Latency(us)\n4 12.
 HCCL = "data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): |\n8192 | 9.1 | 0.9 |\n"
 
 
-@pytest.mark.parametrize("text", [OSU, HCCL])
+@cases("text", OSU, HCCL)
 def test_logs_of_other_programs_are_refused_by_name_of_what_is_read(tmp_path, text):
     file = tmp_path / "other.log"
     file.write_text(text)
@@ -183,17 +182,15 @@ def test_logs_of_other_programs_are_refused_by_name_of_what_is_read(tmp_path, te
     assert code == 2 and "has no table of nccl-tests" in said and "other programs" in said
 
 
-@pytest.mark.parametrize(
-    ("run", "footer", "flag", "wrong"),
-    [
-        (replace(REDUCE, style="own"), "0 OK", "", 0),
-        (replace(REDUCE, style="own"), "3 FAILED", "", 20),
-        (replace(REDUCE, style="own", results=(Result(wrong=(1, 0)), *SIZES)), "1 FAILED", "", 1),
-        (replace(REDUCE, style="own", results=(Result(wrong=(1, 0)), *SIZES)), "0 OK", "", 0),
-        (replace(REDUCE, style="own", results=(Result(wrong=(1, 0)), *SIZES)), None, "*", 1),
-        (replace(REDUCE, is_checked=False), "2 FAILED", "", 20),
-        (replace(REDUCE, is_checked=False), "0 OK", "", 0),
-    ],
+@cases(
+    "run, footer, flag, wrong",
+    (replace(REDUCE, style="own"), "0 OK", "", 0),
+    (replace(REDUCE, style="own"), "3 FAILED", "", 20),
+    (replace(REDUCE, style="own", results=(Result(wrong=(1, 0)), *SIZES)), "1 FAILED", "", 1),
+    (replace(REDUCE, style="own", results=(Result(wrong=(1, 0)), *SIZES)), "0 OK", "", 0),
+    (replace(REDUCE, style="own", results=(Result(wrong=(1, 0)), *SIZES)), None, "*", 1),
+    (replace(REDUCE, is_checked=False), "2 FAILED", "", 20),
+    (replace(REDUCE, is_checked=False), "0 OK", "", 0),
 )
 def test_wrong_results_are_seen_in_the_error_column_and_in_the_footer(
     tmp_path, run, footer, flag, wrong
@@ -215,8 +212,8 @@ def table(scale, **changes):
     return logs.text(replace(GATHER, results=tuple(results), **changes))
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "broadcast", "all_gather"])
-@pytest.mark.parametrize("num_ranks", [2, 3, 8, 64])
+@cases("op", "all_reduce", "broadcast", "all_gather")
+@cases("num_ranks", 2, 3, 8, 64)
 def test_ranks_that_are_not_told(tmp_path, op, num_ranks):
     file = tmp_path / "nccl.log"
     run = Run(op=op, results=SIZES, num_ranks=num_ranks, has_ranks=False)

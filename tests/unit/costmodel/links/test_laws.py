@@ -21,6 +21,7 @@ from scalebench.costmodel.links.nccl_tests import operations as nccl_operations
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.errors import UsageError
+from tests.examples import cases
 
 RANKS = st.integers(2, 1000)
 
@@ -50,7 +51,7 @@ MESSAGES = {
 """What is sent, step by step, by algorithms that are not pipelined; written independently."""
 
 
-@pytest.mark.parametrize("law", MESSAGES, ids=" ".join)
+@cases("law", *MESSAGES, ids=" ".join)
 @given(n=RANKS)
 def test_a_law_counts_the_messages_of_its_algorithm(law, n):
     messages = MESSAGES[law](n)
@@ -67,7 +68,7 @@ def test_no_all_reduce_moves_less_than_the_ring(n):
         assert law_terms("all_reduce", algorithm, n).bytes_factor >= least - 1e-12
 
 
-@pytest.mark.parametrize("law", LAWS, ids=" ".join)
+@cases("law", *LAWS, ids=" ".join)
 def test_one_rank_sends_nothing(law):
     assert law_terms(*law, 1) == (0, 0)
 
@@ -83,17 +84,15 @@ def test_a_hierarchy_of_equal_links_is_a_ring(power, nodes):
     assert latency == pytest.approx(ring.latency_steps)
 
 
-@pytest.mark.parametrize(
-    ("op", "factor"),
-    [
-        ("all_reduce", lambda n: 2 * (n - 1) / n),
-        ("reduce_scatter", lambda n: (n - 1) / n),
-        ("all_gather", lambda n: (n - 1) / n),
-        ("all_to_all", lambda n: (n - 1) / n),
-        ("broadcast", lambda n: 1),
-        ("reduce", lambda n: 1),
-        ("send_recv", lambda n: 1),
-    ],
+@cases(
+    "op, factor",
+    ("all_reduce", lambda n: 2 * (n - 1) / n),
+    ("reduce_scatter", lambda n: (n - 1) / n),
+    ("all_gather", lambda n: (n - 1) / n),
+    ("all_to_all", lambda n: (n - 1) / n),
+    ("broadcast", lambda n: 1),
+    ("reduce", lambda n: 1),
+    ("send_recv", lambda n: 1),
 )
 @given(n=RANKS)
 def test_bus_bandwidth_factors_of_nccl_tests(op, factor, n):
@@ -101,14 +100,12 @@ def test_bus_bandwidth_factors_of_nccl_tests(op, factor, n):
     assert busbw_factor(op, n) == pytest.approx(factor(n))
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: law_terms("all_reduce", "rings", 4), "no law of all_reduce 'rings'.*'ring'"),
-        (lambda: law_terms("allreduce", "ring", 4), "'allreduce'.*'all_reduce'"),
-        (lambda: law_terms("all_reduce", "ring", 0), "0 ranks does not exist"),
-        (lambda: busbw_factor("barrier", 4), "'barrier'"),
-    ],
+@cases(
+    "call, text",
+    (lambda: law_terms("all_reduce", "rings", 4), "no law of all_reduce 'rings'.*'ring'"),
+    (lambda: law_terms("allreduce", "ring", 4), "'allreduce'.*'all_reduce'"),
+    (lambda: law_terms("all_reduce", "ring", 0), "0 ranks does not exist"),
+    (lambda: busbw_factor("barrier", 4), "'barrier'"),
 )
 def test_what_does_not_exist_is_said(call, text):
     with pytest.raises(UsageError, match=text):
@@ -124,7 +121,7 @@ def test_nccl_tests_the_laws_and_the_trace_count_bytes_alike(n):
         assert WIRE_FACTORS[op](n) == pytest.approx(busbw_factor(op, n)), op
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
+@cases("n", 2, 3, 8)
 def test_a_pipelined_ring_is_a_chain_that_passes_small_pieces_on(n):
     """Piece by piece and rank by rank: a link sends one piece at a time, which arrives α later."""
     alpha_s, piece_s, num_pieces = 5e-6, 1e-7, 2000
@@ -138,7 +135,7 @@ def test_a_pipelined_ring_is_a_chain_that_passes_small_pieces_on(n):
     assert arrives[-1] == pytest.approx(by_law, rel=0.01)
 
 
-@pytest.mark.parametrize("name", nccl_operations.DTYPES)
+@cases("name", *nccl_operations.DTYPES)
 def test_the_elements_of_nccl_tests_are_as_long_as_torchs(name):
     dtype, size = nccl_operations.DTYPES[name]
     assert getattr(torch, dtype).itemsize == size

@@ -13,7 +13,7 @@ from scalebench.costmodel.links.nccl_tests.operations import busbw_factor
 from scalebench.errors import UsageError
 from tests.builders.links import nccl_logs as logs
 from tests.builders.links.nccl_logs import Result, Run
-from tests.examples import examples
+from tests.examples import cases, examples
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "nccl_tests"
 
@@ -166,7 +166,7 @@ BIG = Result(count=2**24, times_us=(1000.0, 1100.0))
 # The number of ranks
 
 
-@pytest.mark.parametrize("op", logs.OPS)
+@cases("op", *logs.OPS)
 def test_a_wrong_number_of_ranks_is_found(write, op):
     run = Run(op=op, results=(BIG,), has_ranks=False)
     path = write(logs.text(run))
@@ -187,7 +187,7 @@ def damaged(run, column, change):
     return logs.text(run).replace(line, " ".join(words))
 
 
-@pytest.mark.parametrize("column", [0, 1, 5, 6, 7, 9, 10, 11])
+@cases("column", 0, 1, 5, 6, 7, 9, 10, 11)
 @given(ratio=st.floats(1.02, 100))
 @settings(max_examples=10, deadline=None)
 def test_a_damaged_number_is_found(tmp_path_factory, column, ratio):
@@ -249,35 +249,27 @@ def test_a_log_cut_anywhere_is_refused_or_gives_whole_rows(tmp_path_factory, dat
 RUN_TEXT = logs.text(Run(results=(BIG,), is_named=True))
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"", "is empty"),
-        (b" \n\n", "is empty"),
-        (b"\x7fELF\x02\x01\x00\x00\x00", "line 1: binary data"),
-        (RUN_TEXT.encode("utf-16"), "binary data"),
-        (b"hello\nworld\n", "has no table of nccl-tests"),
-        (b"time,algbw,busbw\n1,2,3\n", "has no table of nccl-tests"),
-        (
-            b"#      bytes             N    type      op    time  algbw  busbw      res\n",
-            "before 2.0",
-        ),
-        (RUN_TEXT[: RUN_TEXT.index("#  Rank")].encode(), "has no table"),
-        (RUN_TEXT.replace(" size ", " sise ").encode(), "without the header"),
-        (RUN_TEXT.replace("   float ", " float4 ").encode(), "type 'float4' is not known"),
-        (
-            RUN_TEXT.replace("  sum  ", "  sum  host:1:2 [0] NCCL INFO ").encode(),
-            "cut off or mixed",
-        ),
-        (RUN_TEXT.replace("all_reduce_perf", "alltoallv_perf").encode(), "'alltoallv_perf' is not"),
-        (b'{"a": 1}', "is JSON, but not a result of nccl-tests"),
-        (b'{"results": []}', "is JSON, but not a result of nccl-tests"),
-        (b'{"results": [1]}', "results[0]"),
-        (b'{"results": [{"size": 8}]}', "results[0].count: Field required"),
-        (b'{"results": [{"si', "the JSON is cut off or damaged (EOF"),
-        (b"{" * 100000, "JSON is cut off or damaged"),
-        (b'{"a":' * 100000, "JSON is cut off or damaged"),
-    ],
+@cases(
+    "content, expected",
+    (b"", "is empty"),
+    (b" \n\n", "is empty"),
+    (b"\x7fELF\x02\x01\x00\x00\x00", "line 1: binary data"),
+    (RUN_TEXT.encode("utf-16"), "binary data"),
+    (b"hello\nworld\n", "has no table of nccl-tests"),
+    (b"time,algbw,busbw\n1,2,3\n", "has no table of nccl-tests"),
+    (b"#      bytes             N    type      op    time  algbw  busbw      res\n", "before 2.0"),
+    (RUN_TEXT[: RUN_TEXT.index("#  Rank")].encode(), "has no table"),
+    (RUN_TEXT.replace(" size ", " sise ").encode(), "without the header"),
+    (RUN_TEXT.replace("   float ", " float4 ").encode(), "type 'float4' is not known"),
+    (RUN_TEXT.replace("  sum  ", "  sum  host:1:2 [0] NCCL INFO ").encode(), "cut off or mixed"),
+    (RUN_TEXT.replace("all_reduce_perf", "alltoallv_perf").encode(), "'alltoallv_perf' is not"),
+    (b'{"a": 1}', "is JSON, but not a result of nccl-tests"),
+    (b'{"results": []}', "is JSON, but not a result of nccl-tests"),
+    (b'{"results": [1]}', "results[0]"),
+    (b'{"results": [{"size": 8}]}', "results[0].count: Field required"),
+    (b'{"results": [{"si', "the JSON is cut off or damaged (EOF"),
+    (b"{" * 100000, "JSON is cut off or damaged"),
+    (b'{"a":' * 100000, "JSON is cut off or damaged"),
 )
 def test_a_file_that_is_no_log(write, content, expected):
     assert expected in error_of(write(content))

@@ -62,7 +62,7 @@ def test_what_cannot_be_predicted_says_why(strategy, changes, why):
 costs = st.lists(st.integers(0, 50), min_size=1, max_size=9)
 
 
-def dearest(costs: list[int], sizes: list[int]) -> float:
+def dearest(costs, sizes):
     left, found = list(costs), []
     for size in sizes:
         found.append(sum(left[:size]))
@@ -71,7 +71,7 @@ def dearest(costs: list[int], sizes: list[int]) -> float:
 
 
 @given(costs.flatmap(lambda c: st.tuples(st.just(c), st.integers(1, len(c)))))
-def test_no_other_cut_has_a_cheaper_dearest_stage(given: tuple[list[int], int]) -> None:
+def test_no_other_cut_has_a_cheaper_dearest_stage(given):
     layers, stages = given
     sizes = balanced_split(layers, stages)
     assert len(sizes) == stages and sum(sizes) == len(layers) and min(sizes) >= 1

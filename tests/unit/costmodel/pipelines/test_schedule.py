@@ -22,13 +22,13 @@ microbatches = st.integers(1, 20)
 chunks = st.integers(1, 3)
 
 
-def planned(name: str, p: int, m: int, v: int) -> Schedule | None:
+def planned(name, p, m, v):
     v = 1 if STYLES[name].chunks == "one" else v
     return None if why_not(name, p, m, v) else plan_schedule(name, p, m, v)
 
 
 @given(st.sampled_from(RULED), ranks, microbatches, chunks)
-def test_every_schedule_is_complete_and_ends(name: str, p: int, m: int, v: int) -> None:
+def test_every_schedule_is_complete_and_ends(name, p, m, v):
     schedule = planned(name, p, m, v)
     if schedule is None:
         return
@@ -40,9 +40,7 @@ def test_every_schedule_is_complete_and_ends(name: str, p: int, m: int, v: int) 
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), ranks, microbatches, st.floats(0.1, 9))
-def test_the_bubble_of_equal_stages_is_that_of_the_law(
-    name: str, p: int, m: int, backward_s: float
-) -> None:
+def test_the_bubble_of_equal_stages_is_that_of_the_law(name, p, m, backward_s):
     schedule = planned(name, p, m, 1)
     if schedule is None:
         return
@@ -52,7 +50,7 @@ def test_the_bubble_of_equal_stages_is_that_of_the_law(
 
 
 @given(ranks, st.integers(1, 5), chunks)
-def test_interleaving_divides_the_bubble_by_the_chunks(p: int, rounds: int, v: int) -> None:
+def test_interleaving_divides_the_bubble_by_the_chunks(p, rounds, v):
     m = rounds * p
     schedule = plan_schedule("interleaved-1f1b", p, m, v)
     found = dry_run(schedule, equal_times(p * v)).bubble_ratio
@@ -61,7 +59,7 @@ def test_interleaving_divides_the_bubble_by_the_chunks(p: int, rounds: int, v: i
 
 
 @given(ranks, st.integers(1, 3))
-def test_putting_weights_off_makes_the_bubble_smaller(p: int, rounds: int) -> None:
+def test_putting_weights_off_makes_the_bubble_smaller(p, rounds):
     m = rounds * p
     whole, split = (
         dry_run(plan_schedule(name, p, m), equal_times(p)).bubble_ratio
@@ -70,7 +68,7 @@ def test_putting_weights_off_makes_the_bubble_smaller(p: int, rounds: int) -> No
     assert split < whole or p == 1
 
 
-def test_ranks_that_wait_for_one_another_are_found() -> None:
+def test_ranks_that_wait_for_one_another_are_found():
     crossed = Schedule(
         "crossed",
         2,
@@ -96,14 +94,14 @@ def test_ranks_that_wait_for_one_another_are_found() -> None:
         ([["0F0", "0B0", "0F1", "0B1", "0F2", "0B2"]], "more than 2 microbatches"),
     ],
 )
-def test_a_wrong_schedule_is_refused_with_the_action(ranks: list[list[str]], told: str) -> None:
+def test_a_wrong_schedule_is_refused_with_the_action(ranks, told):
     actions = [tuple(Action(int(a[0]), a[1], int(a[2])) for a in rank) for rank in ranks]
     with pytest.raises(ValueError, match=told):
         check(Schedule("wrong", 2, tuple(actions)))
 
 
-def test_ranks_that_cannot_run_a_pipeline_are_told_why() -> None:
-    def why(world_size: int, rank_batch: int = 8, **settings: object) -> str | None:
+def test_ranks_that_cannot_run_a_pipeline_are_told_why():
+    def why(world_size, rank_batch=8, **settings):
         asked = {"schedule": "1f1b", "microbatches": 4, **settings}
         return why_no_pipeline(Pipeline.model_validate(asked), rank_batch, world_size)
 

@@ -10,6 +10,7 @@ from scalebench.costmodel.pipelines.stage_split import Layers
 from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
 from scalebench.records.measured.probes import RehearsedPipeline
 from scalebench.spec import Pipeline
+from tests.examples import cases
 
 FORWARD_S, BACKWARD_S, AFTER_S = 0.08, 0.16, 0.04
 
@@ -24,7 +25,7 @@ def free(op, num_ranks, size_bytes):
     return LinkTime(0.0, 0.0, 0.0, (num_ranks,))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@cases("schedule", "gpipe", "1f1b")
 @given(ranks=st.sampled_from([2, 4, 8]), more=st.integers(0, 8))
 def test_equal_stages_on_free_links_follow_the_law_of_the_bubble(schedule, ranks, more):
     m = ranks + more
@@ -38,29 +39,25 @@ def test_equal_stages_on_free_links_follow_the_law_of_the_bubble(schedule, ranks
     assert textbook == pytest.approx((m + ranks - 1) / m * one.computing_s / ranks)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "ranks", "why"),
-    [
-        (Pipeline(schedule="zbv", chunks=2), 2, "only torch knows the order of zbv"),
-        (Pipeline(schedule="gpipe", microbatches=16), 16, "16 stages need as many layers"),
-        (Pipeline(schedule="1f1b", microbatches=2), 4, "as many microbatches as stages"),
-    ],
+@cases(
+    "strategy, ranks, why",
+    (Pipeline(schedule="zbv", chunks=2), 2, "only torch knows the order of zbv"),
+    (Pipeline(schedule="gpipe", microbatches=16), 16, "16 stages need as many layers"),
+    (Pipeline(schedule="1f1b", microbatches=2), 4, "as many microbatches as stages"),
 )
 def test_what_cannot_be_predicted_says_why(strategy, ranks, why):
     with pytest.raises(NoFit, match=why):
         predict_pipeline(shape(strategy), free, ranks)
 
 
-@pytest.mark.parametrize(
+@cases(
     "told",
-    [
-        None,
-        {"costs": [1.0]},
-        {"costs": ["x"], "output_bytes": [1], "tied": []},
-        {"costs": [1.0, 1.0], "output_bytes": [], "tied": []},
-        {"costs": [0.0], "output_bytes": [1], "tied": []},
-        {"costs": [math.nan], "output_bytes": [1], "tied": []},
-    ],
+    None,
+    {"costs": [1.0]},
+    {"costs": ["x"], "output_bytes": [1], "tied": []},
+    {"costs": [1.0, 1.0], "output_bytes": [], "tied": []},
+    {"costs": [0.0], "output_bytes": [1], "tied": []},
+    {"costs": [math.nan], "output_bytes": [1], "tied": []},
 )
 def test_layers_that_are_not_told_are_no_ground_for_a_prediction(told):
     with pytest.raises(NoShape):
@@ -74,7 +71,7 @@ RECORDED = {
 """Two stages' passes, a played step, what an action costs, and the measured step: two cores."""
 
 
-def played(schedule: str) -> RehearsedPipeline:
+def played(schedule):
     *stages, step_s, action_s, _ = RECORDED[schedule]
     passes = [{"forward_s": f, "backward_s": b, "output_bytes": 32768} for f, b in stages]
     plan = {"schedule": schedule, "microbatches": 4, "stages": passes}

@@ -56,7 +56,6 @@ def test_plain_text_is_one_printable_line_and_keeps_its_limit(text, limit):
 def test_the_written_interval_is_the_interval(value, spread, scale):
     found = estimate(value, spread)
     text = wording.interval(found, scale)
-    assert text is not None
     low, high = (float(end) for end in text.split("–"))
     place = 10.0 ** -wording.decimals(wording.point(found, scale))
     assert abs(low - found.low * scale) <= place

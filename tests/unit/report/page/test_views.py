@@ -5,13 +5,12 @@ import gzip
 import json
 import re
 
-import pytest
-
 from scalebench.records.summary import TimedCollectives
 from scalebench.report import render_page
 from scalebench.report.page.overview import link_card
 from tests.builders.shown.pages import Page
 from tests.builders.summaries import hostile_summary, make_missing, make_plain, make_summary
+from tests.examples import cases
 
 
 def packed_rows(text):
@@ -39,12 +38,10 @@ def timed(*fits, **changes):
     return TimedCollectives(fits=list(fits), **{**fields, **changes})
 
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (timed(failure="rank 1 died"), "Failed: rank 1 died."),
-        (timed(num_wrong=3), "40 points, every result verified: 3 wrong elements."),
-    ],
+@cases(
+    "found, said",
+    (timed(failure="rank 1 died"), "Failed: rank 1 died."),
+    (timed(num_wrong=3), "40 points, every result verified: 3 wrong elements."),
 )
 def test_what_failed_is_said_first(found, said):
     card = link_card(found, "")

@@ -11,12 +11,12 @@ from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.pipelines import render_schedule
 
 
-def drawn(name: str, p: int, m: int, v: int = 1, width: int = 100, ascii_only: bool = False):
+def drawn(name, p, m, v=1, width=100, ascii_only=False):
     timeline = dry_run(plan_schedule(name, p, m, v), equal_times(p * v))
     return render_schedule(timeline, Screen(width, ascii_only=ascii_only)).splitlines()
 
 
-def test_1f1b_looks_like_this() -> None:
+def test_1f1b_looks_like_this():
     lines = drawn("1f1b", 2, 3)
     assert lines[:2] == [
         "rank 0  F0 F1 ·  ·  B0─── F2 B1─── ·  B2───",
@@ -27,7 +27,7 @@ def test_1f1b_looks_like_this() -> None:
     assert "by rank: 2, 1" in told
 
 
-def test_the_command_draws_without_a_run_and_prints_json() -> None:
+def test_the_command_draws_without_a_run_and_prints_json():
     shown = CliRunner().invoke(cli, ["show", "--schedule", "gpipe", "-p", "2", "-m", "2"])
     assert shown.exit_code == 0 and "rank 1" in shown.stdout
     told = CliRunner().invoke(cli, ["show", "--schedule", "1f1b", "-p", "2", "-m", "2", "--json"])
@@ -37,7 +37,7 @@ def test_the_command_draws_without_a_run_and_prints_json() -> None:
     }
 
 
-def test_wrong_numbers_are_refused_in_one_line() -> None:
+def test_wrong_numbers_are_refused_in_one_line():
     for arguments, told in (
         (("--schedule", "1f1c"), "There is no schedule '1f1c'"),
         (("--schedule", "1f1b", "-p", "8", "-m", "4"), "as many microbatches as stages"),
