@@ -162,18 +162,6 @@ def folders_in_tmp(user: Attacked) -> None:
     need(all((folder / "results.txt").exists() for folder in kept), "doctor deleted a folder")
 
 
-def scratch_race(user: Attacked) -> None:
-    """launchers that start at the same time leave each other's folders alone"""
-    code = (
-        "from scalebench.records.storage.folder import Scratch\n"
-        "for _ in range(150):\n s = Scratch()\n assert s.folder.is_dir(), 'folder is gone'\n"
-        " s.close()\n"
-    )
-    many = [user.start("-c", code) for _ in range(8)]
-    done = [ended(process, 120) for process in many]
-    need(not any(one.returncode for one in done), next((o.stderr for o in done if o.stderr), ""))
-
-
 def checkpoints_elsewhere(user: Attacked) -> None:
     """--resume removes no directory that run.json names outside of the run"""
     run = user.copy(user.home / "copied" / "r")
@@ -303,28 +291,11 @@ def outside_text(user: Attacked) -> None:
     need(not any(re.search(r"[\x07\x1b\x9b]", text) for text in said), "control characters")
 
 
-def baseline_of_forks(user: Attacked) -> None:
-    """docs/ci.md takes no baseline from the run of a fork"""
-    steps = re.findall(r"gh run list(?:[^\n]*\\\n)*[^\n]*", (ROOT / "docs/ci.md").read_text())
-    need(steps, "docs/ci.md fetches no baseline: look at this check")
-    safe = ("--event push", "headSha", "head_sha", "--commit")
-    need(all(any(word in step for word in safe) for step in steps), steps)
-
-
 def dollars(user: Attacked) -> None:
     """submit --kubernetes hands every $ on"""
     flags = ("--kubernetes", "--ranks-per-node", "1", "--image", "i", "--claim", "c", "--dry-run")
     done = user.run("submit", *flags, "--", "run", "--gpus", "1", "--", "t.py", "a$$b$(HOME)")
     need("a$$$$b$$(HOME)" in done.stdout, done.stdout[-160:] + done.stderr)
-
-
-def no_pickles(user: Attacked) -> None:
-    """no collective hands pickled objects to another rank"""
-    where = "import scalebench, pathlib; print(pathlib.Path(scalebench.__file__).parent)"
-    package = Path(ended(user.start("-c", where), 60).stdout.strip())
-    sends = re.compile(r"\b(all_gather|broadcast|gather|scatter|send|recv)_object(_list)?\(")
-    found = [p for p in package.rglob("*.py") if sends.search(p.read_text())]
-    need(any(package.rglob("*.py")) and not found, [str(p.relative_to(package)) for p in found])
 
 
 def anonymised(user: Attacked) -> None:
@@ -443,10 +414,10 @@ def nothing_left_in_tmp(user: Attacked) -> None:
 
 
 LINES: tuple[Callable[[Attacked], None], ...] = (
-    folders_in_tmp, scratch_race, checkpoints_elsewhere, two_runs_one_folder, another_script,
-    command_channel, loopback_only, list_runs_nothing, outside_text, baseline_of_forks, dollars,
-    no_pickles, anonymised, secret_arguments, no_crash_is_a_regression, bounds,
-    nothing_left_running, no_loopback, gpu_locks, nothing_left_in_tmp,
+    folders_in_tmp, checkpoints_elsewhere, two_runs_one_folder, another_script, command_channel,
+    loopback_only, list_runs_nothing, outside_text, dollars, anonymised, secret_arguments,
+    no_crash_is_a_regression, bounds, nothing_left_running, no_loopback, gpu_locks,
+    nothing_left_in_tmp,
 )  # fmt: skip
 
 

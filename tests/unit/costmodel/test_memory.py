@@ -1,4 +1,4 @@
-"""Predicted memory: ZeRO's published totals, and arithmetic by hand."""
+"""Predicted memory and traffic: the papers' totals and laws, and arithmetic by hand."""
 
 import pytest
 from hypothesis import given
@@ -10,11 +10,13 @@ from scalebench.costmodel.memory import (
     MeasuredBaseline,
     MemoryPrediction,
     predict_memory,
+    predict_state_bytes,
     savings_of,
     zero_state,
 )
+from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.measured.rank import Memory
-from scalebench.spec import Ddp, Plain
+from scalebench.spec import Accelerate, Ddp, DeepSpeed, Fabric, FairScale, Fsdp, Fsdp1, Plain, Zero1
 
 PSI = 1000
 
@@ -92,3 +94,95 @@ def test_nothing_is_taken_off_twice(parts):
     assert all(one.state_bytes >= 0 and one.activations_bytes >= 0 for one in savings)
     assert sum(one.state_bytes for one in savings) <= 1200 + 1e-6
     assert sum(one.activations_bytes for one in savings) <= 1000 + 1e-6
+
+
+def test_state_follows_the_stage():
+    states = [predict_state_bytes(DeepSpeed(stage=stage), 1000, 4) for stage in range(4)]
+    assert states == [16_000, 10_000, 7_000, 4_000]
+
+
+GPT_TINY = 437_760
+"""Parameters."""
+ALONE = MeasuredBaseline(
+    Plain(),
+    16,
+    Memory(
+        gradients_bytes=0,
+        data_bytes=4_062_435,
+        activations_bytes=21_045_768,
+        activations_peak_bytes=21_045_768,
+    ),
+)
+"""gpt-tiny on one rank, batch 16, as it was measured."""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "measured", "within"),
+    [
+        (DeepSpeed(stage=0), 2, 19_838_815, 0.001),
+        (DeepSpeed(stage=1), 2, 44_781_819, 0.01),
+        (DeepSpeed(stage=2), 2, 44_780_795, 0.01),
+        (DeepSpeed(stage=2), 1, 57_139_451, 0.022),  # the bucket is made after the first frees
+        (DeepSpeed(stage=3), 2, 45_177_600, 0.001),
+        (DeepSpeed(stage=3), 1, 60_077_824, 0.001),
+        (FairScale(), 2, 19_936_035, 0.006),
+    ],
+)
+def test_memory_is_as_it_was_measured_on_cpu_ranks(strategy, world_size, measured, within):
+    """Of DeepSpeed 0.19.8 and FairScale 0.4.13."""
+    batch = 16 // world_size
+    found = predict_memory(
+        strategy, GPT_TINY, batch, baseline=ALONE, world_size=world_size, optimizer="AdamW"
+    )
+    assert found.total_bytes == pytest.approx(measured, rel=within)
+
+
+SHARDED_PSI = 1200
+GROUPS = (500, 500, 200)
+"""Two blocks and the root."""
+
+
+def sent(strategy, world_size, groups=GROUPS, num_parameters=SHARDED_PSI):
+    return predict_traffic(strategy, num_parameters, world_size, groups).total_bytes
+
+
+def test_zero_costs_what_its_authors_say():
+    """ZeRO §7: stages 1 and 2 as much as data parallel in their count, stage 3 half as much again.
+
+    Their stage 1 scatters gradients; torch's all-reduces them and broadcasts parameters besides.
+    """
+    n = 64
+    replicas = sent(Ddp(), n)
+    assert sent(Fsdp(), n, groups=None) == pytest.approx(1.5 * replicas)
+    assert sent(Fsdp(reshard_after_forward=False), n, groups=None) == pytest.approx(replicas)
+    assert sent(Zero1(), n) == pytest.approx(1.5 * replicas)
+
+
+def test_replicas_reduce_their_shards_besides():
+    found = predict_traffic(Fsdp(shard_size=2), SHARDED_PSI, 8, GROUPS)
+    assert found.all_gather_bytes == 0.5 * 4 * 2200
+    assert found.reduce_scatter_bytes == 0.5 * 4 * SHARDED_PSI
+    assert found.all_reduce_bytes == 2 * 3 / 4 * 4 * SHARDED_PSI / 2
+    nothing_divided = predict_traffic(Fsdp(shard_size=1), SHARDED_PSI, 8, GROUPS)
+    assert nothing_divided == predict_traffic(Ddp(), SHARDED_PSI, 8)
+
+
+@given(
+    strategy=st.sampled_from([Plain(), Ddp(), Fsdp(), Fsdp(shard_size=1), Fsdp1(), Zero1()]),
+    n=st.integers(1, 512),
+)
+def test_one_rank_sends_nothing_and_more_ranks_never_less(strategy, n):
+    assert sent(strategy, 1) == 0
+    assert sent(strategy, n + 1) >= sent(strategy, n) * (1 - 1e-12)
+
+
+@given(n=st.integers(1, 512), psi=st.integers(1, 10**12))
+def test_state_is_divided_as_zero_divides_it(n, psi):
+    assert predict_state_bytes(Fsdp(), psi, n) == pytest.approx(16 * psi / n, abs=1)
+    assert predict_state_bytes(Zero1(), psi, n) == pytest.approx(8 * psi + 8 * psi / n, abs=1)
+    assert predict_state_bytes(Fsdp(shard_size=1), psi, n) == 16 * psi
+    assert predict_state_bytes(Ddp(), psi, n) == 16 * psi
+    assert predict_state_bytes(Ddp(gradient_as_bucket_view=False), psi, n) == 20 * psi
+    assert predict_state_bytes(Fabric(), psi, n) >= 16 * psi
+    for fsdp2 in (Fabric(sharding="fsdp2"), Accelerate(plugin="fsdp2")):
+        assert predict_state_bytes(fsdp2, psi, n) == predict_state_bytes(Fsdp(), psi, n)

@@ -1,4 +1,4 @@
-"""A step's shape where its computation takes longer: everything moves, nothing falls out."""
+"""A step replayed, slowed and changed: everything moves, nothing falls out."""
 
 from collections import Counter
 
@@ -17,7 +17,16 @@ from scalebench.costmodel.layers.replay import CommRequest, replay
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import StepShape
 from scalebench.costmodel.traffic import predict_traffic
+from scalebench.costmodel.what_if import (
+    WhatIf,
+    break_even_byte_per_s,
+    pays,
+    saved_bytes,
+    sent_bytes,
+)
 from scalebench.spec import Context, Fsdp
+from scalebench.stats import Estimate
+from tests.examples import cases
 
 MOMENTS = st.floats(0, 1)
 
@@ -100,3 +109,131 @@ def test_the_messages_are_those_of_the_law(num_ranks, again):
     wanted = Counter(op.num_bytes for op in law if op.op == "send_recv_ring")
     assert Counter(request.size_bytes for request in found) == wanted
     assert {(one.op, one.num_ranks) for one in found} == {("send_recv_ring", num_ranks)}
+
+
+times = st.floats(0.0, 10.0)
+
+
+@st.composite
+def steps(draw):
+    """Requests that fit into a step, what each takes, and how long the step computes."""
+    ready = sorted(draw(st.lists(times, max_size=6)))
+    computing = draw(st.floats(10.0, 20.0))
+    requests = [
+        CommRequest("all_reduce", 8, moment, draw(st.floats(moment, computing))) for moment in ready
+    ]
+    return requests, [draw(times) for _ in requests], computing
+
+
+def walk(requests, takes_s, computing_s, tick=0.125):
+    """The same by letting time pass tick by tick, all durations multiples of a tick: slow, sure."""
+    now, done, free_at, ends = 0.0, 0.0, 0.0, []
+    asked = 0
+    while True:
+        while (
+            asked < len(requests)
+            and requests[asked].ready_s <= done
+            and not any(
+                r.needed_s <= done and end > now for r, end in zip(requests, ends, strict=False)
+            )
+        ):
+            free_at = max(free_at, now) + takes_s[asked]
+            ends.append(free_at)
+            asked += 1
+        held = any(r.needed_s <= done and end > now for r, end in zip(requests, ends, strict=False))
+        if done >= computing_s and not held:
+            return now
+        now += tick
+        done += 0.0 if held or done >= computing_s else tick
+
+
+grid = st.integers(0, 40).map(lambda n: n * 0.125)
+
+
+@st.composite
+def steps_on_a_grid(draw):
+    ready = sorted(draw(st.lists(grid, max_size=5)))
+    computing = 5.0 + draw(grid)
+    later = st.integers(0, 80).map(lambda n: n * 0.125)
+    requests = [
+        CommRequest("all_reduce", 8, moment, min(moment + draw(later), computing))
+        for moment in ready
+    ]
+    return requests, [draw(grid) for _ in requests], computing
+
+
+@given(steps_on_a_grid())
+def test_it_goes_as_when_time_passes_tick_by_tick(step):
+    assert replay(*step).step_s == pytest.approx(walk(*step))
+
+
+@given(steps())
+def test_a_step_is_no_shorter_than_its_computation_or_all_its_communication(step):
+    requests, takes, computing = step
+    found = replay(requests, takes, computing)
+    assert found.step_s == pytest.approx(computing + found.stalled_s)
+    assert found.step_s >= max([computing, *(end for _, end in found.spans_s if requests)]) - 1e-9
+    assert found.stalled_s <= sum(takes) + 1e-9
+
+
+@given(steps())
+def test_the_link_does_one_at_a_time_and_nothing_before_it_is_asked(step):
+    requests, takes, computing = step
+    found = replay(requests, takes, computing)
+    for (start, end), request, took in zip(found.spans_s, requests, takes, strict=True):
+        assert start >= request.ready_s
+        assert end - start == pytest.approx(took)
+    for (_, end), (start, _) in zip(found.spans_s, found.spans_s[1:], strict=False):
+        assert start >= end
+
+
+@given(steps(), st.floats(1.0, 3.0))
+def test_a_slower_link_never_makes_a_step_shorter(step, factor):
+    requests, takes, computing = step
+    slower = replay(requests, [factor * took for took in takes], computing)
+    assert slower.step_s >= replay(requests, takes, computing).step_s - 1e-9
+
+
+@cases(
+    "change, words",
+    (WhatIf(times_bandwidth=2.0), "2 times the bandwidth"),
+    (WhatIf(gradient_bits=16), "gradients of 16 bits, conversion not counted"),
+    (WhatIf(bucket_mb=0.25), "buckets of 0.25 MiB"),
+    (WhatIf(hierarchical=True), "hierarchical all-reduce"),
+    (WhatIf(microbatches=8), "pipelines' batches in 8 microbatches"),
+)
+def test_one_change_is_said_and_no_other(change, words):
+    assert change.described() == [words]
+
+
+def test_the_break_even_by_hand():
+    """N=4: 150 bytes saved of 100 gathered ones at 1 each: (150 - 3) / 7 s = 21 B/s."""
+    saved = saved_bytes(100, 0, 1, 4)
+    assert saved == pytest.approx(147)
+    found = break_even_byte_per_s(saved, Estimate(value=7, low=3.5, high=14, n=3))
+    assert (found.value, found.low, found.high) == pytest.approx((21, 10.5, 42))
+
+
+@given(
+    n=st.integers(2, 64),
+    ratio=st.floats(0.001, 0.4),
+    codec_s=st.floats(1e-5, 1),
+    side=st.sampled_from([0.5, 0.99, 1.01, 2.0]),
+    gathers=st.booleans(),
+)
+def test_below_it_the_compressed_step_is_shorter_and_above_longer(n, ratio, codec_s, side, gathers):
+    whole = 1e6
+    sent = (0, ratio * whole) if gathers else (ratio * whole, 0)
+    saved = saved_bytes(whole, *sent, n)
+    found = break_even_byte_per_s(saved, Estimate(value=codec_s, n=1)).value
+    if found <= 0:
+        assert sent_bytes(*sent, n) >= sent_bytes(whole, 0, n) * (1 - 1e-9)
+        return
+    link = side * found
+    exact_s, compressed_s = (sent_bytes(*s, n) / link for s in ((whole, 0), sent))
+    assert (compressed_s + codec_s < exact_s) == (side < 1)
+
+
+@cases("link, expected", (5.0, True), (15.0, None), (25.0, False), (10.0, None))
+def test_whether_it_pays_is_told_by_the_interval(link, expected):
+    assert pays(Estimate(value=14, low=10, high=20, n=3), link) is expected

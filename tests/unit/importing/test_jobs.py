@@ -11,14 +11,13 @@ from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
 from scalebench.importing.facts import facts_of
 from scalebench.importing.formats import formats
-from scalebench.importing.job import Stated, import_log, job_of
+from scalebench.importing.job import Stated, import_log
 from scalebench.importing.lines import prefix_of
-from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
 from scalebench.records.imported import ImportedRun
 from scalebench.session.imported import store_imported
+from tests.builders.logs import LINES, every_2_s, job_in, log_of, steps_in
 from tests.examples import cases
-from tests.unit.importing.test_formats import LINES, a_log
 
 CARRIED: dict[str, Callable[[str], str]] = {
     "a rank": "[rank3]:{}".format,
@@ -53,9 +52,7 @@ PRINTED = {
 def test_what_carries_a_line_changes_none_of_its_numbers(name, carrier, tmp_path):
     def job_by(carry):
         printed = "\n".join(PRINTED[name].format(i=i, ms=500 * i) for i in range(1, 30))
-        path = tmp_path / "train.log"
-        path.write_text("".join(f"{carry(line)}\n" for line in printed.split("\n")))
-        job = job_of(read_log(path, formats()), Stated(gpus=8, batch_per_gpu=1))
+        job = job_in(tmp_path, map(carry, printed.split("\n")), batch_per_gpu=1)
         return job.format, job.step_s, job.samples_per_s
 
     alone = job_by("{}".format)
@@ -70,44 +67,34 @@ def test_what_carries_a_line_changes_none_of_its_numbers(name, carrier, tmp_path
     ("step_time: 532,25 ms", 0.53225),
     ("step_time: 1,234.5 ms", 1.2345),
     ("step_time: 1.5, mem: 3", 1.5),
-    ("step_time: 1,532 s", None),  # a thousand or one and a half: nothing tells,
+    ("step_time: 1,532 s", None),  # a thousand or one and a half: nothing tells
 )
 def test_a_comma_may_stand_before_decimals(said, mean_s, tmp_path):
-    path = tmp_path / "train.log"
-    path.write_text("".join(f"step {i} loss 2,{i} {said}\n" for i in range(9)))
-    steps = steps_of(read_log(path, formats()), None)
+    steps = steps_in(tmp_path, (f"step {i} loss 2,{i} {said}" for i in range(9)))
     assert (steps.mean_s if len(steps.seconds) else None) == pytest.approx(mean_s)
 
 
 def test_a_line_that_names_a_step_and_says_nothing_of_it_is_none(tmp_path):
-    path = tmp_path / "train.log"
     warning = "wandb: WARNING Step must only increase in log calls.  Step 3 < 5; dropping {'x': 3}."
     lines = [f"step: {i} | loss: 2.{i} | step_time: 0.5" for i in range(30)]
-    path.write_text("\n".join([*lines[:20], warning, *lines[20:], ""]))
-    log = read_log(path, formats())
+    log = log_of(tmp_path, [*lines[:20], warning, *lines[20:]])
     assert (len(log.records), log.notices) == (30, [])
 
 
 def test_a_clock_of_microseconds_needs_no_more_memory_than_others(tmp_path):
     """Ten days of such a clock were cut into ten thousand million spans."""
-    path = tmp_path / "train.log"
-    path.write_text(
-        "".join(
-            f"2024-05-{1 + i:02} 10:00:00.123456 step {k} loss 3.{k}\n"
-            for i, k in enumerate(range(10, 200, 20))
-        )
-    )
-    steps = steps_of(read_log(path, formats()), None)
+    days = enumerate(range(10, 200, 20), 1)
+    lines = (f"2024-05-{day:02} 10:00:00.123456 step {k} loss 3.{k}" for day, k in days)
+    steps = steps_in(tmp_path, lines)
     assert (steps.mean_s, steps.source) == (86400 / 20, "clock")
 
 
 @cases("carrier", "", "0: ", "worker-1: ", "[1,0]<stdout>:")
 def test_the_last_lines_of_ranks_add_up_behind_any_prefix(carrier, tmp_path):
-    path = tmp_path / "train.log"
     line = "Done benchmarking. Total images: 9000\ttotal time: 4{0}.1\tMedian images/sec: 21{0}.5"
     lines = [carrier + line.format(rank) for rank in range(4)]
-    path.write_text("\n".join([*lines, lines[0]]))  # one was seen twice, and the last has no end
-    job = job_of(read_log(path, formats()), Stated())
+    # one was seen twice, and the last has no end
+    job = job_in(tmp_path, "\n".join([*lines, lines[0]]), gpus=None)
     assert (job.world_size, job.samples_per_s) == (4, pytest.approx(848.0))
 
 
@@ -127,10 +114,9 @@ BAR = "Epoch {}: 100%|##| 61/61 [00:24<00:00,  2.44it/s, v_num=0, train_loss_ste
     " {0:3}%|#  | {0}/38 [00:{0:02}<00:00,  7.16it/s]",
 )
 def test_bars_that_are_drawn_more_often_are_not_the_training(other, tmp_path):
-    path = tmp_path / "train.log"
     drawn = [other.format(n) for n in (1, 2, 9, 14)]
-    path.write_text("\n".join([BAR.format(0), *drawn, BAR.format(1), *drawn, ""]))
-    assert steps_of(read_log(path, formats()), None).mean_s == pytest.approx(0.4, rel=0.02)
+    steps = steps_in(tmp_path, [BAR.format(0), *drawn, BAR.format(1), *drawn])
+    assert steps.mean_s == pytest.approx(0.4, rel=0.02)
 
 
 @cases(
@@ -139,35 +125,27 @@ def test_bars_that_are_drawn_more_often_are_not_the_training(other, tmp_path):
     ("Epoch 0:   1%| | 795/77225 [9:07:58<878:01:48, 41.36s/it, global_step=794.0]", 41.36),
 )
 def test_of_one_line_of_a_bar_the_rate_that_it_shows_counts(bar, mean_s, tmp_path):
-    path = tmp_path / "train.log"
-    path.write_text(f"{bar}\n")
-    log = read_log(path, formats())
+    log = log_of(tmp_path, [bar])
     assert steps_of(log, None).mean_s == pytest.approx(mean_s)
     assert "the rate that it shows counts" in log.notices[0]
 
 
 def test_a_clock_that_tells_less_than_the_median_of_a_window_leaves_it(tmp_path):
-    path = tmp_path / "train.log"
-    path.write_text(
-        "".join(
-            f"[04/13 23:5{i}:12 d2.utils.events]:  eta: 3 days, 0:24:23  iter: {20 * i}  "
-            f"total_loss: 59.9  time: {s}  last_time: 0.7  data_time: 0.0058  max_mem: 13632M\n"
-            for i, s in ((1, 3.04), (2, 3.03))
-        )
+    lines = (
+        f"[04/13 23:5{i}:12 d2.utils.events]:  eta: 3 days, 0:24:23  iter: {20 * i}  "
+        f"total_loss: 59.9  time: {s}  last_time: 0.7  data_time: 0.0058  max_mem: 13632M"
+        for i, s in ((1, 3.04), (2, 3.03))
     )
-    assert steps_of(read_log(path, formats()), None).mean_s == pytest.approx(3.035)
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(3.035)
 
 
 def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path):
-    path = tmp_path / "train.log"
     held = {4: " - timing_s/testing:1.5", 8: " - timing_s/save_checkpoint:1.0"}
-    path.write_text(
-        "".join(
-            f"step:{i} - timing_s/step:{2 + i % 2 + (i in held)}{held.get(i, '')} - x:1\n"
-            for i in range(12)
-        )
+    lines = (
+        f"step:{i} - timing_s/step:{2 + i % 2 + (i in held)}{held.get(i, '')} - x:1"
+        for i in range(12)
     )
-    assert sorted(steps_of(read_log(path, formats()), None).seconds) == [2.0] * 4 + [3.0] * 6
+    assert sorted(steps_in(tmp_path, lines).seconds) == [2.0] * 4 + [3.0] * 6
 
 
 @cases(
@@ -176,10 +154,10 @@ def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path):
     (LINES["megatron"] + " tokens/sec/gpu: 9.5 |", 76),
     (LINES["nemo"].replace(" | consumed", " | tokens_per_sec_per_gpu: 9.5e+00 | consumed"), 76),
     (LINES["paddlenlp"] + ", interval_tokens_per_second_per_device: 9.5", 76),
-    (LINES["fairseq with the parts of its wall"], 1613 / 2),  # its rate is of all since the start,
+    (LINES["fairseq with the parts of its wall"], 1613 / 2),  # its rate is of all since the start
 )
 def test_tokens_per_second_are_those_of_the_job(line, tokens, tmp_path):
-    job = job_of(read_log(a_log(tmp_path, line), formats()), Stated(gpus=8))
+    job = job_in(tmp_path, every_2_s(line))
     assert job.tokens_per_s == pytest.approx(tokens)
 
 
@@ -187,11 +165,10 @@ def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path):
     line = (
         "loss: 9.2, global_step: {i}0, interval_runtime: 20.0, interval_samples_per_second: 3.2, "
     )
-    log = a_log(tmp_path, line + "interval_steps_per_second: 0.5, epoch: 0.1")
-    job = job_of(read_log(log, formats()), Stated(gpus=8))
+    lines = every_2_s(line + "interval_steps_per_second: 0.5, epoch: 0.1")
+    job = job_in(tmp_path, lines)
     assert (job.step_s[0], job.samples_per_s) == (pytest.approx(2.0), None)
-    batch = job_of(read_log(log, formats()), Stated(gpus=8, batch_per_gpu=4))
-    assert batch.samples_per_s == pytest.approx(16.0)
+    assert job_in(tmp_path, lines, batch_per_gpu=4).samples_per_s == pytest.approx(16.0)
 
 
 @cases(
@@ -201,9 +178,7 @@ def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path):
     ("[worker :0]   train_runtime   =  0:46:45.60\n  train_samples_per_second  =   3.65", 3.65),
 )
 def test_samples_per_second_may_be_said_at_the_end_alone(end, samples, tmp_path):
-    path = tmp_path / "train.log"
-    path.write_text(f"starting\n{end}\n")
-    job = job_of(read_log(path, formats()), Stated(gpus=8))
+    job = job_in(tmp_path, ["starting", end])
     assert (job.format, job.samples_per_s) == ("totals", pytest.approx(samples))
 
 
@@ -216,9 +191,7 @@ def test_samples_per_second_may_be_said_at_the_end_alone(end, samples, tmp_path)
 )
 def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(said, mean_s, tmp_path):
     end = "{'train_runtime': '2800', 'train_steps_per_second': '0.007', 'train_loss': '0.7'}"
-    path = tmp_path / "train.log"
-    path.write_text(f"{said}\n{end}\n{said}\n")
-    steps = steps_of(read_log(path, formats()), None)
+    steps = steps_in(tmp_path, [said, end, said])
     assert [steps.mean_s if len(steps.seconds) else None] == [mean_s]
     assert mean_s or "not of how many steps" in steps.why_none
 
@@ -294,14 +267,17 @@ def side(folder, seed, slower=0.0, head="", num_runs=5):
         pace = (1 + slower) * (1 + generator.normal(0, 0.001))
         steps_ms = 1000 * pace * course * (1 + generator.normal(0, 0.01, 300))
         path = folder / f"{seed}-{run}.log"
-        path.write_text(
-            head
-            + "".join(f"iter {i}: loss 4.0, time {ms:.2f}ms\n" for i, ms in enumerate(steps_ms))
-        )
-        logs.append(import_log(path, Stated(gpus=8), list(formats())))
-    imported = ImportedRun(case="job", logs=logs)
-    stored = store_imported(imported, ["scalebench", "import"], folder / f"run-{seed}")
-    return Results(f"run-{seed}", (stored.summary,))
+        lines = (f"iter {i}: loss 4.0, time {ms:.2f}ms\n" for i, ms in enumerate(steps_ms))
+        path.write_text(head + "".join(lines))
+        logs.append((path, Stated(gpus=8)))
+    return Results(f"run-{seed}", (stored(folder / f"run-{seed}", logs).summary,))
+
+
+def stored(folder, logs):
+    """Import logs, each with what is stated of it."""
+    imported = [import_log(path, stated, list(formats())) for path, stated in logs]
+    run = ImportedRun(case="job", logs=imported)
+    return store_imported(run, ["scalebench", "import"], folder)
 
 
 @cases("slower, verdict", (0.0, "unchanged"), (0.01, "regressed"))
@@ -309,7 +285,6 @@ def test_one_percent_is_found_in_a_training_whose_steps_grow(slower, verdict, tm
     found = compare(side(tmp_path, 1), side(tmp_path, 2, slower))
     step = next(row for row in found.rows if row.metric == "step_s")
     assert step.verdict == verdict
-    assert step.low is not None and step.high is not None
     assert step.low < slower < step.high and step.high - step.low < 0.01
 
 
@@ -334,7 +309,6 @@ def test_jobs_on_another_driver_torch_or_gpu_are_compared_only_where_it_is_allow
     (refused, *_), (told,) = (found := compare(old, new)).rows, found.mismatches
     assert (refused.verdict, told.name) == ("not comparable", name)
     allowed = compare(old, new, allowed=[name]).rows[0]
-    assert allowed.low is not None and allowed.high is not None
     assert allowed.low < 0.02 < allowed.high
     unsaid = compare(side(tmp_path, 3), old)
     assert unsaid.rows[0].verdict != "not comparable"
@@ -353,14 +327,8 @@ def test_three_jobs_a_side_find_one_percent(tmp_path):
 
 def test_steps_that_are_all_printed_alike_tell_no_interval_and_one_size_no_scaling(tmp_path):
     def rows(*sizes):
-        logs = [
-            import_log(tmp_path / f"{n}.log", Stated(gpus=n, batch_per_gpu=8), list(formats()))
-            for n in sizes
-        ]
-        imported = ImportedRun(case="job", logs=logs)
-        return store_imported(
-            imported, ["scalebench", "import"], tmp_path / str(sizes)
-        ).summary.rows
+        logs = [(tmp_path / f"{n}.log", Stated(gpus=n, batch_per_gpu=8)) for n in sizes]
+        return stored(tmp_path / str(sizes), logs).summary.rows
 
     for gpus, step_s in ((1, "0.1"), (2, "0.1038"), (4, "0.11")):
         lines = [f"step {i} | step_time {step_s} s\n" for i in range(60)]

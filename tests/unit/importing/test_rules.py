@@ -11,17 +11,8 @@ from scalebench.importing.job import Follower, Stated, job_of
 from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
+from tests.builders.logs import job_in, log_of, steps_in
 from tests.examples import cases
-
-
-def log_of(folder, lines, end="\n"):
-    path = folder / "train.log"
-    path.write_bytes((end.join(lines) + end).encode())
-    return read_log(path, formats())
-
-
-def read(folder, lines, batch=None):
-    return steps_of(log_of(folder, lines), batch)
 
 
 def test_prefixes_tell_the_rank_the_host_and_the_clock():
@@ -46,7 +37,7 @@ def test_prefixes_tell_the_rank_the_host_and_the_clock():
 @cases("endless", "1e999", "inf")
 def test_an_endless_step_is_left_out(tmp_path, endless):
     lines = (f"step={i} loss=2.5 step_time={endless if i == 9 else 0.5}" for i in range(20))
-    assert read(tmp_path, lines).mean_s == pytest.approx(0.5)
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(0.5)
 
 
 @cases(
@@ -57,19 +48,19 @@ def test_an_endless_step_is_left_out(tmp_path, endless):
     ("[default{r}]: ", "global tokens/s: 4000", 4000),
     ("", "tokens/s: 100{r}", None),  # who prints it is not said either
     ("", "tokens/s: 4000", 4000),
-    ("[default{r}]: ", "tokens/s/gpu: 100{r}", 4006),  # of each its own,
+    ("[default{r}]: ", "tokens/s/gpu: 100{r}", 4006),  # of each its own
 )
 def test_rates_of_several_ranks_have_to_tell_whose_they_are(tmp_path, front, said, rate):
     line = f"{front}step: {{i}} | loss: 3 | {said}"
     lines = (line.format(i=i, r=r) for i in range(20) for r in range(4))
-    found = job_of(log_of(tmp_path, dict.fromkeys(lines)), Stated(gpus=4))
+    found = job_in(tmp_path, dict.fromkeys(lines), gpus=4)
     assert found.tokens_per_s == (rate and pytest.approx(rate))
     assert any("nothing says whether" in notice for notice in found.notices) is (rate is None)
 
 
 def test_a_time_of_all_steps_since_the_line_before_is_divided_by_them(tmp_path):
     lines = [f"Ep. 1 : Up. {i} : Sen. 9 : Time {i % 7 + 50}.0s : 9 words/s" for i in (20, 120, 220)]
-    steps = read(tmp_path, lines)
+    steps = steps_in(tmp_path, lines)
     assert list(steps.seconds) == pytest.approx([0.51, 0.53])
     assert (list(steps.counts), steps.averaged) == ([100, 100], True)
 
@@ -135,7 +126,7 @@ def test_the_time_of_something_else_is_never_that_of_a_step(said, tmp_path):
 @cases("said", "4 (2.0 sec)", "4 (0.0 sec)\nloss = 2, step = 5 (0.0 sec)")
 def test_lines_that_leave_no_time_tell_no_steps(said, tmp_path):
     """The time of a single line is of all steps since one that is not there."""
-    steps = read(tmp_path, [f"INFO:tensorflow:loss = 2.3, step = {said}"])
+    steps = steps_in(tmp_path, [f"INFO:tensorflow:loss = 2.3, step = {said}"])
     assert not len(steps.seconds) and steps.why_none
 
 
@@ -155,7 +146,7 @@ def test_a_rounded_step_number_is_passed_over(tmp_path):
 def test_the_last_bar_of_each_epoch_tells_its_steps(line, tmp_path):
     validation = "mAP: 100% ━━━━ 8/8 2.1it/s 3.8s\nmAP: 100%|#| 8/8 [00:03<00:00,  2.17it/s]"
     lines = [text for i in range(1, 9) for text in (line.format(i=i), validation)]
-    assert read(tmp_path, lines).mean_s == pytest.approx(1 / 3.42, rel=0.002)
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(1 / 3.42, rel=0.002)
 
 
 @cases(
@@ -175,10 +166,10 @@ def test_a_bar_that_counts_epochs_or_samples_tells_no_steps(bar, mean_s, tmp_pat
     again = [*range(31), *range(29)]
     lines = [bar.format(i=i, t=clocks[i], k=k, l=clocks[k]) for i, k in enumerate(again)]
     if mean_s is not None:
-        assert read(tmp_path, lines).mean_s == pytest.approx(mean_s, rel=0.004)
+        assert steps_in(tmp_path, lines).mean_s == pytest.approx(mean_s, rel=0.004)
         return
     with pytest.raises(UsageError, match="no known format fits"):
-        read(tmp_path, lines)
+        steps_in(tmp_path, lines)
 
 
 def test_a_bar_of_all_epochs_does_not_begin_again_with_the_next_one(tmp_path):
@@ -187,7 +178,7 @@ def test_a_bar_of_all_epochs_does_not_begin_again_with_the_next_one(tmp_path):
         for i in range(200)
         for epoch in dict.fromkeys((max(i - 1, 0) // 50, i // 50))  # its name changes at a step
     ]
-    assert read(tmp_path, bars).mean_s == pytest.approx(2.0)
+    assert steps_in(tmp_path, bars).mean_s == pytest.approx(2.0)
 
 
 @cases(
@@ -244,7 +235,7 @@ def test_lines_of_several_ranks_are_one_step_and_their_rates_add_up(tmp_path):
 def test_a_time_since_the_beginning_or_of_the_day_is_never_taken_for_that_of_a_step(line, tmp_path):
     lines = [line.format(i=i, half=i / 2) for i in range(1, 40)]
     try:
-        assert not len(read(tmp_path, lines).seconds)
+        assert not len(steps_in(tmp_path, lines).seconds)
     except UsageError as error:
         assert "no known format fits" in str(error)
 
@@ -267,7 +258,7 @@ def test_steps_of_levanter_are_thousands_from_there_on(tmp_path):
     ]
     log = log_of(tmp_path, lines)
     assert log.records.columns["step"][-1] == 1590
-    assert read(tmp_path, lines).mean_s == pytest.approx(12.0)
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(12.0)
 
 
 SOME = "INFO {clock}step: {i}, 3.163 samples/sec, batch_loss: 0.4, time:3.1, lr:0.1"
@@ -281,20 +272,22 @@ SOME = "INFO {clock}step: {i}, 3.163 samples/sec, batch_loss: 0.4, time:3.1, lr:
 )
 def test_a_line_of_an_evaluation_or_a_checkpoint_is_none_of_a_step(other, tmp_path):
     lines = [f"step {i} | loss 3.1 | step time 0.5" for i in range(20)]
-    read_lines = read(tmp_path, [text for i in range(20) for text in (lines[i], other.format(i=i))])
+    read_lines = steps_in(
+        tmp_path, [text for i in range(20) for text in (lines[i], other.format(i=i))]
+    )
     assert set(read_lines.seconds) == {0.5}
 
 
 def test_a_time_that_may_be_of_several_steps_counts_only_where_a_clock_tells(tmp_path):
     each = [SOME.format(i=i, clock="") for i in range(40)]
-    assert read(tmp_path, each).mean_s == pytest.approx(3.1)
+    assert steps_in(tmp_path, each).mean_s == pytest.approx(3.1)
     tenth = [SOME.format(i=10 * i, clock="") for i in range(40)]
-    assert "whether its time is of one of them or of all" in read(tmp_path, tenth).why_none
+    assert "whether its time is of one of them or of all" in steps_in(tmp_path, tenth).why_none
     took = [f"Step {10 * i} took 5.0 s, loss 3.1" for i in range(40)]
-    assert "whether its time is of one of them or of all" in read(tmp_path, took).why_none
+    assert "whether its time is of one of them or of all" in steps_in(tmp_path, took).why_none
     clocks = (f"2024-05-01 10:{31 * i // 600:02}:{3.1 * i % 60:06.3f} " for i in range(60))
     clocked = [SOME.format(i=10 * i, clock=clock) for i, clock in enumerate(clocks)]
-    found = read(tmp_path, clocked)
+    found = steps_in(tmp_path, clocked)
     assert (found.mean_s, found.source) == (pytest.approx(0.31, rel=0.01), "clock")
 
 
@@ -306,7 +299,7 @@ def test_a_time_that_may_be_of_several_steps_counts_only_where_a_clock_tells(tmp
 )
 def test_bars_of_keras_are_refused_with_the_reason(line, tmp_path):
     with pytest.raises(UsageError, match=r"Keras.*mean since an epoch began.*with the validation"):
-        read(tmp_path, [f"Epoch {i}/20\n{line}" for i in range(9)])
+        steps_in(tmp_path, [f"Epoch {i}/20\n{line}" for i in range(9)])
 
 
 def test_micro_batches_add_up_to_their_step(tmp_path):
@@ -315,7 +308,7 @@ def test_micro_batches_add_up_to_their_step(tmp_path):
         + " (optimizer.step)" * (i % 2)
         for i in range(12)
     ]
-    assert read(tmp_path, lines).mean_s == pytest.approx(1.2)
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(1.2)
 
 
 NEMO = (
@@ -331,33 +324,33 @@ def test_bars_that_count_micro_batches_of_one_step_add_up(accumulate, tmp_path):
         for i in range(1, 20 * accumulate + accumulate // 2)
         for _ in range(1 + (i % 5 == 0))  # a bar is drawn again where its description changes
     ]
-    assert read(tmp_path, lines).mean_s == pytest.approx(1.25 * accumulate, rel=0.02)
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(1.25 * accumulate, rel=0.02)
 
 
 @cases("name", "micro ", "micro_step=", "Micro-batch: ", "accumulation_step=")
 def test_micro_batches_that_are_numbered_within_each_step_add_up(name, tmp_path):
     lines = [f"step {i} {name}{k} batch time: 0.{5 + k}00" for i in range(20) for k in range(3)]
-    assert read(tmp_path, lines).mean_s == pytest.approx(1.8)
-    some = read(tmp_path, [line for line in lines if f"{name}1" not in line])
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(1.8)
+    some = steps_in(tmp_path, [line for line in lines if f"{name}1" not in line])
     assert "some micro-batches of each step are not printed" in some.why_none
 
 
 def test_a_micro_batch_that_is_a_size_leaves_a_line_a_step(tmp_path):
     lines = [f"step={i} micro_batch=4 step_time=0.5" for i in range(20)]
-    assert read(tmp_path, lines).mean_s == 0.5
+    assert steps_in(tmp_path, lines).mean_s == 0.5
 
 
 @cases("accumulate", 20, 60)
 def test_one_or_two_steps_do_not_tell_how_many_micro_batches_are_whole(accumulate, tmp_path):
     """A job that was stuck in one step had a step of as many seconds as it printed lines."""
     lines = [NEMO.format(micro=i, step=i // accumulate, s=1) for i in range(1, 39)]
-    assert "from so few steps" in read(tmp_path, lines).why_none
+    assert "from so few steps" in steps_in(tmp_path, lines).why_none
 
 
 def test_a_step_of_which_a_micro_batch_says_no_time_is_left_out(tmp_path):
     lines = [NEMO.format(micro=i, step=i // 4, s=1) for i in range(1, 80)]
     lines[20] = lines[20].replace("train_step_timing in s=1.000", "train_step_timing in s=?")
-    steps = read(tmp_path, lines)
+    steps = steps_in(tmp_path, lines)
     assert set(steps.seconds) == {4.0}
     assert len(steps.seconds) == 18  # of 19 whole ones
 
@@ -368,7 +361,7 @@ LITGPT = "Epoch 1 | iter {micro} step {step} | loss train: 9.1, val: n/a | iter 
 @cases("line, accumulate", (LITGPT + " (step)", 4), (NEMO, 8))
 def test_micro_batches_that_are_not_all_printed_tell_no_step(line, accumulate, tmp_path):
     lines = [line.format(micro=i, step=i // accumulate, s=1) for i in range(4, 200, 4)]
-    steps = read(tmp_path, lines)
+    steps = steps_in(tmp_path, lines)
     assert not len(steps.seconds)
     assert steps.why_none.startswith("one micro-batch of 4 is printed")
 
@@ -378,7 +371,7 @@ def test_cumulative_times_are_differenced_and_may_begin_again(tmp_path):
     lines = [
         f"step:{i}/99 train_loss:5.1 train_time:{t}ms step_avg:nanms" for i, t in enumerate(at)
     ]
-    assert read(tmp_path, lines).mean_s == pytest.approx(0.16)
+    assert steps_in(tmp_path, lines).mean_s == pytest.approx(0.16)
 
 
 def test_a_clock_of_one_second_gives_spans_and_pauses_are_cut_out(tmp_path):
@@ -386,7 +379,7 @@ def test_a_clock_of_one_second_gives_spans_and_pauses_are_cut_out(tmp_path):
     for i in range(1, 301):
         clock += 0.45 + (25.0 if i % 100 == 0 else 0)
         bars.append(f" 1%|# | {i}/1000 [{clock // 60:02.0f}:{int(clock % 60):02d}<05:45,  2.2it/s]")
-    found = read(tmp_path, ["Loading: 100%|#| 4/4 [00:01<00:00, 3.9it/s]", *bars])
+    found = steps_in(tmp_path, ["Loading: 100%|#| 4/4 [00:01<00:00, 3.9it/s]", *bars])
     assert found.mean_s == pytest.approx(0.45, rel=0.01)
     assert found.pauses[0] >= 2 and found.pauses[1] == pytest.approx(25 * found.pauses[0], rel=0.05)
 
@@ -396,7 +389,7 @@ def test_steps_that_a_resumed_job_passes_over_are_none(begin, tmp_path):
     """transformers counts up to its checkpoint within seconds."""
     steps = ((i, 3 + 2 * (i - 501)) for i in range(502, 702))
     bars = [f" 1%|# | {i}/1000 [{t // 60:02d}:{t % 60:02d}<09:00,  2.0s/it]" for i, t in steps]
-    found = read(tmp_path, [" 0%|  | 0/1000 [00:00<?, ?it/s]", f" 0%|  | {begin}", *bars])
+    found = steps_in(tmp_path, [" 0%|  | 0/1000 [00:00<?, ?it/s]", f" 0%|  | {begin}", *bars])
     assert found.mean_s == pytest.approx(2.0, rel=0.01)
 
 
@@ -406,13 +399,13 @@ def test_bars_of_other_things_are_no_training_however_long_they_take(tmp_path):
         *(one.format(f"{i}| {i}/900 [{i}:00<1:00:00, 9.0") for one in others for i in range(40)),
         *(f" 1%|# | {i}/100 [00:{i:02d}<01:00,  1.0s/it]" for i in range(1, 50)),
     ]
-    assert read(tmp_path, bars).mean_s == pytest.approx(1.0)
+    assert steps_in(tmp_path, bars).mean_s == pytest.approx(1.0)
 
 
 def test_the_first_steps_are_left_out_while_they_differ(tmp_path):
     times = [44.9, 0.3, *[5.6] * 8]
     lines = [f"completed step: {i}, seconds: {t}, loss: 1" for i, t in enumerate(times)]
-    found = read(tmp_path, lines)
+    found = steps_in(tmp_path, lines)
     assert (found.mean_s, found.warmup) == (pytest.approx(5.6), 2)
 
 
@@ -428,20 +421,20 @@ def test_a_clock_overlooks_no_evaluation_however_short(line, other, tmp_path):
     for i in range(0, 400, 10):
         t += 20 + 15 * (i % 80 == 40)  # of an evaluation that a longer interval hides
         lines += [other] * (i % 80 == 40) + [line.format(i=i, t=t, m=t // 60, s=t % 60)]
-    found = read(tmp_path, lines)
+    found = steps_in(tmp_path, lines)
     assert found.mean_s == pytest.approx(2.0)
     assert found.pauses == (5, pytest.approx(75.0))
     few = [f"2024-05-01 10:00:{2 * i:02} step={i} loss=2" for i in range(9)]
     few = [text for i in range(9) for text in [other] * (i % 3 == 2) + [few[i]]]
-    assert read(tmp_path, few).mean_s == pytest.approx(2.0)  # else nothing would be left
+    assert steps_in(tmp_path, few).mean_s == pytest.approx(2.0)  # else nothing would be left
     every = [text for text in lines if text != other for text in (other, text)]
-    assert read(tmp_path, every).mean_s == pytest.approx(2.0 + 75 / 390)  # nothing tells
+    assert steps_in(tmp_path, every).mean_s == pytest.approx(2.0 + 75 / 390)  # nothing tells
 
 
 def test_an_evaluation_within_a_printed_step_is_a_pause(tmp_path):
     times = [560.0] * 20 + [9560.0] + [560.0] * 20
     lines = [f"iter {i}: loss 4.0, time {t}ms" for i, t in enumerate(times)]
-    found = read(tmp_path, lines)
+    found = steps_in(tmp_path, lines)
     assert (found.mean_s, found.pauses) == (pytest.approx(0.56), (1, pytest.approx(9.0)))
 
 
@@ -450,7 +443,7 @@ def test_clock_and_printed_time_are_compared(tmp_path):
         f"2024-05-01 10:{i // 60:02}:{i % 60:02},000 step={i // 2} step_time=1.5 loss=1"
         for i in range(0, 200, 2)
     ]
-    (told,) = read(tmp_path, lines).notices
+    (told,) = steps_in(tmp_path, lines).notices
     assert "the clock says 2 s" in told and "+33.3 %" in told
 
 
@@ -460,7 +453,7 @@ def test_the_median_of_a_window_gives_way_to_the_clock(tmp_path):
         "time: 2.5 (2.9)  max mem: 23530"
         for m in range(10)
     ]
-    found = read(tmp_path, lines)
+    found = steps_in(tmp_path, lines)
     assert (found.mean_s, found.source) == (pytest.approx(3.0), "clock")
 
 
@@ -470,7 +463,7 @@ def test_a_timer_s_doubtful_rate_counts_less_than_the_clock(tmp_path):
         f"global_step={i}, RunningAvgSamplesPerSec=303.1, CurrSamplesPerSec=315.5, MemAllocated=1GB"
         for i in range(9)
     ]
-    assert read(tmp_path, lines, batch=2048).mean_s == pytest.approx(60.0)
+    assert steps_in(tmp_path, lines, batch=2048).mean_s == pytest.approx(60.0)
 
 
 def test_only_the_part_after_a_restart_counts(tmp_path):
@@ -558,7 +551,7 @@ def test_a_line_that_is_cut_off_is_left_out(tmp_path):
 
 def test_a_total_at_the_end_is_all_that_a_log_of_transformers_may_have(tmp_path):
     end = "{'train_runtime': 400.0, 'train_steps_per_second': 0.5, 'train_loss': 2.1, 'epoch': 3.0}"
-    found = read(tmp_path, ["{'loss': 2.5, 'epoch': 1.0}", "{'loss': 2.1, 'epoch': 3.0}", end])
+    found = steps_in(tmp_path, ["{'loss': 2.5, 'epoch': 1.0}", "{'loss': 2.1, 'epoch': 3.0}", end])
     assert (found.mean_s, found.source) == (2.0, "total")
 
 

@@ -15,23 +15,35 @@ from scalebench.importing.steps import steps_of
 from scalebench.importing.tables import read_table
 
 
-def write(folder, name, text):
-    path = folder / name
-    path.write_text(text)
-    return path
+@pytest.fixture
+def write(tmp_path):
+    """Write a table: text, bytes, one object a line, or JSON where the name ends so."""
+
+    def write(content, name="own.csv"):
+        path = tmp_path / name
+        if not isinstance(content, str | bytes):
+            whole = name.endswith(".json")
+            content = json.dumps(content) if whole else "\n".join(map(json.dumps, content)) + "\n"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
 
 
-def mean_of(path, **columns):
-    log = read_table(path, columns)
-    assert log is not None
-    return steps_of(log, None).mean_s
+@pytest.fixture
+def read(write):
+    return lambda content, name="own.csv", **columns: read_table(write(content, name), columns)
 
 
-def test_columns_are_known_by_their_names_or_named(tmp_path):
+@pytest.fixture
+def mean_of(read):
+    return lambda *content, **columns: steps_of(read(*content, **columns), None).mean_s
+
+
+def test_columns_are_known_by_their_names_or_named(mean_of):
     rows = "".join(f"{i},{10 + 0.5 * i},{500},{2.5}\n" for i in range(20))
-    lightning = write(tmp_path, "metrics.csv", "step,_timestamp,took_ms,train_loss\n" + rows)
-    assert mean_of(lightning) == pytest.approx(0.5)
-    assert mean_of(lightning, time="took_ms") == pytest.approx(0.5)
+    lightning = "step,_timestamp,took_ms,train_loss\n" + rows
+    assert mean_of(lightning) == mean_of(lightning, time="took_ms") == pytest.approx(0.5)
     with pytest.raises(UsageError, match=r"no column nothing.*took_ms"):
         mean_of(lightning, time="nothing")
     with pytest.raises(UsageError, match="value for --column"):
@@ -40,13 +52,11 @@ def test_columns_are_known_by_their_names_or_named(tmp_path):
 
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e999", "1e300"])
 @pytest.mark.parametrize("column", range(3))
-def test_a_number_that_is_none_is_left_out(tmp_path, column, number):
+def test_a_number_that_is_none_is_left_out(read, column, number):
     rows = [[str(i), str(1_700_000_000 + 0.5 * i), "0.5", "2.5"] for i in range(20)]
     rows[9][column] = number
-    head = "step,_timestamp,step_time,loss\n"
-    path = write(tmp_path, "metrics.csv", head + "".join(",".join(r) + "\n" for r in rows))
-    log = read_table(path, {})
-    assert log is not None and not log.notices
+    log = read("step,_timestamp,step_time,loss\n" + "".join(",".join(r) + "\n" for r in rows))
+    assert not log.notices
     assert steps_of(log, None).mean_s == pytest.approx(0.5)
 
 
@@ -59,33 +69,26 @@ def test_a_number_that_is_none_is_left_out(tmp_path, column, number):
         (False, "global_tokens_per_s", 1000),
     ],
 )
-def test_ranks_of_a_table_are_one_job_whose_slowest_counts(tmp_path, in_blocks, column, rate):
+def test_ranks_of_a_table_are_one_job_whose_slowest_counts(read, in_blocks, column, rate):
     steps, ranks = range(20), (2, 0, 3, 1)  # rank 2 is slowest, and its block the first
     at = [(r, i) for r in ranks for i in steps]
     at = at if in_blocks else sorted(at, key=lambda one: one[1])
     each = 0 if column.startswith("global") else 1
     rows = "".join(f"{r},{i},{0.8 if r == 2 else 0.5},{1000 + r * each}\n" for r, i in at)
-    log = read_table(write(tmp_path, "log.csv", f"rank,step,step_time,{column}\n" + rows), {})
-    assert log is not None and not log.notices
+    log = read(f"rank,step,step_time,{column}\n" + rows)
+    assert not log.notices
     found = job_of(log, Stated(gpus=4))
     assert found.step_s == pytest.approx([0.8] * len(found.step_s)) and len(found.step_s) > 10
     assert found.tokens_per_s == (rate and pytest.approx(rate))
     assert any("the rank's or the job's" in said for said in found.notices) is (rate is None)
 
 
+@pytest.mark.parametrize("head", ["rank,", ""])
 @pytest.mark.parametrize("rank", [0, 8])
-def test_one_rank_of_a_table_says_the_rate_of_the_job(tmp_path, rank):
-    rows = "".join(f"{rank},{i},0.5,4000\n" for i in range(20))
-    log = read_table(write(tmp_path, "log.csv", "rank,step,step_time,tokens_per_s\n" + rows), {})
-    assert log is not None
-    assert job_of(log, Stated(gpus=4)).tokens_per_s == pytest.approx(4000)
-
-
-def test_a_rate_alone_is_that_of_the_job(tmp_path):
-    path = write(tmp_path, "own.csv", "step,tokens_per_sec\n" + "1,4000\n2,4000\n3,4000\n")
-    log = read_table(path, {})
-    assert log is not None
-    assert job_of(log, Stated(gpus=8)).tokens_per_s == pytest.approx(4000)
+def test_the_rate_of_one_rank_or_of_none_is_that_of_the_job(read, head, rank):
+    rows = "".join(f"{rank},{i},4000\n"[0 if head else 2 :] for i in range(20))
+    job = job_of(read(f"{head}step,tokens_per_s\n" + rows), Stated(gpus=4))
+    assert job.tokens_per_s == pytest.approx(4000)
 
 
 CSV = "step,when,loss\n" + "".join(
@@ -98,15 +101,13 @@ CSV = "step,when,loss\n" + "".join(
     [
         ("packed.csv.gz", gzip.compress(CSV.encode())),
         ("of-windows.csv", CSV.replace("\n", "\r\n").encode("utf-16")),
-        ("semicolons.csv", re.sub(r'"(\d)?,?(\d+)"', r"\1\2", CSV).replace(",", ";").encode()),
-        ("spaces.csv", re.sub(r",(?=2024|when|1.5)", ", ", CSV).encode()),
+        ("semicolons.csv", re.sub(r'"(\d)?,?(\d+)"', r"\1\2", CSV).replace(",", ";")),
+        ("spaces.csv", re.sub(r",(?=2024|when|1.5)", ", ", CSV)),
         ("marked.csv", CSV.encode("utf-8-sig")),
     ],
 )
-def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(name, content, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(content)
-    assert mean_of(path, clock="when") == pytest.approx(0.6)
+def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(name, content, mean_of):
+    assert mean_of(content, name, clock="when") == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +123,10 @@ def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(name, conten
         ("time=took (ns)", 500_000_000, 0),
     ],
 )
-def test_a_time_counts_in_the_unit_that_it_can_only_have(head, first, step, tmp_path):
+def test_a_time_counts_in_the_unit_that_it_can_only_have(head, first, step, mean_of):
     name, _, column = head.partition("=")
     rows = ({"step": i, column or name: first + step * i} for i in range(1, 60))
-    path = write(tmp_path, "log.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
-    assert mean_of(path, **({name: column} if column else {})) == pytest.approx(0.5)
-
-
-def test_a_total_in_hours_or_in_what_its_user_chose_is_none(tmp_path):
-    """Composer's; its unit stands nowhere in the table."""
-    path = write(tmp_path, "own.csv", "step,time/total\n1,0.1\n2,0.2\n3,0.3\n")
-    with pytest.raises(UsageError, match="no column of times"):
-        read_table(path, {})
+    assert mean_of(rows, "log.jsonl", **({name: column} if column else {})) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +139,13 @@ def test_a_total_in_hours_or_in_what_its_user_chose_is_none(tmp_path):
         ("device/samples_per_sec", 32000, "samples"),
     ],
 )
-def test_a_rate_of_one_device_is_not_that_of_the_job(name, of_job, unit, tmp_path):
-    path = write(tmp_path, "own.csv", f'step,"{name}",mfu(%)\n' + "1,4000,41\n2,4000,41\n")
-    log = read_table(path, {})
-    assert log is not None
-    job = job_of(log, Stated(gpus=8))
+def test_a_rate_of_one_device_is_not_that_of_the_job(name, of_job, unit, read):
+    job = job_of(read(f'step,"{name}",mfu(%)\n1,4000,41\n2,4000,41\n'), Stated(gpus=8))
     assert (job.tokens_per_s if unit == "tokens" else job.samples_per_s) == of_job
     assert job.mfu == pytest.approx(0.41)
 
 
-def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_validation(tmp_path):
+def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_validation(read):
     """Ten lines an epoch, each the mean of its steps; the same numbers come again."""
     lines = [{"env_info": "Python 3.8", "seed": 0}]
     for epoch in range(1, 4):
@@ -165,18 +155,10 @@ def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_vali
             for i in range(50, 550, 50)
         ]
         lines += [{"mode": "val", **said, "iter": 40, "time": 7.0, "loss": 1.0}]
-    path = write(tmp_path, "run.log.json", "".join(f"{json.dumps(one)}\n" for one in lines))
-    log = read_table(path, {})
+    log = read("".join(f"{json.dumps(one)}\n" for one in lines), "run.log.json")
     assert list(log.records.column("step")[8:12]) == [450, 500, 550, 600]
     job = job_of(log, Stated(gpus=8))
     assert (len(job.step_s), sum(job.step_s), job.loss_last) == (30, 60, 8.5)
-
-
-def test_where_the_time_is_since_the_beginning_the_speed_counts(tmp_path):
-    """Lightning's ThroughputMonitor."""
-    rows = "".join(f"{10 * i},{5.0 * i},2.0\n" for i in range(1, 12))
-    path = write(tmp_path, "metrics.csv", "step,time,device/batches_per_sec\n" + rows)
-    assert mean_of(path) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -190,22 +172,15 @@ def test_where_the_time_is_since_the_beginning_the_speed_counts(tmp_path):
         ("img/s/gpu", 16, 0.5),
     ],
 )
-def test_columns_may_be_called_as_in_lines_of_text(head, number, step_s, tmp_path):
-    path = write(tmp_path, "own.csv", f"step,{head}\n" + f"1,{number}\n2,{number}\n3,{number}\n")
-    log = read_table(path, {})
-    assert log is not None
+def test_columns_may_be_called_as_in_lines_of_text(head, number, step_s, read):
+    log = read(f"step,{head}\n1,{number}\n2,{number}\n3,{number}\n")
     job = job_of(log, Stated(gpus=8, batch_per_gpu=8, seq=64))
     assert job.step_s == pytest.approx([step_s] * 3)
 
 
-def test_elapsed_times_have_decimals(tmp_path):
-    rows = "".join(f"{i},{1.25 * i}s\n" for i in range(1, 40))
-    assert mean_of(write(tmp_path, "own.csv", "step,elapsed\n" + rows)) == pytest.approx(1.25)
-
-
-def test_json_that_is_none_is_read_as_text(tmp_path):
+def test_json_that_is_none_is_read_as_text(read):
     """DLLogger's file, by its usual name."""
-    assert read_table(write(tmp_path, "dllogger.json", "DLLL {}\nDLLL {}\n"), {}) is None
+    assert read("DLLL {}\nDLLL {}\n", "dllogger.json") is None
 
 
 def table(head, row, steps=40):
@@ -216,47 +191,40 @@ def table(head, row, steps=40):
 
 RUN = '"lucky-dust-3 - {0}","lucky-dust-3 - {0}__MIN","lucky-dust-3 - {0}__MAX"'
 THREE = '"{i}","{i}","{i}"'
+WALL = f'"Wall Time",{RUN.format("_step")},{RUN.format("train/loss")}'
 
 
 @pytest.mark.parametrize(
     ("head", "row"),
     [  # a chart of W&B over its process's time, over the clock; a history; a table of each step
         (f'"Relative Time (Process)",{RUN.format("_step")}', '"{t}",' + THREE),
-        (
-            f'"Wall Time",{RUN.format("_step")},{RUN.format("train/loss")}',
-            '"{s}",' + THREE + ",1,1,1",
-        ),
+        (WALL, '"{s}",' + THREE + ",1,1,1"),
         ("_runtime,_step,_timestamp,train/loss,train/global_step", "{t},7,{s},1.5,{i}"),
         (f'"Step",{RUN.format("step_time")}', '"{i}",2.5,2.4,2.6'),
     ],
 )
-def test_what_wandb_exports_is_read(head, row, tmp_path):
-    assert mean_of(write(tmp_path, "wandb.csv", table(head, row))) == pytest.approx(2.5)
+def test_what_wandb_exports_is_read(head, row, mean_of):
+    assert mean_of(table(head, row)) == pytest.approx(2.5)
 
 
-def test_an_export_of_wandb_without_a_time_or_of_several_runs_is_refused(tmp_path):
-    loss = write(tmp_path, "loss.csv", table(f'"Step",{RUN.format("train/loss")}', '"{i}",1,1,1'))
+def test_an_export_of_wandb_without_a_time_or_of_several_runs_is_refused(read, mean_of):
     with pytest.raises(UsageError, match=r"export a chart over Relative Time \(Process\)"):
-        read_table(loss, {})
-    head = '"Step","brisk-4 - step_time","lucky-3 - step_time"'
-    two = write(tmp_path, "two.csv", table(head, '"{i}",1.0,2.0'))
+        read(table(f'"Step",{RUN.format("train/loss")}', '"{i}",1,1,1'))
+    two = table('"Step","brisk-4 - step_time","lucky-3 - step_time"', '"{i}",1.0,2.0')
     with pytest.raises(UsageError, match="2 runs: brisk-4, lucky-3"):
-        read_table(two, {})
+        read(two)
     assert mean_of(two, time="lucky-3 - step_time") == pytest.approx(2.0)
 
 
-def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path):
+def test_metrics_of_mlflow_stand_one_behind_the_other(read):
     """As its page exports them; an evaluation, logged later in the step, does not set the clock."""
     head = "run_id,key,value,step,timestamp"
     late = "".join(f"a1,eval_loss,1.5,{i},{1714557690000 + 2500 * i}\n" for i in range(0, 400, 100))
     text = f"{head}\n{late}" + table(head, "a1,loss,1.5,{i},{ms}").partition("\n")[2]
-    path = write(tmp_path, "mlflow.csv", text)
-    log = read_table(path, {})
-    assert log is not None and len(log.records) == 40
-    assert steps_of(log, None).mean_s == pytest.approx(2.5)
-    other = "".join(f"b2,loss,1.5,{i},{1714557600000 + 9 * i}\n" for i in range(9))
+    log = read(text)
+    assert (len(log.records), steps_of(log, None).mean_s) == (40, pytest.approx(2.5))
     with pytest.raises(UsageError, match="2 runs"):
-        read_table(write(tmp_path, "runs.csv", text + other), {})
+        read(text + "".join(f"b2,loss,1.5,{i},{1714557600000 + 9 * i}\n" for i in range(9)))
 
 
 @pytest.mark.parametrize(
@@ -268,10 +236,10 @@ def test_metrics_of_mlflow_stand_one_behind_the_other(tmp_path):
     ],
     ids=["ms-swift", "LLaMA-Factory"],
 )
-def test_steps_and_elapsed_times_with_their_units(row, tmp_path):
+def test_steps_and_elapsed_times_with_their_units(row, mean_of):
     rows = (row.format(i=10 * i, minutes=7 * i // 6, s=70 * i % 60) for i in range(1, 50))
     text = "".join(f'{{"loss": 1.2, {one}}}\n' for one in rows)
-    assert mean_of(write(tmp_path, "log.jsonl", text)) == pytest.approx(7.0, rel=0.01)
+    assert mean_of(text, "log.jsonl") == pytest.approx(7.0, rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ["float_val", "double_val", "<f4", "<f8", "<i4"])
@@ -301,36 +269,40 @@ def test_event_files_may_hold_tensors_in_any_order_of_steps(kind, tmp_path):
             read_table(path, {})
         return
     log = read_table(path, {})
-    assert log is not None and list(log.records.column("time")) == [7.0, *[0.5] * 39]
+    assert list(log.records.column("time")) == [7.0, *[0.5] * 39]
     assert not log.records.loss
 
 
-def test_rows_may_stand_within_and_hold_their_values_within(tmp_path):
+@pytest.mark.parametrize("name", ["own.jsonl", "own.json"])
+def test_rows_may_stand_within_and_hold_their_values_within(name, mean_of):
     rows = [{"step": i, "metrics": {"step_time": 0.5}} for i in range(9)]
-    lines = write(tmp_path, "own.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
     flat = [{"step": row["step"], "step_time": 0.5, "elapsed": {}} for row in rows]
-    within = write(tmp_path, "own.json", json.dumps({"rows": flat, "other": 1}))
-    assert mean_of(lines) == mean_of(within) == 0.5
+    assert mean_of({"rows": flat, "other": 1} if name == "own.json" else rows, name) == 0.5
 
 
-def test_a_table_that_begins_again_counts_from_there_on(tmp_path):
+def test_a_table_that_begins_again_counts_from_there_on(read):
     rows = [f"{i},1.0\n" for i in range(40)] + [f"{i},2.0\n" for i in range(10, 40)]
-    log = read_table(write(tmp_path, "own.csv", "step,step_time\n" + "".join(rows)), {})
-    assert log is not None and list(log.records.column("time")) == [2.0] * 30
+    log = read("step,step_time\n" + "".join(rows))
+    assert list(log.records.column("time")) == [2.0] * 30
     assert log.notices == ["the step number goes back to 10: only the part after it counts"]
 
 
-def test_other_columns_of_several_runs_do_not_matter(tmp_path):
-    path = write(tmp_path, "own.csv", "step,dt,a - x,b - y\n1,0.5,3,3\n2,0.5,3,3\n3,0.5,3,3\n")
-    assert mean_of(path) == 0.5
+@pytest.mark.parametrize(
+    ("text", "columns", "mean_s"),
+    [
+        # other columns of several runs do not matter; one called so comes before that of a run
+        ("step,dt,a - x,b - y\n1,0.5,3,3\n2,0.5,3,3\n3,0.5,3,3\n", {}, 0.5),
+        ("step,a - step_time,step_time\n1,1,2\n2,1,2\n3,1,2\n", {"time": "step_time"}, 2.0),
+        # Lightning's ThroughputMonitor: where the time is since the beginning, the speed counts
+        (table("step,time,device/batches_per_sec", "{i},{t},2.0"), {}, 0.5),
+        ("step,elapsed\n" + "".join(f"{i},{1.25 * i}s\n" for i in range(1, 40)), {}, 1.25),
+    ],
+)
+def test_which_of_several_columns_counts(text, columns, mean_s, mean_of):
+    assert mean_of(text, **columns) == pytest.approx(mean_s)
 
 
-def test_a_column_called_so_comes_before_that_of_a_run(tmp_path):
-    path = write(tmp_path, "own.csv", "step,a - step_time,step_time\n1,1,2\n2,1,2\n3,1,2\n")
-    assert mean_of(path, time="step_time") == 2.0
-
-
-def test_a_total_that_contains_evaluations_loses_them(tmp_path):
+def test_a_total_that_contains_evaluations_loses_them(read):
     history = [
         *({"step": 10 * i, "loss": 2.0} for i in range(1, 10)),
         *({"step": 50 * i, "eval_runtime": 100.0} for i in range(1, 3)),
@@ -338,69 +310,61 @@ def test_a_total_that_contains_evaluations_loses_them(tmp_path):
         {"step": 100, "eval_runtime": 50.0},  # after the training
     ]
     state = {"log_history": history, "logging_steps": 10, "global_step": 100}
-    path = write(tmp_path, "trainer_state.json", json.dumps(state))
-    log = read_table(path, {})
-    assert log is not None
-    found = steps_of(log, None)
+    found = steps_of(read(state, "trainer_state.json"), None)
     assert (found.mean_s, found.pauses, found.source) == (2.0, (2, 200.0), "total")
     assert "no interval" in found.notices[0]
 
 
 @pytest.mark.parametrize("name", ["train_runtime", "eval_runtime", "step"])
-def test_an_endless_total_is_refused(tmp_path, name):
-    total = {"step": 100, "train_runtime": 400.0}
-    rows = [
-        row | {name: float("inf")} if name in row else row for row in ({"eval_runtime": 1}, total)
-    ]
-    path = write(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))
+def test_an_endless_total_is_refused(read, name):
+    rows = ({"eval_runtime": 1}, {"step": 100, "train_runtime": 400.0})
+    endless = [row | {name: float("inf")} if name in row else row for row in rows]
     with pytest.raises(UsageError, match=f"its {name} is inf"):
-        read_table(path, {})
+        read({"log_history": endless}, "trainer_state.json")
 
 
-def test_the_results_of_transformers_tell_the_mean_of_all_steps(tmp_path):
+def test_the_results_of_transformers_tell_the_mean_of_all_steps(read):
     """What its trainer saves beside its state: train_results.json, or the history alone."""
     total = {"train_runtime": 400.0, "train_samples_per_second": 2.0}
     alone = {"epoch": 1.0, "train_loss": 2.0, **total, "train_steps_per_second": 0.25}
     with_evaluation = alone | {"eval_runtime": 350.0}  # all_results.json: after the training
     history = [{"step": 50, "loss": 2.0}, {"step": 100, **total}]
     for content in (alone, with_evaluation, history):
-        log = read_table(write(tmp_path, "train_results.json", json.dumps(content)), {})
-        assert log is not None
-        job = job_of(log, Stated(gpus=8))
+        job = job_of(read(content, "train_results.json"), Stated(gpus=8))
         assert (job.step_s, job.counts, job.samples_per_s) == ([4.0], [100.0], 2.0)
 
 
-def test_a_job_that_stopped_early_did_fewer_steps_than_its_rates_say(tmp_path):
+def test_a_job_that_stopped_early_did_fewer_steps_than_its_rates_say(read, write):
     """The rates of transformers are those of all steps that were planned, 280 here."""
     total = {"train_runtime": 50.0, "train_samples_per_second": 358.4}
     total |= {"train_steps_per_second": 5.6, "epoch": 4.0}
-    state = json.dumps({"log_history": [{"step": 50, "loss": 2.0}, total | {"step": 160}]})
-    table = read_table(write(tmp_path, "trainer_state.json", state), {})
+    state = {"log_history": [{"step": 50, "loss": 2.0}, total | {"step": 160}]}
     text = f"TrainOutput(global_step=160, training_loss=0.5, metrics={total})\n"
-    for log in (table, read_log(write(tmp_path, "train.log", text), formats())):
-        assert log is not None
+    for log in (read(state, "trainer_state.json"), read_log(write(text, "t.log"), formats())):
         job = job_of(log, Stated(gpus=8))
         assert (job.step_s, job.samples_per_s) == ([50 / 160], pytest.approx(64 * 160 / 50))
 
 
-def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(tmp_path):
-    history = [
-        {"step": 60, "loss": 2.0},
-        {"step": 70, "predict_runtime": 9.0},
-        {"train_runtime": 400.0},
-    ]
+def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(read):
+    said = ({"step": 60, "loss": 2.0}, {"step": 70, "predict_runtime": 9.0})
+    history = [*said, {"train_runtime": 400.0}]
     state = {"log_history": history, "logging_steps": 10, "global_step": 100}
-    log = read_table(write(tmp_path, "trainer_state.json", json.dumps(state)), {})
-    assert log is not None and steps_of(log, None).mean_s == 4.0
+    log = read(state, "trainer_state.json")
+    assert steps_of(log, None).mean_s == 4.0
     assert [notice.split()[0] for notice in log.notices] == ["predictions", "its"]
 
 
-def test_a_table_of_something_else_is_refused(tmp_path):
-    for name, text in (
-        ("a.csv", "name,size\nx,1\n"),
-        ("d.json", '[{"train_runtime": {}}]'),
-        ("b.json", "{"),
-        ("c.json", '{"a": 1}'),
-    ):
-        with pytest.raises(UsageError, match=name):
-            read_table(write(tmp_path, name, text), {})
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("a.csv", "name,size\nx,1\n", "a.csv"),
+        ("d.json", '[{"train_runtime": {}}]', "d.json"),
+        ("b.json", "{", "b.json"),
+        ("c.json", '{"a": 1}', "c.json"),
+        # Composer's total, in hours or in what its user chose: the unit stands nowhere
+        ("e.csv", "step,time/total\n1,0.1\n2,0.2\n3,0.3\n", "no column of times"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(name, text, why, read):
+    with pytest.raises(UsageError, match=why):
+        read(text, name)

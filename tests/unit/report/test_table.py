@@ -1,9 +1,18 @@
+"""Tables: as wide as their columns need, no digit lost; a schedule drawn as text."""
+
+import json
 import re
 
 import pytest
+from click.testing import CliRunner
 
+from scalebench.cli import cli
+from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
+from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.report import render_markdown, render_table
 from scalebench.report.markdown import MAX_BYTES
+from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, Screen, without
+from scalebench.report.tables.pipelines import render_schedule
 from scalebench.report.words import wording
 from scalebench.stats import Estimate
 from tests.builders.summaries import (
@@ -73,3 +82,62 @@ def test_a_wide_interval_is_written_with_both_its_ends():
     )
     assert wording.plus_minus(Estimate(value=0.61, low=0.34, high=1.11, n=2), 100) == "61 (34–111)"
     assert wording.plus_minus(Estimate(value=1.0, low=1.0, high=1.0, n=3), 100) == "100"
+
+
+NUMBERS = ("123456789", "987654321", "192837465")
+COLUMNS = (
+    SHRINKING_CASE,
+    RANKS,
+    *(Column(f"number {place}", lambda _, text=text: text) for place, text in enumerate(NUMBERS)),
+)
+NARROWING = (*without("number 2", "number 1"), *FOLDED)
+
+
+@pytest.mark.parametrize("case", ["a", "a-name", "a-name-of-some-length"])
+@pytest.mark.parametrize("width", range(40, 80))
+def test_a_number_is_whole_or_its_column_is_left_out(case, width):
+    screen = Screen(width)
+    columns = screen.table(COLUMNS, [make_row(case)], NARROWING)
+    text = screen.text()
+    for column, number in zip(COLUMNS[2:], NUMBERS, strict=True):
+        assert (number in text) is (column in columns)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def drawn(name, p, m, v=1, width=100, ascii_only=False):
+    timeline = dry_run(plan_schedule(name, p, m, v), equal_times(p * v))
+    return render_schedule(timeline, Screen(width, ascii_only=ascii_only)).splitlines()
+
+
+def test_1f1b_looks_like_this():
+    lines = drawn("1f1b", 2, 3)
+    assert lines[:2] == [
+        "rank 0  F0 F1 ·  ·  B0─── F2 B1─── ·  B2───",
+        "rank 1  ·  F0 B0─── F1 B1─── F2 B2─── ·  ·",
+    ]
+    told = "\n".join(lines[2:])
+    assert "bubble 25.0 %" in told and "by the law (p−1)/(m+p−1) 25.0 %" in told
+    assert "by rank: 2, 1" in told
+
+
+def test_the_command_draws_without_a_run_and_prints_json():
+    shown = CliRunner().invoke(cli, ["show", "--schedule", "gpipe", "-p", "2", "-m", "2"])
+    assert shown.exit_code == 0 and "rank 1" in shown.stdout
+    told = CliRunner().invoke(cli, ["show", "--schedule", "1f1b", "-p", "2", "-m", "2", "--json"])
+    found = json.loads(told.stdout)
+    assert found["actions"][0] == {
+        **{"rank": 0, "stage": 0, "kind": "F", "microbatch": 0, "start": 0.0, "end": 1.0}
+    }
+
+
+def test_wrong_numbers_are_refused_in_one_line():
+    for arguments, told in (
+        (("--schedule", "1f1c"), "There is no schedule '1f1c'"),
+        (("--schedule", "1f1b", "-p", "8", "-m", "4"), "as many microbatches as stages"),
+        (("--schedule", "zbv", "-v", "1"), "zbv has two chunks on each rank. Give -v 2"),
+        (("-p", "2"), "-p, -m and -v are for --schedule"),
+        (("run", "--schedule", "gpipe"), "--schedule draws without a run"),
+    ):
+        done = CliRunner().invoke(cli, ["show", *arguments])
+        assert done.exit_code != 0
+        assert told in str(done.exception), arguments

@@ -1,7 +1,8 @@
-"""Every moment of a step belongs to one part."""
+"""Every moment of a step belongs to one part; the interval algebra, against painted nanoseconds."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.trace.analysis import analyse, together
 from scalebench.trace.breakdown import break_down, is_between_two
 from scalebench.trace.files.reading import whole_steps
-from scalebench.trace.intervals import intervals, union
+from scalebench.trace.intervals import divided, intersect, intervals, length, subtract, union
 from scalebench.trace.job import analyse_job
 from scalebench.trace.operations.classify import timeline_of
 from tests.builders.tracing.traced import flat, make_operation, make_trace
@@ -141,3 +142,59 @@ def test_no_steps_to_look_at():
 def test_the_overlap_that_holistic_trace_analysis_finds(name, overlap):
     job = analyse_job([GOLDEN / f"{name}.json.gz"], "steps")
     assert job.total.overlap_ratio == pytest.approx(overlap, abs=5e-5)
+
+
+END = 40
+PAIRS = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)
+
+
+def painted(pairs):
+    """Every nanosecond that one of the pairs covers."""
+    return {moment for start, end in pairs for moment in range(start, end)}
+
+
+def covered(a):
+    return painted([(int(start), int(end)) for start, end in a])
+
+
+def is_tidy(a):
+    return bool(np.all(a[:, 0] < a[:, 1]) and np.all(a[1:, 0] > a[:-1, 1]))
+
+
+@given(PAIRS, PAIRS)
+def test_union(first, second):
+    both = union(intervals(first), intervals(second))
+    assert covered(both) == painted(first) | painted(second)
+    assert is_tidy(both)
+    assert length(both) == len(painted(first) | painted(second))
+
+
+@given(PAIRS, PAIRS)
+def test_intersect(first, second):
+    both = intersect(union(intervals(first)), union(intervals(second)))
+    assert covered(both) == painted(first) & painted(second)
+    assert is_tidy(both)
+
+
+@given(PAIRS, PAIRS)
+def test_subtract(first, second):
+    rest = subtract(union(intervals(first)), union(intervals(second)))
+    assert covered(rest) == painted(first) - painted(second)
+    assert is_tidy(rest)
+
+
+@given(PAIRS, PAIRS, PAIRS)
+def test_moments_are_divided_among_the_sets_that_cover_them(moments, first, second):
+    found = divided(
+        union(intervals(moments)),
+        {"first": union(intervals(first)), "second": union(intervals(second))},
+    )
+    of, one, other = painted(moments), painted(first), painted(second)
+    assert found["first"] == len(of & one - other) + len(of & one & other) / 2
+    assert found["second"] == len(of & other - one) + len(of & one & other) / 2
+
+
+def test_times_of_day_in_nanoseconds_are_exact():
+    now = 1_795_246_991_239_749_685
+    a = union(intervals([(now, now + 3), (now + 2, now + 5)]))
+    assert length(subtract(a, intervals([(now + 1, now + 4)]))) == 2

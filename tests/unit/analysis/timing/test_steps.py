@@ -1,19 +1,32 @@
-"""The pace of the job: what a step takes where ranks do not end it at the same time."""
+"""The pace of a job, the mean of steps that differ by design, and what tracing adds to steps."""
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.timing.steps import launch_step_s, steps_of_block
-from scalebench.records.measured.rank import Block
-from scalebench.spec import LocalSgd, ParameterServer
+from scalebench.analysis.attribution import LaunchAttribution, attribute
+from scalebench.analysis.rows.script import kinds_of
+from scalebench.analysis.timing.mean_step import mean_of_steps
+from scalebench.analysis.timing.step_parts import clean_parts
+from scalebench.analysis.timing.steps import (
+    clean_pace,
+    launch_step_s,
+    launch_throughput,
+    steps_of_block,
+)
+from scalebench.records.measured.rank import Block, StepGap
+from scalebench.report.words.script_remarks import kinds
+from scalebench.spec import LocalSgd, ParameterServer, Script
+from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.tracing.traced import (
+    flat,
     make_operation,
     make_trace,
     make_traced_record,
     make_traced_result,
+    on_gpu,
 )
 
 TWO = make_cell("ddp", 2)
@@ -68,3 +81,129 @@ def test_what_a_rank_of_four_sends_and_hands_over_of_a_thousand_bytes(kind, wire
     trace = make_trace([make_operation(50, 75, kind=kind, num_bytes=1000, group_size=4)])
     found = LaunchAttribution(make_traced_result(*(make_traced_record(r, trace) for r in range(4))))
     assert (found.wire_bytes(0), found.payload_bytes(0)) == (wire, payload)
+
+
+KERNELS = (12.0, 8.0, 15.0, 10.0)
+"""Of every step, milliseconds: the device takes as long for them whoever looks on."""
+TRANSFER = 5.0
+
+
+def step_of(gaps, stall=0.0, start=0.0):
+    """Kernels, a gap before each; then the transfer, and a wait for the next batch."""
+    compute, at = [], start
+    for length, gap in zip(KERNELS, gaps, strict=True):
+        compute.append((at + gap, at + gap + length))
+        at += gap + length
+    return compute, (at, at + TRANSFER), (at + TRANSFER, at + TRANSFER + stall)
+
+
+def launch(clean_gaps, traced_gaps, clean_stall=0.0, traced_stall=0.0, device="cuda"):
+    """A launch whose traced steps have other gaps than its clean ones, and the same kernels."""
+    compute, sent, data = step_of(traced_gaps, traced_stall)
+    trace = make_trace(
+        [make_operation(*sent)],
+        compute,
+        steps=[(0, data[1])],
+        data=flat([data] * bool(traced_stall)),
+    )
+    clean = sum(KERNELS) + sum(clean_gaps) + TRANSFER + clean_stall
+    result = make_traced_result(make_traced_record(0, trace, clean), case="ddp")
+    return attribute(on_gpu(result) if device == "cuda" else result), clean / 1e3
+
+
+def parts_of(*arguments, **changes):
+    found, clean_s = launch(*arguments, **changes)
+    return clean_parts(found, 0, clean_s)
+
+
+gaps = st.lists(st.floats(0.0, 20.0), min_size=4, max_size=4)
+
+
+@given(gaps, gaps, st.floats(0.0, 10.0))
+def test_whatever_tracing_adds_to_the_gaps_the_planted_step_comes_out(clean, added, stall):
+    traced = [one + more for one, more in zip(clean, added, strict=True)]
+    found = parts_of(clean, traced, clean_stall=stall, traced_stall=stall)
+    near = {"abs": 1e-7}  # times of a trace are whole nanoseconds
+    assert found["compute"] == pytest.approx(sum(KERNELS) / 1e3, **near)
+    assert found["other_idle"] == pytest.approx(sum(clean) / 1e3, **near)
+    assert found["data_stall"] == pytest.approx(stall / 1e3, **near)
+    assert found["exposed_transfer"] == pytest.approx(TRANSFER / 1e3, **near)
+
+
+BURSTS = [0.002, 0.002, 0.002, 0.156]
+PATTERNS = {
+    "a loader's bursts": BURSTS,
+    "an optimizer every fifth step": [0.01] * 4 + [0.05],
+    "rollouts": [0.11] + [0.009] * 15,
+    "averaging every 64": [0.011] * 63 + [0.04],
+    "all different": [0.01 * i for i in range(1, 8)],
+}
+
+patterns = st.lists(st.floats(1e-3, 1), min_size=1, max_size=12)
+
+
+def steps(pattern, num_periods, phase=0, jitter=0.0, seed=0):
+    found = np.roll(np.tile(pattern, num_periods), -phase)
+    return found * np.exp(jitter * np.random.default_rng(seed).standard_normal(len(found)))
+
+
+def mean_launch(step_s, **changes):
+    """A script's launch on one rank with these clean steps behind the first of the block."""
+    cell = make_cell(
+        "script", 1, strategy=Script(), workload=ScriptTarget(name="train", program="train.py")
+    )
+    whole = [9.0, *map(float, step_s)]
+    blocks = [Block(phase="clean", first=0, count=len(whole))]
+    fields = {"step_s": whole, "loss": [], "blocks": blocks, "gaps": []} | changes
+    return make_result(cell, ranks=[make_record(0, **fields)])
+
+
+@given(patterns, st.integers(4, 30), st.integers(0, 11))
+@example([0.75, 0.5, 1.0, 0.5, 1.0, 0.5], 4, 0)
+def test_throughput_times_the_measured_time_is_the_samples(pattern, num_periods, phase):
+    step_s = steps(pattern, num_periods, phase)
+    found = mean_launch(step_s)
+    trained = launch_throughput(found) * step_s.sum()
+    assert trained == pytest.approx(found.cell.global_batch * len(step_s))
+
+
+@given(patterns, st.integers(4, 30), st.integers(0, 11), st.integers(0, 11))
+def test_it_does_not_matter_where_in_a_period_the_window_begins(pattern, num, phase, rest):
+    """Nor that it ends within one."""
+    step_s = steps(pattern, num, phase)
+    first = mean_of_steps(step_s)
+    longer = np.concatenate([step_s, step_s[: rest % first.period]])
+    assert mean_of_steps(longer).seconds == pytest.approx(float(np.mean(pattern)))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_patterns_under_noise_have_their_period_and_their_mean(pattern):
+    found = [mean_of_steps(steps(pattern, 8, seed, 0.1, seed)) for seed in range(40)]
+    assert np.mean([one.period % len(pattern) == 0 for one in found]) > 0.9
+    relative = np.array([one.seconds for one in found]) / np.mean(pattern) / np.exp(0.1**2 / 2)
+    assert relative.mean() == pytest.approx(1, abs=0.02)
+    told = np.sqrt(np.mean([one.variance for one in found]))
+    assert 0.4 < told / relative.std() < 2.5
+
+
+def test_only_evaluating_and_saving_is_taken_out_of_a_step():
+    """After steps of 1 s: 5 s between two steps, of which 3 s evaluated and 1 s saved."""
+    gap = {"step": 3, "seconds": 5.0, "evaluation_s": 3.0, "checkpoint_s": 1.0}
+    step_s = [1.0, 1.0, 6.0, 1.0]
+    assert clean_pace(mean_launch(step_s, gaps=[StepGap(**gap)])) == [1, 1, 2, 1]
+    cut = [Block(phase="clean", first=0, count=3), Block(phase="clean", first=3, count=2)]
+    earlier = mean_launch(step_s, gaps=[StepGap(**gap)], blocks=cut)
+    assert clean_pace(earlier) == [1, 1, 2, 1]
+    assert launch_step_s(earlier) == 5 / 4
+    hidden = mean_launch([1.0, 1.0, 1.5, 1.0], gaps=[StepGap(**gap)])  # another rank took as long
+    assert clean_pace(hidden) == [1, 1, 1, 1]
+
+
+def test_kinds_of_steps_in_words():
+    assert kinds(kinds_of(steps(BURSTS, 9, 2))) == "3 of 4 steps take 2.00 ms, every 4th 156 ms"
+    twice = kinds_of(steps([0.01, 0.01, 0.09, 0.09, 0.01], 9))
+    assert kinds(twice) == "of 5 steps 2 take 90.0 ms, the others 10.0 ms"
+    irregular = np.where(np.isin(np.arange(50), [3, 17, 19, 40]), 0.05, 0.01)
+    told = "8 % of the steps take 50.0 ms, the others 10.0 ms"
+    assert kinds(kinds_of(irregular)) == told
+    assert kinds_of([0.1] * 9) is None

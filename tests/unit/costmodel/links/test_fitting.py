@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from scalebench.costmodel.links.fitted import LinkFit
-from scalebench.costmodel.links.fitting import fit_link
+from scalebench.costmodel.links.fitting import fit_link, fit_links
 from scalebench.costmodel.links.laws import LAWS
+from scalebench.costmodel.links.points import crossovers
 from scalebench.errors import UsageError
 from tests.builders.links.link_sweeps import ALPHA_S, BANDWIDTH, line, noisy, point, sizes, sweep
+from tests.examples import cases
 
 CHANGE = 200_000
 LAWS_WITH_LATENCY = [law for law in LAWS if law != ("all_reduce", "parameter server")]
@@ -141,3 +143,30 @@ REFUSALS = [
 def test_what_cannot_be_fitted_is_refused_with_the_reason(points, law, text):
     with pytest.raises(UsageError, match=text):
         fit_link(points, law)
+
+
+SIZE = sizes(20)
+
+
+def all_reduce(algorithm, latency_s, bandwidth, **fields):
+    return sweep(SIZE, latency_s + SIZE / bandwidth, algorithm=algorithm, **fields)
+
+
+def winners(points):
+    return crossovers(points, fit_links(points)[0])
+
+
+@cases(
+    "name, values", ("world_size", (2, 4)), ("dtype", ("float32", "bfloat16")), ("link", ("a", "b"))
+)
+def test_lines_of_other_ranks_types_and_links_predict_nothing_here(name, values):
+    """The second's two algorithms are those of the first, the other way round."""
+    one, other = ({name: value} for value in values)
+    quick, wide = (1e-5, 1e8), (1e-4, 1e9)
+    points = [
+        *(*all_reduce("tree", *quick, **one), *all_reduce("ring", *wide, **one)),
+        *(*all_reduce("ring", *quick, **other), *all_reduce("tree", *wide, **other)),
+    ]
+    found = winners(points)
+    assert [winner.measured for winner in found] == ["tree", "ring", "ring", "tree"]
+    assert [winner.predicted for winner in found] == ["tree", "ring", "ring", "tree"]

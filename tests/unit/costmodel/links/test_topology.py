@@ -1,14 +1,18 @@
-"""Machines by name or from a file, and what their links would take by the laws."""
+"""Links of machines by name or from a file, and which wires NCCL took, by its logs."""
 
 import json
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.costmodel.links.nccl_log import merged, read_nccl_log
 from scalebench.costmodel.links.times import NoFit
-from scalebench.costmodel.links.topology import LINKS, TOPOLOGIES, load_topology
+from scalebench.costmodel.links.topology import LINKS, TOPOLOGIES, load_topology, wire_findings
 from scalebench.errors import UsageError
+from scalebench.records.measured.wires import NcclWires, NodeLinks
+from tests.builders.links.nccl_wire_logs import LOGS, log
 
 H100 = TOPOLOGIES["dgx-h100"]
 GIB = 1 << 30
@@ -71,3 +75,108 @@ def test_a_file_with_an_error_names_line_and_field(tmp_path, text, words):
 def test_an_unknown_name_lists_the_valid_ones():
     with pytest.raises(UsageError, match="dgx-h100"):
         load_topology("dgx-h1000")
+
+
+IB = NodeLinks(host="a", adapters=["mlx5_0:1", "mlx5_1:1"])
+NVLINK = NodeLinks(host="a", adapters=[], nvlinks=[(0, 1)], num_gpus=2)
+APART = NodeLinks(host="a", adapters=[], nvlinks=[], num_gpus=2)
+ELSEWHERE = NodeLinks(host="z", adapters=["mlx5_0:1"], nvlinks=[(0, 1)], num_gpus=8)
+
+SAID = [  # log, what the machine says, transport → (pairs, adapters, GDR), rules
+    ("2.4 sockets", None, {"NET/Socket": ("0-1 1-0", "eth0", None)}, []),
+    ("2.4 sockets", IB, {"NET/Socket": ("0-1 1-0", "eth0", None)}, ["sockets"]),
+    ("2.4 sockets", ELSEWHERE, {"NET/Socket": ("0-1 1-0", "eth0", None)}, []),
+    ("2.7 veth", None, {"NET/Socket": ("0-1 1-0", "ens5 veth75f", None)}, ["interface"]),
+    ("2.3 refused", None, {}, ["interface"]),
+    ("2.17 loopback", None, {"NET/Socket": ("0-1", "lo", None)}, ["interface"]),
+    (
+        "2.18 no device",
+        IB,
+        {"P2P": ("8-15", "", None), "NET/Socket": ("15-6", "ens129", None)},
+        ["sockets"],
+    ),
+    ("2.21 RoCE without GDR", None, {"NET/IB": ("0-8 8-0", "mlx5_0:1", False)}, ["no gdr"]),
+    ("2.10 no module", None, {"NET/IB": ("0-1 1-0", "mlx5_0:1", False)}, ["no gdr"]),
+    (
+        "2.21 GDR and NVLink",
+        None,
+        {"NET/IB": ("1-3 2-0", "mlx5_2:1 mlx5_3:1", True), "P2P/NVLink": ("0-1 1-0", "", None)},
+        [],
+    ),
+    ("2.18 one of two adapters", None, {"NET/IB": ("1-2 3-0", "mlx5_0:1", True)}, ["few adapters"]),
+    (
+        "RCCL one of four adapters",
+        None,
+        {"NET/IB": ("3-4 7-0", "mlx5_1:1", True), "P2P/XGMI": ("0-1", "", None)},
+        ["few adapters"],
+    ),
+    ("2.8 shared memory", NVLINK, {"SHM": ("2-3", "", None)}, []),
+    (
+        "2.18 bridges",
+        None,
+        {"P2P/NVLink": ("0-1", "", None), "P2P/PCIe": ("0-2", "", None), "SHM": ("1-2", "", None)},
+        [],
+    ),
+    ("2.19 pod", None, {"SHM": ("0-1", "", None)}, []),
+    ("2.19 pod", NVLINK, {"SHM": ("0-1", "", None)}, ["no nvlink"]),
+    ("2.19 pod", APART, {"SHM": ("0-1", "", None)}, []),
+    ("2.19 pod", ELSEWHERE, {"SHM": ("0-1", "", None)}, []),
+    ("2.22 P2P disabled", None, {"SHM": ("0-1", "", None)}, ["no nvlink"]),
+    ("2.20 PCIe", None, {"P2P/PCIe": ("0-1", "", None)}, []),
+    ("2.20 no topology", NVLINK, {"P2P": ("0-3", "", None)}, []),
+    ("2.23 Libfabric", None, {"NET/AWS Libfabric": ("0-1", "1", True)}, []),
+    ("2.21 IBext", None, {"NET/IBext_v8": ("26-33", "4", False)}, ["no gdr"]),
+    ("2.21 merged", None, {"NET/IB": ("0-1", "mlx5_0:1 mlx5_1:1", True)}, []),
+    ("2.27 merged", None, {"NET/IB": ("0-1", "mlx5_0:1 mlx5_1:1", True)}, []),
+    ("2.28 H200", None, {"NET/Socket": ("0-1 1-0", "eth0", None)}, []),
+]
+
+
+def read(text, links=None):
+    return read_nccl_log(text.splitlines(), [links] if links else [])
+
+
+@pytest.mark.parametrize(("name", "links", "transports", "rules"), SAID)
+def test_the_log_says_which_wires_and_the_rules_name_the_slow_ones(name, links, transports, rules):
+    wires = read(LOGS[name], links)
+    told = {
+        one.name: (" ".join(f"{a}-{b}" for a, b in one.pairs), " ".join(one.adapters), one.gdr)
+        for one in wires.transports
+    }
+    assert told == transports
+    found = wire_findings(wires)
+    assert [one.rule for one in found] == rules
+    assert all("NCCL_" in one.remedy for one in found)
+
+
+@pytest.mark.parametrize("name", sorted(LOGS))
+def test_logs_of_single_ranks_say_together_what_one_log_of_all_says(name):
+    whole = read(LOGS[name])
+    of_process = defaultdict(list)
+    for line in LOGS[name].splitlines():
+        of_process[line.split(":")[:2][-1]].append(line)
+    together = merged([found for lines in of_process.values() if (found := read_nccl_log(lines))])
+
+    def pairs(wires):
+        return {pair for one in wires.transports for pair in one.pairs}
+
+    assert pairs(together) == pairs(whole)
+    assert {node.host: node.num_ranks for node in together.nodes} == {
+        node.host: node.num_ranks for node in whole.nodes
+    }
+
+
+def test_ranks_of_a_second_communicator_are_not_taken_for_those_of_the_first():
+    """Both have a rank 1, on different GPUs: only the first is joined to rank 0 by NVLink."""
+    second = log("+ PCI[24.0] - GPU/41000 (1)\nChannel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")
+    first = LOGS["2.18 bridges"]
+    assert {one.name for one in read(first).transports} >= {"P2P/NVLink"}
+    wires = read(first + second)
+    assert wires.transports[0].name == "P2P"
+
+
+def test_other_text_is_no_log_and_a_log_without_channels_names_none():
+    assert read("NCCL_DEBUG=INFO torchrun train.py\nstep 1: 2.3 s\n") is None
+    empty = read(log("Using network Socket"))
+    assert empty.transports == [] and wire_findings(empty) == []
+    assert NcclWires.model_validate_json(empty.model_dump_json()) == empty

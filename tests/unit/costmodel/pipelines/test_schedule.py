@@ -1,10 +1,17 @@
-"""Schedules as data: bubbles by the law, promises of memory, deadlocks, wrong schedules."""
+"""Pipelines: schedules as data, their bubbles, steps and memory by law and by hand."""
+
+import math
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.analysis.shapes import NoShape, layers_of
+from scalebench.costmodel.links.times import LinkTime, NoFit
+from scalebench.costmodel.memory import MeasuredBaseline
 from scalebench.costmodel.pipelines.dry_run import Deadlock, dry_run, equal_times
+from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.pipelines.orders import (
     FROM_TORCH,
     STYLES,
@@ -14,7 +21,12 @@ from scalebench.costmodel.pipelines.orders import (
     why_not,
 )
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
-from scalebench.spec import Pipeline
+from scalebench.costmodel.pipelines.stage_split import Layers, balanced_split
+from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
+from scalebench.records.measured.probes import RehearsedPipeline
+from scalebench.records.measured.rank import Memory
+from scalebench.spec import Pipeline, Plain
+from tests.examples import cases
 
 RULED = [name for name in STYLES if name not in FROM_TORCH]
 ranks = st.integers(1, 6)
@@ -125,3 +137,148 @@ def test_a_compiled_module_has_its_backward_pass_in_one_piece():
     assert "--no-compile" in why(2, 8, compile=True, **split)
     assert why(2, 8, **split) is None
     assert why(2, 8, compile=True, schedule="1f1b", microbatches=4) is None
+
+
+FORWARD_S, BACKWARD_S, AFTER_S = 0.08, 0.16, 0.04
+
+
+def shape(strategy, costs=(1.0,) * 8, output_bytes=None, between_s=0.0, tied=()):
+    layers = Layers(tuple(costs), tuple(output_bytes or (1000,) * len(costs)), tuple(tied))
+    passes = {"F": FORWARD_S, "B": BACKWARD_S}
+    return PipelineShape(strategy, layers, passes, between_s, AFTER_S, num_samples=32)
+
+
+def free(op, num_ranks, size_bytes):
+    return LinkTime(0.0, 0.0, 0.0, (num_ranks,))
+
+
+@cases("schedule", "gpipe", "1f1b")
+@given(ranks=st.sampled_from([2, 4, 8]), more=st.integers(0, 8))
+def test_equal_stages_on_free_links_follow_the_law_of_the_bubble(schedule, ranks, more):
+    m = ranks + more
+    one = shape(Pipeline(schedule=schedule, microbatches=m))
+    step = predict_pipeline(one, free, ranks)
+    law = (m + ranks - 1) * (FORWARD_S + BACKWARD_S) / ranks + AFTER_S / ranks
+    assert step.step_s == pytest.approx(law)
+    assert step.stalled_s == 0
+    assert step.bubble_s == pytest.approx((ranks - 1) * (FORWARD_S + BACKWARD_S) / ranks)
+    textbook = textbook_pipeline_s(one, ranks)
+    assert textbook == pytest.approx((m + ranks - 1) / m * one.computing_s / ranks)
+
+
+@cases(
+    "strategy, ranks, why",
+    (Pipeline(schedule="zbv", chunks=2), 2, "only torch knows the order of zbv"),
+    (Pipeline(schedule="gpipe", microbatches=16), 16, "16 stages need as many layers"),
+    (Pipeline(schedule="1f1b", microbatches=2), 4, "as many microbatches as stages"),
+)
+def test_what_cannot_be_predicted_says_why(strategy, ranks, why):
+    with pytest.raises(NoFit, match=why):
+        predict_pipeline(shape(strategy), free, ranks)
+
+
+@cases(
+    "told",
+    None,
+    {"costs": [1.0]},
+    {"costs": ["x"], "output_bytes": [1], "tied": []},
+    {"costs": [1.0, 1.0], "output_bytes": [], "tied": []},
+    {"costs": [0.0], "output_bytes": [1], "tied": []},
+    {"costs": [math.nan], "output_bytes": [1], "tied": []},
+)
+def test_layers_that_are_not_told_are_no_ground_for_a_prediction(told):
+    with pytest.raises(NoShape):
+        layers_of({"layers": told})
+
+
+RECORDED = {
+    "gpipe": ((0.0023909, 0.0034317), (0.0025719, 0.0036915), 0.0455, 0.000083, 0.0451),
+    "1f1b": ((0.0019209, 0.0030510), (0.0020664, 0.0032820), 0.0273, 0.000047, 0.0336),
+}
+"""Two stages' passes, a played step, what an action costs, and the measured step: two cores."""
+
+
+def played(schedule):
+    *stages, step_s, action_s, _ = RECORDED[schedule]
+    passes = [{"forward_s": f, "backward_s": b, "output_bytes": 32768} for f, b in stages]
+    plan = {"schedule": schedule, "microbatches": 4, "stages": passes}
+    return RehearsedPipeline.model_validate(
+        {
+            "suite": "pipeline",
+            "case": schedule,
+            "world_size": 2,
+            "plan": plan,
+            "step_s": [9.0, step_s, 0.0],
+            "action_s": action_s,
+        }
+    )
+
+
+LAYERS, PARAMETERS, KEPT, OUTPUT = 8, 100, 1000, 10
+BATCH, MICROBATCHES = 16, 4
+EIGHT = Layers(
+    costs=(1.0,) * LAYERS,
+    output_bytes=(*(OUTPUT,) * (LAYERS - 1), 0),
+    parameter_bytes=(PARAMETERS,) * LAYERS,
+    kept_bytes=(KEPT,) * LAYERS,
+)
+DATA = 7
+
+
+def alone(batch=BATCH, per_byte=1.0, strategy=None, peak=None):
+    """The whole model on one rank: what it took, for each byte that its layers keep."""
+    kept = per_byte * LAYERS * KEPT * MICROBATCHES * batch / BATCH
+    memory = Memory(
+        gradients_bytes=0,
+        activations_bytes=round(kept),
+        activations_peak_bytes=round(kept) if peak is None else peak,
+        data_bytes=DATA,
+    )
+    return MeasuredBaseline(strategy or Plain(), batch, memory)
+
+
+def predicted(strategy, num_ranks, layers=EIGHT, baseline=None, optimizer="AdamW"):
+    return predict_pipeline_memory(
+        strategy, layers, num_ranks, BATCH, optimizer, baseline or alone()
+    )
+
+
+def pipeline(schedule, **settings):
+    return Pipeline(schedule=schedule, **{"microbatches": MICROBATCHES, **settings})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "why"),
+    [
+        (pipeline("zbv", chunks=2), {}, "only torch knows the order of zbv"),
+        (pipeline("gpipe"), {"layers": Layers(EIGHT.costs, EIGHT.output_bytes)}, "keep for their"),
+        (pipeline("gpipe"), {"optimizer": "Adafactor"}, "Adafactor is not known"),
+        (pipeline("gpipe", checkpointing=True), {}, "differs in checkpointing"),
+    ],
+)
+def test_memory_what_cannot_be_predicted_says_why(strategy, changes, why):
+    with pytest.raises(ValueError, match=why):
+        predicted(strategy, 2, **changes)
+
+
+costs = st.lists(st.integers(0, 50), min_size=1, max_size=9)
+
+
+def dearest(costs, sizes):
+    left, found = list(costs), []
+    for size in sizes:
+        found.append(sum(left[:size]))
+        del left[:size]
+    return max(found)
+
+
+@given(costs.flatmap(lambda c: st.tuples(st.just(c), st.integers(1, len(c)))))
+def test_no_other_cut_has_a_cheaper_dearest_stage(given):
+    layers, stages = given
+    sizes = balanced_split(layers, stages)
+    assert len(sizes) == stages and sum(sizes) == len(layers) and min(sizes) >= 1
+    others = (
+        [b - a for a, b in zip((0, *cuts), (*cuts, len(layers)), strict=True)]
+        for cuts in combinations(range(1, len(layers)), stages - 1)
+    )
+    assert dearest(layers, sizes) == min(dearest(layers, other) for other in others)

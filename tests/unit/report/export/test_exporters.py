@@ -10,17 +10,26 @@ from xml.etree import ElementTree
 import junitparser
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from scalebench.analysis.summarise import summarise
+from scalebench.cli import cli
 from scalebench.errors import ScalebenchError, UsageError
 from scalebench.records.measured.trace import ClockAlignment, TracedAction
 from scalebench.report.export import FORMATS
 from scalebench.report.export.measures import numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
-from tests.builders.runs import make_run, make_small_run, make_stored_run
+from tests.builders.repository.documents import ROOT, commands
+from tests.builders.runs import (
+    make_cell,
+    make_inspection,
+    make_run,
+    make_small_run,
+    make_stored_run,
+)
 from tests.builders.shown.junit_schema import assert_of_the_schema
 from tests.builders.summaries import (
     HOSTILE,
@@ -326,3 +335,24 @@ def test_export_refuses_in_one_line(in_process, tmp_path):
         assert (refused.returncode, refused.stdout) == (2, ""), refused
         assert word in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_examples_of_exports(tmp_path, monkeypatch):
+    trace = make_trace([make_operation(60, 90)], compute=[(0, 50)])
+    records = [make_traced_record(rank, trace) for rank in range(2)]
+    results = [make_inspection(make_cell()), make_traced_result(*records)]
+    make_stored_run(tmp_path / "reports" / "latest", results)
+    monkeypatch.chdir(tmp_path)
+    calls = commands("docs/export.md")
+    written = []
+    for arguments in calls:
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, (arguments, done.output, done.exception)
+        written += done.stdout.split()
+    assert len(calls) == 8 and len(written) == 9
+    assert all((tmp_path / name).stat().st_size > 100 for name in written)
+
+
+def test_the_name_of_a_row_is_the_documented_one():
+    row = make_row("ddp-bucket-1mb", 2, workload="gpt-tiny")
+    assert f"`{row_name(row)}`" in (ROOT / "docs" / "export.md").read_text()

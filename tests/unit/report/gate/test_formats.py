@@ -1,11 +1,14 @@
 """The gate's verdicts as Markdown, JUnit and for GitHub Actions."""
 
+import json
 import re
 from dataclasses import replace
 
+import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from scalebench.cli import cli
 from scalebench.cli.gate import FORMATS
@@ -20,8 +23,16 @@ from scalebench.report.gate.sentence import sentence
 from scalebench.report.gate.table import render_verdict
 from scalebench.report.tables.layout import Screen
 from scalebench.report.words.plain_text import plain
-from tests.builders.gated import REGRESSED
+from tests.builders.gated import REGRESSED, gated, gated_run
 from tests.builders.shown.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
+from tests.builders.summaries import (
+    gpu_rows,
+    hostile_summary,
+    make_summary,
+    rated_rows,
+    remembered_rows,
+    traced_rows,
+)
 
 # Words
 
@@ -125,3 +136,33 @@ def test_compare_begins_with_one_sentence(tmp_path, monkeypatch):
     told = r"after\.json is [\d.]+ ± [\d.]+ times as fast as before\.json \(ddp, 4 ranks\); memory"
     assert re.match(told, shown)
     assert CliRunner().invoke(cli, [*words, "--json"]).output.startswith("{")
+
+
+RUNS = {
+    "hostile": hostile_summary,
+    "usual": make_summary,
+    "gpu": lambda: make_summary(gpu_rows()),
+    "rated": lambda: make_summary(rated_rows()),
+    "traced": lambda: make_summary(traced_rows()),
+    "remembered": lambda: make_summary(remembered_rows()),
+    "gated": gated_run,
+}
+
+
+@pytest.mark.parametrize("base", RUNS)
+@pytest.mark.parametrize("new", RUNS)
+def test_any_two_runs_can_be_judged_and_shown(base, new):
+    result = gated(RUNS[base](), RUNS[new]())
+    json.dumps(result.as_json(), allow_nan=False)
+    assert result.exit_code in (0, 1, 3, 4)
+    text = render_verdict(result, Screen(80), everything=True)
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+    for row in result.rows:
+        assert row.reason, row
+        assert (row.low is None) == (row.high is None)
+        if row.low is not None:
+            assert row.low <= row.change <= row.high
+            assert row.min_detectable > 0 and 0 <= row.p_value <= 1
+        if row.verdict == "regressed":
+            worse = row.change if not row.higher_is_better else -row.change
+            assert worse > row.floor

@@ -1,16 +1,20 @@
-"""Arithmetic as a part of the peak, and the wires between the ranks."""
+"""What a row says of its devices, wires, framework and failures."""
 
 import pytest
 
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.recovery import figures_of
 from scalebench.analysis.rows.resources import mfu_of_row
 from scalebench.analysis.rows.strategies.axes import wires_of_row
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log
+from scalebench.records.measured.recovery import FaultTimeline, RecoveryRecord
 from scalebench.report import render_table
 from scalebench.report.tables import communication as table
+from scalebench.spec import DeepSpeed
 from scalebench.spec.presets import PRESETS
+from scalebench.spec.recovery import PHASES
 from tests.builders.links.nccl_wire_logs import LOGS
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
 from tests.examples import cases
@@ -91,3 +95,51 @@ def test_a_slow_wire_is_marked_and_told_with_the_variable_to_set():
     told = render_table(summary, width=160, verbose=True)
     assert "slow wires" in told and "GPUDirect RDMA is off" in told
     assert "NCCL_NET_GDR_LEVEL" in told
+
+
+FRAMEWORK_CELL = make_cell("deepspeed", 2, strategy=DeepSpeed(), suite="frameworks")
+
+
+@cases(
+    "told, mark",
+    ({"untested": []}, None),
+    ({"untested": ["deepspeed"]}, "version not tested: deepspeed 9.0"),
+    (
+        {"untested": ["deepspeed"], "tested": {"deepspeed": "0.19.8"}},
+        "version not tested: deepspeed 9.0 (tested: 0.19.8)",
+    ),
+)
+def test_a_mark_names_the_version_and_the_tested_one(told, mark):
+    facts = {"framework": {"versions": {"deepspeed": "9.0"}, "settings": {}, **told}}
+    ranks = [make_record(rank, facts=facts) for rank in (0, 1)]
+    (row,) = summarise(make_run([make_result(FRAMEWORK_CELL, ranks=ranks)])).rows
+    assert [one for one in row.stamps if "not tested" in one] == ([mark] if mark else [])
+
+
+def fault(kind="kill", by="scalebench", load=0.3, lost=3, data_s=0.25):
+    phases = {**dict.fromkeys(PHASES, 0.1), "load": load}
+    return FaultTimeline(
+        kind=kind,
+        restarted_by=by,
+        rank=1,
+        failed_after=8 + lost,
+        saved_after=8,
+        phases_s=phases,
+        total_s=sum(phases.values()),
+        data_s=data_s,
+    )
+
+
+def test_lost_time_has_the_names_of_the_field_and_sums_to_the_total():
+    (killed,) = figures_of([[RecoveryRecord()]], [fault(), fault(load=0.5)]).failures
+    seconds = {name: part.value for name, part in killed.badput_s.items()}
+    assert seconds == pytest.approx(
+        {
+            "infrastructure": 0.2,
+            "initialisation": 0.3,
+            "restore": 0.15,  # 0.4 s of loading, of which the data takes 0.25 s
+            "data": 0.25,
+            "lost_progress": 0.2,
+        }
+    )
+    assert sum(seconds.values()) == pytest.approx(killed.total_s.value)
