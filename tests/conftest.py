@@ -51,7 +51,6 @@ def ran(
     env: dict[str, str] | None = None,
     code: int | None = None,
 ) -> Done:
-    """Run a program to its end."""
     done = subprocess.run(
         words, cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE_S
     )

@@ -19,7 +19,6 @@ def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on which no program listens just now."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

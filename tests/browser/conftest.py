@@ -71,7 +71,6 @@ def addresses(driver):
 
 
 def settled(driver):
-    """Wait until all figures in sight are drawn."""
     wait_for(driver, "return document.documentElement.dataset.ready === 'true'")
 
 

@@ -213,7 +213,6 @@ def test_the_switch_changes_page_and_charts_and_is_remembered(visit):
 
 
 def toggle(driver, text, chart=""):
-    """Return the entry of a chart's key."""
     of = f'[data-chart="{chart}"]' if chart else ""
     return next(b for b in driver.find_elements(By.CSS_SELECTOR, f".toggle{of}") if b.text == text)
 

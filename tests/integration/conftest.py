@@ -22,7 +22,6 @@ def troubled(project):
 
 @contextmanager
 def mounted(folder, option):
-    """Mount a disk in memory for a while, or skip."""
     folder.mkdir()
     done = ran(["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)])
     if done.returncode:
@@ -34,12 +33,10 @@ def mounted(folder, option):
 
 
 def summary_of(run):
-    """Return a run's summary.json."""
     return dict(json.loads((run / "summary.json").read_text()))
 
 
 def row_of(run, case, world_size):
-    """Return one row of a run's summary."""
     rows = summary_of(run)["rows"]
     return next(r for r in rows if (r["case"], r["world_size"]) == (case, world_size))
 

@@ -25,7 +25,6 @@ Rank = Callable[[Path, int, int], Any]
 
 
 def reports_of(program, folder, sizes, shards=False):
-    """Run a program of this folder, and return what its ranks found."""
     words = (str(folder), *map(str, sizes))
     ended = forks().run(f"tests.integration.{program}", words, ROOT, PATIENCE_S)
     assert ended.returncode == 0, ended.stderr[-4000:]
@@ -40,7 +39,6 @@ def reports_of(program, folder, sizes, shards=False):
 
 
 def inspecting(strategy, workload, world_size, batch, **changes):
-    """Return an inspecting cell of a global batch."""
     own = {"strategy": strategy, "workload": workload, "purpose": "inspect"}
     own |= {"global_batch": batch, "rank_batch": batch // strategy.num_shards(world_size)}
     return make_cell(**{"case": "case", "world_size": world_size, **own, **changes})

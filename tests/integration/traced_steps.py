@@ -15,7 +15,6 @@ from scalebench.worker.strategies import build_training
 
 
 def everybodys(text):
-    """Return what every rank says, on every rank."""
     texts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(texts, text)
     return texts

@@ -21,7 +21,6 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session", autouse=True)
 def possible():
-    """Skip everything here where there can be no lab."""
     found = try_lab()
     reason = found.network or found.quota
     if reason is not None:

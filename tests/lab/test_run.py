@@ -1,11 +1,14 @@
 """Runs on virtual hosts from the command line: what their rows and their readers are told."""
 
 import json
+import time
 
 import pytest
 
+from scalebench.errors import ExitCode
 from scalebench.machine import num_cores
 from tests.builders.repository.documents import commands
+from tests.conftest import PATIENCE_S, ended
 from tests.integration.conftest import complaint
 
 DDP = ("run", "ddp", "-k", "ddp and not accumulate and not bucket")
@@ -102,3 +105,13 @@ def test_bad_input_is_one_line_with_the_remedy(scalebench, project):
         line = complaint(done)
         assert all(word in line for word in words), line
         assert not (project / "reports").exists()
+
+
+@pytest.mark.parametrize("command", ["run ddp -k static --quick --gpus 1,2", "calibrate --gpus 2"])
+def test_ranks_that_could_not_connect_are_not_started(start_scalebench, command):
+    began = time.monotonic()
+    alone = start_scalebench(*command.split(), before=("unshare", "-rn"))
+    shown, told = ended(alone, ExitCode.ENVIRONMENT)
+    assert "nothing can connect to it here" in told and "ip link set lo up" in told
+    assert "Traceback" not in told and not shown
+    assert time.monotonic() - began < PATIENCE_S / 3, "it waited for ranks that cannot connect"

@@ -25,7 +25,6 @@ class Variant:
     options: Callable[[int], dict[str, Any]] = field(default=lambda _: {})
 
     def schedules(self, num_ranks: int, length: int, segment: int) -> list[Any]:
-        """The schedule of every rank."""
         return [
             list(self.module.schedule(rank, num_ranks, length, segment, **self.options(num_ranks)))
             for rank in range(num_ranks)

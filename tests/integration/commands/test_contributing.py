@@ -109,7 +109,6 @@ def fresh_copy(folder):
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory):
-    """A copy of the package with all examples in it."""
     folder = fresh_copy(tmp_path_factory.mktemp("extended"))
     for title in EXAMPLES:
         apply(title, folder)
@@ -134,13 +133,11 @@ def scalebench(extended, project):
 
 
 def documented(title):
-    """Return the arguments of the command that an example ends with."""
     (console,) = [body for language, body in EXAMPLES[title] if language == "console"]
     return shlex.split(console.removeprefix("$ scalebench "))
 
 
 def rows(project):
-    """Return the rows of the newest run."""
     summary = json.loads((project / "reports" / "latest" / "summary.json").read_text())
     return {(row["case"], row["world_size"]): row for row in summary["rows"]}
 
@@ -237,7 +234,6 @@ def test_a_rule_of_advice_speaks(project, scalebench):
 
 
 def product_files(title):
-    """Return the files of the package that an example touches."""
     firsts = [body.partition("\n")[0].removeprefix("# ") for _, body in EXAMPLES[title]]
     return {first for first in firsts if first.startswith("scalebench/")}
 

@@ -49,7 +49,6 @@ def field_log(pattern):
 
 
 def right_step(meta, name, number):
-    """Return what a step of a log takes, seconds."""
     run = next((r for r in meta.get("runs", []) if r["file"] == name), meta.get("right", {}))
     if "pause_free_segments_step_s" in run:
         return median(run["pause_free_segments_step_s"])

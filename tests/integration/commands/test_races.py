@@ -140,7 +140,6 @@ def test_races_without_lockstep(scalebench, project):
 
 
 def sent_of(run, case):
-    """Return what the rank that sends most sent in the race, bytes."""
     points = load_run(run).results[f"apart.{case}.n2.r0"].ranks[0].race
     return points[-1].sent_bytes
 

@@ -137,7 +137,6 @@ class DelayedBucket:
 
 
 def averaged(buffer, group):
-    """Start an all-reduce; return the future of the mean over the ranks."""
     work = dist.all_reduce(buffer, group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0].div_(dist.get_world_size()))
 

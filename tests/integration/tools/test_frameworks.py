@@ -52,7 +52,6 @@ DISTRIBUTION = {
 
 @cache
 def installed():
-    """Return which of the distributions the environment has."""
     names = sorted({name for needed in DISTRIBUTION.values() for name in needed})
     ask = (
         "import importlib.metadata as m, json\n"
@@ -67,13 +66,11 @@ def installed():
 
 
 def cases():
-    """Return the cases whose framework is there."""
     return [case for case, needed in DISTRIBUTION.items() if installed().issuperset(needed)]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def there_is_an_environment():
-    """Skip, or fail where these tests are required."""
     if cases():
         return
     assert not REQUIRED, f"{PYTHON} has no framework: make frameworks-env"
@@ -187,7 +184,6 @@ def sent(row):
 
 
 def shortest_and_longest_step(run, row):
-    """Return the range of a row's steps on two ranks, seconds."""
     (file,) = (run / "cells").glob(f"{row}.n2.r0.json.gz")
     steps = json.loads(read_text(file))["ranks"][0]["step_s"]
     return min(steps), max(steps)

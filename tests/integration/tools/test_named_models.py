@@ -44,7 +44,6 @@ IMAGES = PYTHON.parents[1] / "images"
 
 
 def forked(*words, cwd):
-    """Run scalebench in a fork with the frameworks imported, and few variables."""
     variables = {"HOME": str(cwd), "PATH": "/usr/bin:/bin"}
     return forks(PYTHON).run("scalebench", words, cwd, PATIENCE_S, variables)
 
@@ -62,7 +61,6 @@ def there(*words, cwd, images=False):
 
 @pytest.fixture
 def configuration(tmp_path):
-    """Write a configuration to the folder ``model``."""
     need(PYTHON, "transformers")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))

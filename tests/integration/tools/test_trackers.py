@@ -92,7 +92,6 @@ print(json.dumps([[one.get("data", {}) for one in cell.outputs] for cell in cell
 
 
 def has(*modules):
-    """Return whether the environment has modules; where it has to, fail."""
     ask = ("-c", f"import {', '.join(modules)}")
     there = PYTHON.exists() and subprocess.run([PYTHON, *ask], capture_output=True).returncode == 0
     assert there or not REQUIRED, f"{PYTHON} lacks one of {modules}: make frameworks-env"
@@ -102,7 +101,6 @@ def has(*modules):
 
 
 def done_there(*words, cwd, **variables):
-    """Run Python in the environment; return what it printed."""
     own = ("WANDB_", "MLFLOW_", "SCALEBENCH_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
     kept |= {"PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(cwd / "data"), **variables}
@@ -196,7 +194,6 @@ def test_mlflow_holds_every_row_its_interval_and_the_page(served, tmp_path):
 
 @contextmanager
 def mlflow_server(folder):
-    """Start a server with a SQLite store; yield its address; end it."""
     (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}"
     words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]

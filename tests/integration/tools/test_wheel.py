@@ -46,7 +46,6 @@ def needed_by(requirements):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The source package, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("dist")
     command = (sys.executable, "-m", "build", "--no-isolation", "-o", str(folder), str(ROOT))
     checked(*command, cwd=folder)

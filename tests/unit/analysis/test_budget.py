@@ -44,7 +44,6 @@ def row_of(*results):
 
 
 def with_ranks(result, *changes):
-    """The same launch with fields of its ranks changed, in their order."""
     ranks = [
         rank.model_copy(update=change) for rank, change in zip(result.ranks, changes, strict=True)
     ]

@@ -115,7 +115,7 @@ def test_keys_are_read_in_any_spelling_and_only_whole(said, head, tmp_path):
     "said",
     *("Avg step time: 0.5", "max iter time: 0.9", "optimizer step time: 0.2", "tps: 8192"),
     *("step time (cum): 0.5", "remaining iter time: 30", "eval samples/s: 900"),
-    "0.174 sec/batch",  # TensorFlow's tutorial has divided it by the number of GPUs,
+    "0.174 sec/batch",  # TensorFlow's tutorial has divided it by the number of GPUs
 )
 def test_the_time_of_something_else_is_never_that_of_a_step(said, tmp_path):
     with pytest.raises(UsageError, match="no known format fits"):

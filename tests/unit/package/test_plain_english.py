@@ -100,12 +100,10 @@ def said_in(tree):
 
 
 def words_of(name):
-    """Return the words of a name in snake case or camel case."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)}
 
 
 def commands(command):
-    """Yield a command and all below it."""
     yield command
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -116,7 +114,6 @@ def commands(command):
 
 
 def helps(command):
-    """Yield the help of a command and of its options."""
     yield command.help or ""
     yield from (getattr(option, "help", None) or "" for option in command.params)
 

@@ -41,7 +41,6 @@ class Machine:
         self.gpu_nodes = [gpu_node(bus_id, self.pci) for bus_id in told["gpus"]]
 
     def taken(self, threads, gpu_nodes, of=None):
-        """Return what each of several ranks takes, the first rank's first."""
         allowed = [p for p in self.processors if of is None or p.number in set(of)]
         return [
             [p.number for p in processors_of_rank(allowed, threads, gpu_nodes[: rank + 1])]

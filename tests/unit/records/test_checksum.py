@@ -51,7 +51,6 @@ def test_a_flipped_bit_breaks_the_seal(content, data):
 
 
 def sealed_run(folder):
-    """Return a stored run as a session leaves it: every file sealed."""
     paths = make_stored_run(folder)
     run = load_run(folder)
     write_checked(paths.run_json, run.info.model_copy(update={"sealed": True}))
@@ -77,7 +76,6 @@ def pristine(tmp_path_factory):
 
 
 def damaged(data, raw):
-    """Return what became of a file: bits flipped, cut off, a part moved or repeated."""
     kind = data.draw(st.sampled_from(["flip", "cut", "drop", "twice", "overwrite", "digits"]))
     at = data.draw(st.integers(0, len(raw) - 1))
     upto = data.draw(st.integers(at, min(len(raw), at + 200)))

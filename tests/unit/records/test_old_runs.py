@@ -63,7 +63,6 @@ def golden(name):
 
 
 def printed(*arguments):
-    """What a command prints, 100 columns wide and without colour."""
     done = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(cli, arguments)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.stdout

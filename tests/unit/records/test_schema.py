@@ -36,7 +36,6 @@ def open_to_additions(schema):
 
 
 def schema_of(name):
-    """Return the schema as it is published."""
     schema = MODELS[name].model_json_schema()
     schema["properties"]["format"] = {"const": name}
     schema["required"] = sorted({*schema["required"], "format"})

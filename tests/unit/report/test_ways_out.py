@@ -98,7 +98,6 @@ def test_json_that_is_printed_says_the_same_and_steers_nothing(capsys):
 
 
 def damaged(value):
-    """A row whose first number is no number any more, below a hostile key."""
     return {WORST: value}
 
 

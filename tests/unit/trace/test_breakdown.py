@@ -149,7 +149,6 @@ PAIRS = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=1
 
 
 def painted(pairs):
-    """Every nanosecond that one of the pairs covers."""
     return {moment for start, end in pairs for moment in range(start, end)}
 
 

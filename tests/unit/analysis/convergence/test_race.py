@@ -64,7 +64,6 @@ def raced(curves, race=RACE):
 
 
 def run_of(results):
-    """A run in memory: nothing is read from its folder."""
     info = make_info([result.cell for result in results])
     return StoredRun(RunPaths(Path("nowhere")), info, {r.cell.id: r for r in results})
 

@@ -180,7 +180,6 @@ def test_a_wrong_number_of_ranks_is_found(write, op):
 
 
 def damaged(run, column, change):
-    """Return the log with one column of the first row changed."""
     line = logs.row(run, run.results[0])
     words = line.split()
     words[column] = change(words[column])
