@@ -8,11 +8,9 @@ and gradients comparable between world sizes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import DistributedSampler
 
 from scalebench.errors import UsageError
 from scalebench.spec.workload import Shard
@@ -121,27 +119,22 @@ class ResidentBatches:
     def __iter__(self) -> Iterator[Batch]:
         epoch = 0
         while True:
-            for index in self.epoch_order(epoch).to(self._shard.device).unbind():
-                yield self.gather(index)
+            order = self.epoch_order(epoch).to(self._shard.device)
+            for step in range(self._steps_per_epoch):
+                yield self.gather(order[step])
             epoch += 1
 
     def epoch_order(self, epoch: int) -> torch.Tensor:
-        """Return this rank's sample indices, shape ``[steps_per_epoch, batch_size]``, on CPU."""
-        shard = self._shard
-        sampler: DistributedSampler[int] = DistributedSampler(
-            cast(Any, range(self.num_samples)),  # only its length is asked for
-            num_replicas=shard.world_size,
-            rank=shard.rank,
-            shuffle=True,
-            seed=shard.seed,
-            drop_last=True,
-        )
-        sampler.set_epoch(epoch)
-        # The sampler shuffles with a CPU generator, which fails under another default device.
-        with torch.device("cpu"):
-            order = np.fromiter(sampler, dtype=np.int64, count=len(sampler))
-        whole = self._steps_per_epoch * shard.batch_size
-        return torch.from_numpy(order[:whole]).view(self._steps_per_epoch, shard.batch_size)
+        """Return this rank's sample indices, shape ``[steps_per_epoch, batch_size]``, on CPU.
+
+        They are those of torch's DistributedSampler with ``drop_last``, whose lists take longer.
+        """
+        shard, per_step = self._shard, self._shard.batch_size
+        generator = torch.Generator().manual_seed(shard.seed + epoch)
+        shuffled = torch.randperm(self.num_samples, generator=generator, device="cpu")
+        own = shuffled[shard.rank :: shard.world_size]
+        whole = own[: self._steps_per_epoch * per_step].contiguous()
+        return whole.view(self._steps_per_epoch, per_step)
 
 
 def map_tensors(
