@@ -99,10 +99,8 @@ def playbook(path: Path) -> Rows:
     """nanotron: gradients in 32 bits; what failed has no speed and is left out.
 
     Memory is what rank 0 reserved, so that of the first stage, in GiB (nanotron's logs divide by
-    1024³). The table does not tell its versions. Most pipelines were run again with a later one
-    (nanotron, scripts/scaling_benchmarks.py), which gathers again in backward; so were other rows
-    whose gathered inputs would not have fitted. What is reserved over activations was fitted, with
-    tensor groups and without.
+    1024³). The table does not tell its versions: by its code all gathers again in backward. What
+    is reserved over activations was fitted.
     """
     rows: Rows = []
     for line in _lines(path):
@@ -116,7 +114,7 @@ def playbook(path: Path) -> Rows:
             "microbatch": line["mbs"], "tensor": line["tp"], "pipeline": line["pp"],
             "zero": line["zero"], "tokens_per_s": line["tok_s"],
             "memory_gb": float(line["gpu_memory_gb"] or 0) * 2**30 / 1e9, "memory_stage": "first",
-            "state": "accumulated", "reserved": 1.05 if line["tp"] == "1" else 1.22,
+            "state": "accumulated", "stages": "filled", "reserved": 1.2,
         })  # fmt: skip
     return rows
 
@@ -231,7 +229,8 @@ def _job_of(gpu: str, values: Parameters) -> Job:
     links = NominalLinks(TOPOLOGIES[device.topology], "", LinkValues.of(values))
     model = SearchModel("", 1, 1, 1, 1, 1, 1, 1)
     speed = modelled_speed(device, values, "")
-    return Job(model, 1, 1, speed, links, device="cuda", receives_ahead=False)
+    return Job(model, 1, 1, speed, links, device="cuda", receives_ahead=False,
+               memory_limit_bytes=device.memory_bytes)  # fmt: skip
 
 
 def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
@@ -251,7 +250,7 @@ def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
         ranks = spearmanr(step, truth).statistic if len(rest) > 2 else np.nan
         ratio = activation_ratio(fitted, _job_of)
         memory, fullest = (predicted_bytes(some, _job_of, ratio=ratio) for some in (rows, whole))
-        fits = (fullest <= limits) | (not known.any())
+        fits = (fullest < limits) | (not known.any())
         told = order[num_fitted:][known[order[num_fitted:]] > 0]
         off_bytes = np.abs(memory / np.where(known > 0, known, np.inf) - 1)[told]
         worse = _regrets(rest, step, truth, fits[order[num_fitted:]]) or [np.nan]

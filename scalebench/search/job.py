@@ -81,20 +81,22 @@ class Framework(Record):
         attention: ``flash`` (FlashAttention-2), ``triton`` (the first one, in Triton), ``hopper``
             (FlashAttention-3 or cuDNN), or ``stored``: its scores are written to memory.
         matrices: Format of the blocks' matrix products: ``bfloat16``, ``fp8`` or ``fp4``.
-        stages: Of a pipeline: ``balanced`` by their work, or ``equal`` numbers of layers.
+        stages: Of a pipeline: ``balanced`` by their work, ``equal`` numbers of layers, or
+            ``filled``: one after the other with its part of the parameters (nanotron).
         overlap: Whether ZeRO-1's gathers, and gradients of meshes, hide behind passes.
         gradient_bytes: Of a gradient on the wire.
         state: Kept in ``float32``; ``mixed``: 16-bit parameters with 32-bit gradients, copies and
             moments (Megatron-LM); ``accumulated``: gradients in 16 bits, too (nanotron).
         gathered: What tensor groups gather of a divided sequence is gathered ``again`` in backward,
             or ``stored``.
-        reserved: Memory that the allocator reserves for activations, over what they fill.
+        reserved: Memory that the allocator reserves for activations, over what they fill; whole
+            tensors that wait for messages come on top, unless it is 1.
     """
 
     launch: Literal["eager", "compiled", "graphs"] = "eager"
     attention: Literal["flash", "triton", "hopper", "stored"] = "flash"
     matrices: Literal["bfloat16", "fp8", "fp4"] = "bfloat16"
-    stages: Literal["balanced", "equal"] = "balanced"
+    stages: Literal["balanced", "equal", "filled"] = "balanced"
     overlap: bool = False
     gradient_bytes: int = Field(4, ge=1, le=4)
     state: Literal["float32", "mixed", "accumulated"] = "float32"

@@ -186,7 +186,10 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
             replace(request, gpu_type=gpu), device_type(gpu))  # fmt: skip
         if isinstance(own, NominalLinks):
             own = replace(own, values=LinkValues.of(values))
-        return replace(known, speed=modelled_speed(device_type(gpu), values, ""), links=own)
+        device = device_type(gpu)
+        limit = known.memory_limit_bytes if gpu == request.gpu_type else device.memory_bytes
+        speed = modelled_speed(device, values, "")
+        return replace(known, speed=speed, links=own, memory_limit_bytes=limit)
 
     fit, told = UNFITTED, "the model of a device with its defaults; --measured fits it to rows"
     if request.measured is not None:

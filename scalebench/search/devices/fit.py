@@ -121,6 +121,8 @@ def predicted_bytes(
 ) -> Floats:
     """Return the predicted peaks of rows, bytes of the fullest or first stage, as they tell.
 
+    On a full device the allocator gives back what it only reserves.
+
     Args:
         rows: That were measured.
         job_of: Makes a job of a device and its parameters.
@@ -132,7 +134,12 @@ def predicted_bytes(
         job = group.job(job_of(group.gpu, defaults(chip(group.gpu))))
         first = np.array([rows[i].memory_stage == "first" for i in group.places])
         job = replace(job, activation_ratio=ratio * job.activation_ratio)
-        found[group.places] = memory_bytes(job, group.of, first)
+        peaks = memory_bytes(job, group.of, first)
+        if job.memory_limit_bytes is not None:
+            bare = job.framework.model_copy(update={"reserved": 1.0})
+            least = memory_bytes(replace(job, framework=bare), group.of, first)
+            peaks = np.minimum(peaks, np.maximum(least, job.memory_limit_bytes))
+        found[group.places] = peaks
     return found
 
 

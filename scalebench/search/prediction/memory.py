@@ -35,11 +35,15 @@ STATES = {
 """
 
 BUCKET_BYTES = 2
-"""Of a parameter, in these buckets: one replica has none."""
+"""Of a parameter, in these buckets: one replica has none; as much in the gradients of a pass."""
 
 FULL_BUFFERS = 4
 """Tensors of whole sequences that a group has at once where it divides them: what was gathered for
 two products, what one gave before it is scattered, and its gradient (nanotron, `MemoryBuffer`)."""
+
+WAITING = 25
+"""Such tensors that wait to be free where an allocator's reserve counts: torch gives back what NCCL
+reads only after the message, and hosts start operators long before (`Tensor.record_stream`)."""
 
 MASTER_BYTES = 4
 """Of a parameter, and of its gradient: under autocast they stay float32."""
@@ -48,9 +52,11 @@ MASTER_BYTES = 4
 def stage_table(job: Job, of: Candidates) -> tuple[Floats, Floats]:
     """Return layers and forward FLOPs (one sample) of the fullest rank of each candidate."""
     found = job.model.stages(of.pipeline * of.chunks) * of.chunks[:, None]
-    if job.framework.stages == "equal":
-        found[:, 0] = np.ceil(job.model.layers / (of.pipeline * of.chunks)) * of.chunks
-        found[:, 1] = found[:, 0] * job.model.block_flops + job.model.head_flops
+    if job.framework.stages != "balanced":
+        model, filled = job.model, (job.framework.stages == "filled") & (of.pipeline > 1)
+        share = (model.layers + filled * model.head_flops / model.matrix_flops) / of.pipeline
+        found[:, 0] = np.ceil(share / of.chunks) * of.chunks
+        found[:, 1] = found[:, 0] * model.block_flops + np.where(filled, 0.0, model.head_flops)
     found[:, 0] = np.minimum(found[:, 0], job.model.layers)
     return found[:, 0], found[:, 1]
 
@@ -87,10 +93,8 @@ def activations_in_flight(of: Candidates) -> Floats:
     return np.asarray(np.where(p == 1, 1.0, kept), dtype=float)
 
 
-def activation_bytes(
-    job: Job, of: Candidates, layers: Floats, first: bool | npt.NDArray[np.bool_] = False
-) -> Floats:
-    """Return activations of a rank at the peak, bytes; see `memory_bytes`."""
+def _of_a_microbatch(job: Job, of: Candidates, layers: Floats) -> tuple[Floats, Floats]:
+    """Return what a rank keeps of a microbatch, logits not in it, and a block in full, bytes."""
     model, t = job.model, of.tensor
     unit = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision] / 2
     tokens_divided = t if job.sequence else 1
@@ -105,22 +109,49 @@ def activation_bytes(
         [whole * np.ones(len(of)), selective],
         default=kept_input * np.ones(len(of)),
     )  # fmt: skip
-    again = np.where(of.checkpointing == CHECKPOINTING.index("none"), 0.0, whole)
-    in_flight = activations_in_flight(of)
-    tokens = model.context / of.context * samples_of(job, of)
+    return np.asarray(unit * per_layer * layers), np.asarray(unit * whole)
+
+
+def activation_bytes(
+    job: Job, of: Candidates, layers: Floats, first: bool | npt.NDArray[np.bool_] = False
+) -> Floats:
+    """Return activations of a rank at the peak, bytes; see `memory_bytes`."""
+    kept, block = _of_a_microbatch(job, of, layers)
+    again = np.where(of.checkpointing == CHECKPOINTING.index("none"), 0.0, block)
+    tokens = job.model.context / of.context * samples_of(job, of)
     # Logits and their gradient in float32, and where they were made in 16 bits, these as well.
-    logits = np.where(BYTES[of.precision] == 2, 10.0, 8.0) * tokens * model.vocabulary / t
-    buffers = 2.0 * FULL_BUFFERS * unit * (1 - 1 / tokens_divided)
+    logits = np.where(BYTES[of.precision] == 2, 10.0, 8.0) * tokens * job.model.vocabulary
+    logits = logits / of.tensor
+    buffers = FULL_BUFFERS * _sequence_bytes(job, of) * (1 - 1 / of.tensor) * job.sequence
     # With 1F1B the last stage has them, and one microbatch; the first has all that are in flight.
-    in_first = unit * per_layer * layers * in_flight
+    in_first = kept * activations_in_flight(of)
     last = of.schedule == SCHEDULES.index("1f1b")
     most = np.select(
         [(of.pipeline > 1) & first, (of.pipeline > 1) & last],
-        [in_first, np.maximum(in_first, unit * per_layer * layers + logits)],
+        [in_first, np.maximum(in_first, kept + logits)],
         default=in_first + logits,
     )
-    ratio = job.activation_ratio * job.framework.reserved
-    return np.asarray(ratio * (most + unit * again + buffers))
+    return np.asarray(job.activation_ratio * (most + again + buffers))
+
+
+def _sequence_bytes(job: Job, of: Candidates) -> Floats:
+    """Return a tensor of whole sequences of a microbatch, as wide as the model, bytes."""
+    tokens = job.model.context / of.context * samples_of(job, of)
+    return np.asarray(tokens * job.model.width * BYTES[of.precision])
+
+
+def reserved_bytes(job: Job, of: Candidates, filled: Floats) -> Floats:
+    """Return what the allocator reserves over what activations fill, bytes.
+
+    Fragments, and whole tensors of a group that wait. Where groups fill nodes, the first of p
+    stages starts all but two of the microbatches in flight before it waits for the next stage.
+    """
+    if job.framework.reserved == 1:
+        return np.zeros(len(of))
+    alone = (of.pipeline == 1) | (of.tensor < job.links.ranks_per_node)
+    ahead = np.where(alone, 1.0, 1 - 2 / of.pipeline) * (of.tensor > 1) * job.sequence
+    waiting = WAITING * job.activation_ratio * ahead * _sequence_bytes(job, of)
+    return np.asarray((job.framework.reserved - 1) * filled + waiting)
 
 
 def divided_numbers(job: Job) -> Any:
@@ -202,13 +233,19 @@ def memory_bytes(job: Job, of: Candidates, first: bool | npt.NDArray[np.bool_] =
         first: Of which to take a pipeline's first stage instead, which has no logits.
     """
     layers, _ = stage_table(job, of)
-    return (
+    filled = activation_bytes(job, of, layers, first)
+    needed = (
         state_bytes(job, of, layers)
         + gathered_bytes(job, of, layers)
-        + activation_bytes(job, of, layers, first)
+        + filled
         + received_bytes(job, of)
         + job.held_bytes
     )
+    if job.framework.state == "accumulated":  # a pass's gradients replace its activations
+        kept, _ = _of_a_microbatch(job, of, layers)
+        gradients = BUCKET_BYTES * sum(local_parameters(job, of, layers))
+        needed -= np.minimum(gradients, job.activation_ratio * kept)
+    return needed + reserved_bytes(job, of, filled)
 
 
 def fits(job: Job, memory: Floats) -> npt.NDArray[np.bool_]:

@@ -35,8 +35,9 @@ A100 = defaults("a100")
 
 def job_of(gpu: str, values: Parameters) -> Job:
     links = NominalLinks(TOPOLOGIES["dgx-a100"], "", LinkValues.of(values))
-    speed = modelled_speed(device_type(gpu), values, "")
-    return Job(SMALL, 1, 1, speed, links, device="cuda", receives_ahead=False)
+    device = device_type(gpu)
+    return Job(SMALL, 1, 1, modelled_speed(device, values, ""), links, device="cuda",
+               receives_ahead=False, memory_limit_bytes=device.memory_bytes)  # fmt: skip
 
 
 def rows(number: int = 24, seed: int = 0):
@@ -252,15 +253,46 @@ def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
     mixed, accumulated = peak_bytes(state="mixed"), peak_bytes(state="accumulated")
     # float32: 8 + 8/8 bytes, mixed: 6 + 12/8, accumulated: 10 + 12/8 (ZeRO-1 of 8 ranks)
     assert mixed - usual == pytest.approx((6 + 12 / 8 - 9) * parameters)
-    assert accumulated - mixed == pytest.approx(4 * parameters)
+    kept = 24 * 16 * 1024 * 2048  # activations: a pass's gradients of 2 bytes take their place
+    assert accumulated - mixed == pytest.approx(4 * parameters - kept)
     alone = [peak_bytes(state=one, gpus=2, batch=1) for one in ("mixed", "accumulated")]
-    assert alone[1] - alone[0] == pytest.approx(2 * parameters), "one replica has no buckets"
+    assert alone[1] - alone[0] == pytest.approx(2 * parameters - kept), "no buckets of one replica"
+    wider = [peak_bytes(state=one, microbatch=4, batch=64) for one in ("mixed", "accumulated")]
+    assert wider[1] - wider[0] == pytest.approx(2 * parameters), "more than these gradients"
     stored = peak_bytes(gathered="stored") - usual  # two inputs of 16 bits, the other half of each
     assert stored == pytest.approx((24 + 0) * 2 * 2 * 1024 * 2048 / 2)
-    assert peak_bytes(reserved=1.5) > usual
     inner = {"gated": True, "inner": 8192}
     kept = peak_bytes(**inner) - peak_bytes(**inner, launch="compiled")  # one factor of a product
     assert kept == pytest.approx(24 * 2 * 8192 * 1024 / 2)
+
+
+def test_what_an_allocator_reserves_is_fragments_and_tensors_that_wait_until_it_is_full() -> None:
+    whole = 2 * 1024 * 2048
+
+    def over(reserved: float = 1.5, **sizes: int) -> float:
+        return peak_bytes(reserved=reserved, **sizes) - peak_bytes(**sizes)
+
+    filled = (over(1.5) - over(1.25)) / 0.25
+    assert filled == pytest.approx(24 * 16 * 1024 * 2048 + 10 * 1024 * 51200 / 2 + 2 * whole)
+    assert over(1.5) == pytest.approx(0.5 * filled + 25 * whole), "25 tensors wait"
+    alone = {"tensor": 1, "gpus": 8, "batch": 8}
+    assert over(1.5, **alone) == pytest.approx(2 * (over(1.5, **alone) - over(1.25, **alone)))
+    stages = {"tensor": 8, "pipeline": 4, "gpus": 32, "batch": 32}  # groups fill nodes: half of it
+    fragments = 2 * (over(1.5, **stages) - over(1.25, **stages))
+    assert over(1.5, **stages) - fragments == pytest.approx(25 * whole / 2)
+    full = {"microbatch": 56, "batch": 448}
+    assert 60e9 < peak_bytes(**full) < 80e9, "it fits without"
+    assert peak_bytes(reserved=1.5, **full) == pytest.approx(80e9)
+
+
+def test_stages_that_are_filled_one_after_the_other_leave_the_last_one_the_logits() -> None:
+    """24 blocks of 12 h² and logits of 25 h² are 156.5 h² for each of two: 14 blocks (nanotron)."""
+    sizes = {"tensor": 1, "pipeline": 2, "vocabulary": 51200, "batch": 64, "microbatch": 1}
+    equal, filled = (
+        peak_bytes(stages=one, memory_stage="first", **sizes) for one in ("equal", "filled")
+    )
+    block = 12 * 2048**2 * (8 + 8 / 8) + 2 * 32 * 1024 * 2048  # two microbatches are in flight
+    assert filled - equal == pytest.approx(2 * block)
 
 
 def test_a_group_that_divides_the_sequence_has_whole_tensors_at_once() -> None:
