@@ -1,36 +1,34 @@
-"""Groups of ranks as data: what they can divide, and why the rest cannot be."""
+"""Groups of ranks, meshes, worlds and virtual hosts as data: what they divide, and why not."""
 
-from math import prod
+from math import inf, prod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from scalebench import Case, Ddp, Fsdp, Loader, Pipeline, Race, Suite
 from scalebench.errors import UsageError
 from scalebench.spec import (
     AXES,
     Accelerate,
     Context,
-    Ddp,
     Expert,
     Fabric,
-    Fsdp,
     LayerWise,
     Mesh,
     ParameterServer,
     Tensor,
+    virtual_hosts,
 )
 from scalebench.spec.presets import PRESETS, CustomTarget, GptShape, divisible, resolve_workload
-from scalebench.spec.virtual_hosts import (
-    MAX_BIT_PER_S,
-    MIN_BIT_PER_S,
-    VirtualHosts,
-    parse_rate,
-    rate_text,
-)
+from scalebench.spec.virtual_hosts import VirtualHosts, parse_rate, rate_text
 from scalebench.spec.workload import ContextPlan, TensorPlan
 from scalebench.spec.world import Node, World
+
+
+def agrees(reason, said):
+    return reason is None if said is None else said in reason
 
 
 @pytest.mark.parametrize("kind", [Tensor, Context, Expert])
@@ -68,30 +66,15 @@ ULYSSES, RING = Context(method="ulysses"), Context(method="ring")
     ("strategy", "plan", "ranks", "said"),
     [
         (Tensor(), layers(divisors={"vocabulary": 50257}), 2, "50257 (vocabulary) cannot"),
-        (
-            Tensor(sequence=True),
-            layers(sequence=9),
-            2,
-            "9 (tokens) cannot be divided among 2 ranks",
-        ),
+        (Tensor(sequence=True), layers(sequence=9), 2, "9 (tokens) cannot be divided among 2"),
         (Tensor(), layers(sequence=9), 2, None),
         (Tensor(sequence=True), layers(), 2, "the workload has none"),
         # Ulysses divides heads, the ring two parts for each rank.
         (ULYSSES, attention(), 4, None),
-        (
-            ULYSSES,
-            attention(),
-            8,
-            "4 (heads) cannot be divided among 8 ranks with method='ulysses'",
-        ),
+        (ULYSSES, attention(), 8, "4 (heads) cannot be divided among 8 ranks with method='uly"),
         (ULYSSES, attention(63), 2, "63 (tokens) cannot be divided among 2 ranks with"),
         (RING, attention(62), 2, "62 (tokens) cannot be divided among 2 ranks, two parts"),
-        (
-            RING,
-            attention(),
-            3,
-            "64 (tokens) cannot be divided among 3 ranks, two parts for each, with",
-        ),
+        (RING, attention(), 3, "64 (tokens) cannot be divided among 3 ranks, two parts for each"),
         (Expert(), None, 8, None),
         (Expert(), None, 3, "gpt-moe-tiny: 8 experts cannot be divided among 3 ranks"),
         (Expert(size=2), None, 16, None),
@@ -108,17 +91,18 @@ def test_what_a_strategy_cannot_divide_is_refused_with_the_reason(strategy, plan
         experts = divisible(PRESETS["gpt-moe-tiny"])
         ask = strategy.why_not_plan if plan else strategy.why_not_divided
         reason = ask(plan or experts, ranks)
-    assert reason is None if said is None else said in reason
+    assert agrees(reason, said)
 
 
 def test_a_workload_without_experts_is_refused():
-    assert "gpt-tiny has no experts" in Expert().why_not_divided(divisible(PRESETS["gpt-tiny"]), 2)
     own = divisible(CustomTarget(name="m:f", module="m", function="f"))
-    assert Expert().why_not_divided(own, 2) is None
-    assert "leave capacity_factor, top_k out" in Expert(top_k=1, capacity_factor=1).why_not_divided(
-        own, 2
-    )
-    assert "leave dropless out" in Expert(dropless=True).why_not_divided(own, 2)
+    for expert, workload, said in (
+        (Expert(), divisible(PRESETS["gpt-tiny"]), "gpt-tiny has no experts"),
+        (Expert(), own, None),
+        (Expert(top_k=1, capacity_factor=1), own, "leave capacity_factor, top_k out"),
+        (Expert(dropless=True), own, "leave dropless out"),
+    ):
+        assert agrees(expert.why_not_divided(workload, 2), said)
 
 
 @pytest.mark.parametrize(
@@ -137,23 +121,16 @@ def test_a_name_that_asks_for_what_cannot_be_is_answered(name, said):
 
 
 few = st.integers(1, 3)
-outer = few | st.none()
+meshes = st.builds(
+    Mesh,
+    **dict.fromkeys(("pipeline", "context", "tensor"), few),
+    **dict.fromkeys(("data", "shard"), few | st.none()),
+    order=st.permutations(AXES),
+)
 
 
-@st.composite
-def meshes(draw):
-    return Mesh(
-        pipeline=draw(few),
-        data=draw(outer),
-        shard=draw(outer),
-        context=draw(few),
-        tensor=draw(few),
-        order=draw(st.permutations(AXES)),
-    )
-
-
-@given(mesh=meshes(), world_size=st.integers(2, 24))
-def test_a_mesh_has_every_rank_once_or_is_refused(mesh, world_size):
+@given(mesh=meshes, world_size=st.integers(2, 24), axes=st.sets(st.sampled_from(AXES)))
+def test_a_mesh_has_every_rank_once_and_groups_differ_along_their_axes(mesh, world_size, axes):
     sizes = mesh.axis_sizes(world_size)
     if mesh.why_not("cpu", world_size) is not None:
         return
@@ -163,19 +140,11 @@ def test_a_mesh_has_every_rank_once_or_is_refused(mesh, world_size):
     places = [mesh.coordinates(rank, world_size) for rank in range(world_size)]
     assert len({tuple(place.values()) for place in places}) == world_size
     assert all(place[axis] < sizes[axis] for place in places for axis in AXES)
-
-
-@given(mesh=meshes(), world_size=st.integers(2, 24), axes=st.sets(st.sampled_from(AXES)))
-def test_ranks_of_a_group_differ_along_its_dimensions_alone(mesh, world_size, axes):
-    if mesh.why_not("cpu", world_size) is not None:
-        return
     groups = mesh.groups_along(world_size, *axes)
-    sizes = mesh.axis_sizes(world_size)
     assert {len(group) for group in groups} == {prod(sizes[axis] for axis in axes)}
     assert sorted(rank for group in groups for rank in group) == [*range(world_size)]
     for group in groups:
-        places = [mesh.coordinates(rank, world_size) for rank in group]
-        others = {tuple(place[axis] for axis in AXES if axis not in axes) for place in places}
+        others = {tuple(places[r][axis] for axis in AXES if axis not in axes) for r in group}
         assert len(others) == 1
 
 
@@ -196,16 +165,12 @@ def test_ranks_of_a_group_differ_along_its_dimensions_alone(mesh, world_size, ax
         (Mesh(expert=2, shard=None), 4, "expert divides what replicas keep, and shard leaves"),
         (Mesh(expert=2, loss=True), 4, "expert cannot be combined with sequence=True"),
         (Mesh(pipeline=2, checkpointing=True), 2, "checkpointing inside the stages"),
+        (Mesh(tensor=2, sequence=True, compile=True), 2, "--no-compile"),
+        (Mesh(tensor=2, sequence=True, compile=True), 1, "--no-compile"),
     ],
 )
 def test_what_does_not_make_up_the_ranks_is_named(mesh, world_size, said):
-    reason = mesh.why_not("cpu", world_size)
-    assert reason is None if said is None else said in reason
-
-
-def test_compiled_blocks_with_a_divided_sequence_are_refused_as_in_tensor_groups():
-    assert "--no-compile" in Mesh(tensor=2, sequence=True, compile=True).why_not("cuda", 2)
-    assert "--no-compile" in Mesh(tensor=2, sequence=True, compile=True).why_not("cuda", 1)
+    assert agrees(mesh.why_not("cuda" if mesh.compile else "cpu", world_size), said)
 
 
 @pytest.mark.parametrize(
@@ -223,57 +188,72 @@ def test_compiled_blocks_with_a_divided_sequence_are_refused_as_in_tensor_groups
 def test_dimensions_that_do_not_divide_a_model_are_named(mesh, n, said):
     context = 4 if mesh.sequence else 16
     shape = GptShape(name="g", layers=2, heads=4, width=32, context=context, batch_size=8)
-    reason = mesh.why_not_divided(divisible(shape), n)
-    assert reason is None if said is None else said in (reason or "")
+    assert agrees(mesh.why_not_divided(divisible(shape), n), said)
 
 
-def test_an_order_names_every_dimension_once():
-    with pytest.raises(ValidationError, match="order names data, tensor; name each of pipeline"):
-        Mesh(order=("data", "tensor"))
-    with pytest.raises(ValidationError, match="1f1b has 1 stage per rank"):
-        Mesh(pipeline=2, chunks=2)
-
-
-def test_as_shipped_and_a_bucket_size_contradict_each_other():
-    with pytest.raises(ValidationError, match="give bucket_mb=None"):
-        Fabric(as_shipped=True)
-    assert Fabric(as_shipped=True, bucket_mb=None).as_shipped
-
-
-def test_a_stage_is_for_the_deepspeed_plug_in_and_it_needs_one():
-    for wrong in ({"plugin": "deepspeed"}, {"plugin": "ddp", "stage": 2}):
-        with pytest.raises(ValidationError, match="stage is for the DeepSpeed plug-in"):
-            Accelerate(**wrong)
-    assert Accelerate(plugin="deepspeed", stage=0).zero_stage == 0
-
-
-def test_a_graph_is_recorded_in_a_backward_pass_that_exchanges_gradients():
-    with pytest.raises(ValidationError, match="static_graph=True with accumulate=2: torch records"):
-        Ddp(static_graph=True, accumulate=2)
-    assert Ddp(static_graph=True, balance="measured").static_graph
+AT_ONCE = {"staleness_bound": 0}
+EARLY = {"pushes": "backward"}
+BY_PRIORITY = {"pushes": "priority", **AT_ONCE}
+LINK = {"link_bit_per_s": (50_000_000,)}
+RACE = Race(samples=400, evaluate_every=100)
+ASKED, DDP = {"name": "r", "question": "?"}, (Case(name="x", strategy=Ddp()),)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("kind", "fields", "told"),
     [
-        ({"backup_workers": 1}, "needs staleness_bound=0"),
-        ({"backup_workers": 1, "staleness_bound": 0, "servers": 2}, "needs servers=1"),
-        ({"staleness_aware": True, "staleness_bound": 0}, "no gradient is stale"),
-        ({"pushes": "priority"}, "needs staleness_bound=0"),
-        ({"pushes": "backward", "staleness_bound": 2}, "needs staleness_bound=0"),
+        (Mesh, {"order": ("data", "tensor")}, "order names data, tensor; name each of pipeline"),
+        (Mesh, {"pipeline": 2, "chunks": 2}, "1f1b has 1 stage per rank"),
+        (Fabric, {"as_shipped": True}, "give bucket_mb=None"),
+        (Accelerate, {"plugin": "deepspeed"}, "stage is for the DeepSpeed plug-in"),
+        (Accelerate, {"plugin": "ddp", "stage": 2}, "stage is for the DeepSpeed plug-in"),
         (
-            {"pushes": "priority", "staleness_bound": 0, "backup_workers": 1},
-            "needs staleness_bound=0 and backup_workers=0",
+            Ddp,
+            {"static_graph": True, "accumulate": 2},
+            "static_graph=True with accumulate=2: tor",
         ),
-        ({"pushes": "priority", "staleness_bound": 0, "compile": True}, "needs compile=False"),
-        ({"pushes": "backward", "staleness_bound": 0, "chunk_mb": 1}, 'needs pushes="priority"'),
-        ({"chunk_mb": 1}, 'chunk_mb=1 needs pushes="priority"'),
-        ({"pushes": "priority", "staleness_bound": 0, "chunk_mb": 0}, "greater than 0"),
+        (ParameterServer, {"backup_workers": 1}, "needs staleness_bound=0"),
+        (ParameterServer, {"backup_workers": 1, **AT_ONCE, "servers": 2}, "needs servers=1"),
+        (ParameterServer, {"staleness_aware": True, **AT_ONCE}, "no gradient is stale"),
+        (ParameterServer, {"pushes": "priority"}, "needs staleness_bound=0"),
+        (ParameterServer, {**EARLY, "staleness_bound": 2}, "needs staleness_bound=0"),
+        (ParameterServer, {**BY_PRIORITY, "backup_workers": 1}, "=0 and backup_workers=0"),
+        (ParameterServer, {**BY_PRIORITY, "compile": True}, "needs compile=False"),
+        (ParameterServer, {**EARLY, **AT_ONCE, "chunk_mb": 1}, 'needs pushes="priority"'),
+        (ParameterServer, {"chunk_mb": 1}, 'chunk_mb=1 needs pushes="priority"'),
+        (ParameterServer, {**BY_PRIORITY, "chunk_mb": 0}, "greater than 0"),
+        (Pipeline, {"schedule": "gpipe", "chunks": 2}, "gpipe has 1 per rank: give chunks=1"),
+        (Pipeline, {"schedule": "zbv"}, "zbv has 2 per rank: give chunks=2"),
+        (Pipeline, {"schedule": "2f2b"}, "schedule"),
+        (Pipeline, {"microbatches": 0}, "microbatches"),
+        (Loader, {"num_workers": -1}, "num_workers"),
+        (Loader, {"prefetch_factor": 2}, "prefetch_factor is for worker processes.*num_workers"),
+        (Loader, {"persistent_workers": True}, "persistent_workers is for worker pro.*num_workers"),
+        (Loader, {"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor"),
+        (Loader, {"workers": 1}, "workers"),
+        (Race, {"samples": 250, "evaluate_every": 100}, r"samples \(250\) must be a multiple"),
+        (Suite, {**ASKED, "cases": DDP, "race": RACE}, r"give a case with Plain\(\)"),
+        (Suite, ASKED, "give cases to train, or collectives to time"),
+        *(
+            (VirtualHosts, {**LINK, **fields}, "VirtualHosts")
+            for fields in (
+                *({"hosts_per_rack": 2}, {"inter_bit_per_s": 10**8}, {"ranks_per_host": 0}),
+                *({"cpus_per_rank": 0}, {"cpus_per_rank": inf}, {"cpu_shares": (0.5, 0)}),
+                {"cpus_per_rank": 0.5, "cpu_shares": (0.5, 0.2)},
+                *({"unknown": 1}, {"link_bit_per_s": ()}),
+            )
+        ),
     ],
 )
-def test_options_that_contradict_one_another(options, told):
+def test_fields_that_contradict_one_another_are_refused(kind, fields, told):
     with pytest.raises(ValidationError, match=told):
-        ParameterServer(**options)
+        kind(**fields)
+
+
+def test_what_seems_to_contradict_itself_and_does_not():
+    assert Fabric(as_shipped=True, bucket_mb=None).as_shipped
+    assert Accelerate(plugin="deepspeed", stage=0).zero_stage == 0
+    assert Ddp(static_graph=True, balance="measured").static_graph
 
 
 def world(*ranks_per_node, cores=8, gpus=0):
@@ -285,12 +265,9 @@ def world(*ranks_per_node, cores=8, gpus=0):
     return World(launcher="torchrun", nodes=tuple(nodes))
 
 
-shapes = st.lists(st.integers(1, 6), min_size=1, max_size=5)
-
-
-@given(shapes)
-def test_sizes_fill_one_node_after_the_other(counts):
-    there = world(*counts)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 4))
+def test_sizes_fill_one_node_after_the_other_each_rank_with_a_core_to_itself(counts, cores, gpus):
+    there = world(*counts, cores=cores, gpus=gpus)
     assert sorted(there.order) == list(range(there.size))
     for size in range(1, there.size + 1):
         placed = there.placed(size)
@@ -299,84 +276,55 @@ def test_sizes_fill_one_node_after_the_other(counts):
         assert 0 < placed[-1] <= counts[len(placed) - 1]
     with pytest.raises(ValueError):
         there.placed(there.size + 1)
-
-
-@given(shapes, st.integers(1, 4), st.integers(0, 4))
-def test_up_to_its_capacity_every_rank_has_a_core_to_itself(counts, cores, gpus):
-    there = world(*counts, cores=cores, gpus=gpus)
     for on_gpus, each in ((False, cores), (True, gpus)):
-        capacity = there.capacity(on_gpus)
         fits = [n for n in range(1, there.size + 1) if max(there.placed(n)) <= each]
-        assert capacity == max(fits, default=0)
+        assert there.capacity(on_gpus) == max(fits, default=0)
 
 
-def hosts(*rates, **fields):
-    return VirtualHosts(link_bit_per_s=rates or (50_000_000,), **fields)
+RATES = {
+    "50mbit": 50_000_000,
+    "1gbit": 10**9,
+    "1.5Gbit": 1_500_000_000,
+    " 2500 kbit ": 2_500_000,
+    "10mbit/s": 10_000_000,
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [
-        ("50mbit", 50_000_000),
-        ("1gbit", 10**9),
-        ("1.5Gbit", 1_500_000_000),
-        (" 2500 kbit ", 2_500_000),
-        ("10mbit/s", 10_000_000),
-    ],
-)
-def test_rates_as_people_write_them(text, rate):
-    assert parse_rate(text) == rate
+def test_rates_as_people_write_them():
+    assert {text: parse_rate(text) for text in RATES} == RATES
+    for text in ("", "50", "mbit", "50 mb", "50mbps", "-1mbit", "1e3mbit", "∞mbit"):
+        with pytest.raises(UsageError, match="50mbit"):
+            parse_rate(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "50", "mbit", "50 mb", "50mbps", "-1mbit", "1e3mbit", "∞mbit"]
-)
-def test_what_is_no_rate_is_answered_with_an_example(text):
-    with pytest.raises(UsageError, match="50mbit"):
-        parse_rate(text)
-
-
-@given(st.integers(MIN_BIT_PER_S // 1000, MAX_BIT_PER_S // 1000))
+@given(st.integers(virtual_hosts.MIN_BIT_PER_S // 1000, virtual_hosts.MAX_BIT_PER_S // 1000))
 def test_a_rate_in_whole_kilobits_is_read_as_it_is_written(kilobits):
-    written = rate_text(kilobits * 1000)
-    assert parse_rate(written) == pytest.approx(kilobits * 1000, rel=1e-5)
+    assert parse_rate(rate_text(kilobits * 1000)) == pytest.approx(kilobits * 1000, rel=1e-5)
 
 
 def test_ranks_may_have_different_shares():
-    slow = hosts(cpu_shares=(1, 0.6, 0.33))
+    slow = VirtualHosts(**LINK, cpu_shares=(1, 0.6, 0.33))
     assert (slow.threads, slow.cpu) == (1, "1,0.6,0.33")
     assert (slow.shares(1), slow.shares(3)) == ((1,), (1, 0.6, 0.33))
-    assert hosts(cpus_per_rank=0.2).shares(2) == (0.2, 0.2) and hosts().shares(2) is None
-    slow.check([1, 3], num_cores=2)
-    with pytest.raises(UsageError, match=r"gives 3 shares and N=4 has 4 ranks\. Give 4 shares, or"):
-        slow.check([1, 4], num_cores=2)
-    with pytest.raises(UsageError, match=r"--cpus-per-rank 3 is more CPU than there is"):
-        hosts(cpu_shares=(1, 3)).check([2], num_cores=2)
-
-
-def test_no_more_cpu_than_there_is_and_no_more_hosts_than_addresses():
-    hosts(cpus_per_rank=2).check([1], num_cores=2)
-    with pytest.raises(UsageError, match=r"2\.5 is more CPU than there is: 2 core"):
-        hosts(cpus_per_rank=2.5).check([1], num_cores=2)
-    with pytest.raises(UsageError, match="at most 250"):
-        hosts().check([251], num_cores=2)
+    assert VirtualHosts(**LINK, cpus_per_rank=0.2).shares(2) == (0.2, 0.2)
+    assert VirtualHosts(**LINK).shares(2) is None
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "sizes", "said"),
     [
-        {"hosts_per_rack": 2},
-        {"inter_bit_per_s": 10**8},
-        {"ranks_per_host": 0},
-        {"cpus_per_rank": 0},
-        {"cpus_per_rank": float("inf")},
-        {"cpu_shares": (0.5, 0)},
-        {"cpus_per_rank": 0.5, "cpu_shares": (0.5, 0.2)},
-        {"unknown": 1},
+        ({"cpu_shares": (1, 0.6, 0.33)}, [1, 3], None),
+        ({"cpu_shares": (1, 0.6, 0.33)}, [1, 4], "3 shares and N=4 has 4 ranks. Give 4 shares, or"),
+        ({"cpu_shares": (1, 3)}, [2], "--cpus-per-rank 3 is more CPU than there is"),
+        ({"cpus_per_rank": 2}, [1], None),
+        ({"cpus_per_rank": 2.5}, [1], "2.5 is more CPU than there is: 2 core"),
+        ({}, [251], "at most 250"),
     ],
 )
-def test_fields_that_contradict_themselves(fields):
-    with pytest.raises(ValidationError):
-        hosts(**fields)
-    with pytest.raises(ValidationError):
-        VirtualHosts(link_bit_per_s=())
+def test_no_more_cpu_than_there_is_and_no_more_hosts_than_addresses(fields, sizes, said):
+    try:
+        VirtualHosts(**LINK, **fields).check(sizes, num_cores=2)
+    except UsageError as error:
+        assert said and said in str(error)
+    else:
+        assert said is None

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils.checkpoint import checkpoint
@@ -142,20 +141,6 @@ def test_what_cannot_be_cut_is_refused_with_the_reason():
     nameless = Workload(nn.Linear(2, 2), [], lambda module, batch: module(batch))
     with pytest.raises(Unsupported, match=r"names its layers: Workload\(layers"):
         cut(Pipeline(), nameless, 2, CPU)
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"schedule": "gpipe", "chunks": 2}, "gpipe has 1 per rank: give chunks=1"),
-        ({"schedule": "zbv"}, "zbv has 2 per rank: give chunks=2"),
-        ({"schedule": "2f2b"}, "schedule"),
-        ({"microbatches": 0}, "microbatches"),
-    ],
-)
-def test_a_pipeline_that_contradicts_itself_is_refused(fields, told):
-    with pytest.raises(ValidationError, match=told):
-        Pipeline(**fields)
 
 
 sizes = st.tuples(st.integers(1, 8), st.integers(1, 5))

@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch.nn import functional as F
 
 from scalebench.errors import UsageError
@@ -99,24 +98,6 @@ def test_a_feed_that_can_be_iterated_once_says_so_at_its_end():
         next(feed)
 
 
-INLINE = Loader()
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"num_workers": -1}, "num_workers"),
-        ({"prefetch_factor": 2}, "prefetch_factor is for worker processes.*num_workers"),
-        ({"persistent_workers": True}, "persistent_workers is for worker processes.*num_workers"),
-        ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor"),
-        ({"workers": 1}, "workers"),
-    ],
-)
-def test_a_loader_that_contradicts_itself_is_refused(fields, message):
-    with pytest.raises(ValidationError, match=message):
-        Loader(**fields)
-
-
 @settings(deadline=None, max_examples=examples(30))
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 7), st.integers(0, 1000))
 def test_epochs_follow_one_another_as_resident_ones_do(world_size, batch_size, extra, seed):
@@ -124,7 +105,7 @@ def test_epochs_follow_one_another_as_resident_ones_do(world_size, batch_size, e
     for rank in range(world_size):
         shard = Shard(rank, world_size, batch_size, seed, CPU)
         resident = ResidentBatches("w", num_samples, shard, lambda index: (index, -index))
-        loaded = LoadedBatches(resident, INLINE, CPU)
+        loaded = LoadedBatches(resident, Loader(), CPU)
         for _ in range(2):  # every iteration starts at the first epoch
             pairs = islice(zip(resident, loaded, strict=True), 3 * (2 + extra))
             assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in pairs)
