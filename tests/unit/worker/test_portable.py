@@ -1,4 +1,4 @@
-"""What measures steps in scalebench's own ranks and in scripts: clocks, steadiness, memory."""
+"""What measures steps in ranks and in scripts: clocks, steadiness, probes; what compiling needs."""
 
 import math
 import os
@@ -6,7 +6,6 @@ import shutil
 import sys
 import sysconfig
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,17 +17,14 @@ from torch.profiler import ProfilerActivity
 from scalebench.worker import portable, survey
 from scalebench.worker.collectives import probes
 from scalebench.worker.collectives.operations import Operation
-from scalebench.worker.collectives.probes import timed_on_device
 from scalebench.worker.portable import CudaClock, StepClock, steady_start, step_profiler
-from scalebench.worker.survey import what_is_missing, why_not_compiled
 
 
 class RecordedEvent:
-    device_ms: ClassVar[list[float]] = []
-    calls: ClassVar[list[str]] = []
+    """Twin of ``torch.cuda.Event``: the device reaches the events at recorded times."""
 
-    def __init__(self, enable_timing=False):
-        assert enable_timing, "an event without timing cannot be resolved"
+    def __init__(self, device_ms, calls):
+        self.device_ms, self.calls = device_ms, calls
 
     def record(self):
         self.ms = self.device_ms.pop(0)
@@ -45,21 +41,20 @@ class RecordedEvent:
         return later.ms - self.ms
 
 
-@pytest.fixture
-def recorded(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Event", RecordedEvent)
-    RecordedEvent.device_ms = [100.0, 110.0, 125.0, 126.5]
-    RecordedEvent.calls = []
-    return RecordedEvent
+def test_cuda_steps_are_what_the_device_noted_and_nothing_waits_between(monkeypatch):
+    device_ms, calls = [100.0, 110.0, 125.0, 126.5], []
 
+    def event(enable_timing=False):
+        assert enable_timing, "an event without timing cannot be resolved"
+        return RecordedEvent(device_ms, calls)
 
-def test_cuda_steps_are_what_the_device_noted_and_nothing_waits_between(recorded):
+    monkeypatch.setattr(torch.cuda, "Event", event)
     clock = StepClock(CudaClock())
     for _ in range(4):
         clock.mark()
-    assert recorded.calls == ["record"] * 4
+    assert calls == ["record"] * 4
     assert clock.resolve() == pytest.approx([0.010, 0.015, 0.0015])
-    assert recorded.calls == ["record"] * 4 + ["synchronize"]
+    assert calls == ["record"] * 4 + ["synchronize"]
     assert clock.resolve() == []
 
 
@@ -94,11 +89,11 @@ def autocorrelated(seed, n, phi=0.6, sigma=0.05):
 def test_a_start_up_transient_is_cut(num_slow, seed):
     series = 0.01 * np.exp(noise(seed, 80))
     series[:num_slow] *= 3
-    start = steady_start(series)
-    assert num_slow <= start <= 40
+    assert num_slow <= steady_start(series) <= 40
 
 
 def first_accepted(series):
+    """How many steps the loop would have run: it asks at 10 and then after every 5 more."""
     asked = range(10, len(series) + 1, 5)
     return next((n for n in asked if steady_start(series[:n]) is not None), None)
 
@@ -122,28 +117,23 @@ def test_steps_that_are_all_alike_are_steady_from_the_first(step_s, n):
     assert steady_start([step_s] * n) == 0
 
 
-OPERATION_S = 0.004
-
-
-HOST_S = 35e-6
+HOST_S, SMALL_S = 35e-6, 12e-6
 """To ask for an operation takes the host longer than a GPU takes for a small one."""
-SMALL_S = 12e-6
 
 
 class Device:
     """A stream: the host asks at its own pace, the device does one after another, as it comes."""
 
-    def __init__(self, monkeypatch, operation_s=OPERATION_S):
+    def __init__(self, monkeypatch):
         self.asked = []
         self.host_s = self.device_s = 0.0
-        self.operation_s = operation_s
         cuda = SimpleNamespace(Event=self.event, synchronize=self.synchronize, _sleep=self.sleep)
         monkeypatch.setattr(probes.torch, "cuda", cuda)
         monkeypatch.setattr(probes.torch, "zeros", lambda *_, **__: None)
-        monkeypatch.setattr(probes.dist, "all_reduce", lambda _: self.ask("gate", self.operation_s))
+        monkeypatch.setattr(probes.dist, "all_reduce", lambda _: self.ask("gate"))
         monkeypatch.setattr(probes.time, "perf_counter", lambda: self.host_s)
 
-    def ask(self, name, takes_s):
+    def ask(self, name, takes_s=SMALL_S):
         self.asked.append(name)
         self.host_s += HOST_S
         self.device_s = max(self.device_s, self.host_s) + takes_s
@@ -151,13 +141,8 @@ class Device:
     def sleep(self, cycles):
         self.ask("sleep", cycles / 2e9)
 
-    def operation(self, name, waits=False):
-        def run():
-            self.ask(name, self.operation_s)
-            if waits:
-                self.host_s = self.device_s
-
-        return Operation(run, torch.ones(1), torch.ones(1), 4)
+    def operation(self, name):
+        return Operation(lambda: self.ask(name), torch.ones(1), torch.ones(1), 4)
 
     def event(self, enable_timing):
         assert enable_timing
@@ -176,49 +161,27 @@ class Device:
         self.host_s = max(self.host_s, self.device_s)
 
 
-class Context(SimpleNamespace):
-    def barrier(self):
-        self.log.append("barrier")
-
-    def agree_max(self, values):
-        return [2 * value for value in values]
-
-    def gather(self, item):
-        return [item, 2 * item] if isinstance(item, float) else [item, item]
-
-
-def context(kind, log):
-    return Context(device=torch.device(kind), rank=0, log=log, job=SimpleNamespace(world_size=2))
-
-
 @pytest.mark.parametrize(("ranks", "mean"), [(None, 1.5), ((1,), 2), ((0, 1), 1.5)])
 def test_a_gpu_does_a_full_queue_between_two_events(monkeypatch, ranks, mean):
     """As nccl-tests does it: warm up, n operations, divide, average over the ranks."""
-    device = Device(monkeypatch, SMALL_S)
+    device = Device(monkeypatch)
+    rank_of_two = SimpleNamespace(  # the other's times are twice as long
+        device=torch.device("cuda"),
+        rank=0,
+        job=SimpleNamespace(world_size=2),
+        barrier=lambda: device.asked.append("barrier"),
+        agree_max=lambda values: [2 * value for value in values],
+        gather=lambda item: [item, 2 * item] if isinstance(item, float) else [item, item],
+    )
     first, again = device.operation("warm"), device.operation("a")
-    found = timed_on_device(first, again, 3, context("cuda", device.asked), ranks)
+    found = probes.timed_on_device(first, again, 3, rank_of_two, ranks)
     before = ["barrier", "gate", "warm", "sleep", "gate", "event"]
     assert device.asked == [*before, "a", "a", "a", "event", "synchronise"]
     assert found == pytest.approx(mean * SMALL_S)  # and not the host's pace
 
 
 DEV = f"apt install python{sys.version_info.major}.{sys.version_info.minor}-dev"
-
-
-@pytest.fixture
-def machine(monkeypatch, tmp_path):
-    def become(programs=("gcc", "g++"), header=True, triton=True, **variables):
-        for name in ("CC", "CXX"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        if header:
-            (tmp_path / "Python.h").touch()
-        monkeypatch.setattr(shutil, "which", lambda name: name if name in programs else None)
-        monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-        monkeypatch.setattr(survey.importlib.util, "find_spec", {"triton": triton or None}.get)
-
-    return become
+BOTH = f"apt install gcc; {DEV}"
 
 
 @pytest.mark.parametrize(
@@ -231,25 +194,32 @@ def machine(monkeypatch, tmp_path):
         ({"programs": ("gcc",)}, "cpu", "no C++ compiler", "apt install g++"),
         ({"programs": ("tcc",), "CC": "tcc"}, "cuda", None, None),
         ({"CC": "/gone/gcc"}, "cuda", "no C compiler", "apt install gcc"),
-        ({"header": False}, "cuda", "no Python.h", DEV),
-        ({"triton": False}, "cuda", "no triton", "pip install triton"),
-        ({"triton": False}, "cpu", None, None),
-        (
-            {"programs": (), "header": False},
-            "cuda",
-            "no C compiler, no Python.h",
-            f"apt install gcc; {DEV}",
-        ),
+        ({"header": ()}, "cuda", "no Python.h", DEV),
+        ({"triton": None}, "cuda", "no triton", "pip install triton"),
+        ({"triton": None}, "cpu", None, None),
+        ({"programs": (), "header": ()}, "cuda", "no C compiler, no Python.h", BOTH),
     ],
     ids=str,
 )
-def test_what_is_missing_is_told_with_what_installs_it(machine, there, device, problem, remedy):
-    machine(**there)
-    told = what_is_missing(device)
-    assert told == (None if problem is None else {"problem": problem, "remedy": remedy})
+def test_what_is_missing_is_told_with_what_installs_it(
+    monkeypatch, tmp_path, there, device, problem, remedy
+):
+    machine = {"programs": ("gcc", "g++"), "header": ("Python.h",), "triton": True} | there
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+        if name in machine:
+            monkeypatch.setenv(name, machine[name])
+    for name in machine["header"]:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in machine["programs"] else None)
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(survey.importlib.util, "find_spec", {"triton": machine["triton"]}.get)
+
+    told = survey.what_is_missing(device)
+    assert told == (problem and {"problem": problem, "remedy": remedy})
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_one_kernel_compiles_here():
-    assert why_not_compiled("cpu") is None
+    assert survey.why_not_compiled("cpu") is None

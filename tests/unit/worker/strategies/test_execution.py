@@ -1,4 +1,4 @@
-"""What the worker says of how a rank computes."""
+"""How a rank computes, without other ranks: optimizers, formats, pipelines, attention in blocks."""
 
 import itertools
 import subprocess
@@ -20,53 +20,28 @@ from scalebench.spec.presets import GptShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.execution import optimizer_kind, prepare_module
-from scalebench.worker.strategies.frameworks.horovod import (
-    Host,
-    refuse_without_addresses,
-    refuse_without_nccl,
-)
-from scalebench.worker.strategies.mesh.ring import (
-    Merging,
-    attend,
-    places_in_order,
-    places_in_zigzag,
-)
+from scalebench.worker.strategies.frameworks import horovod
+from scalebench.worker.strategies.mesh import ring
 from scalebench.worker.strategies.pipelining.schedule import inputs_of
 from scalebench.worker.strategies.pipelining.stages import cut
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.gpt import Block
 
-OPTIONS = {
-    "SGD": {},
-    "SGD with momentum": {"momentum": 0.9},
-    "Adagrad": {},
-    "RMSprop": {},
-    "RMSprop with momentum": {"momentum": 0.9},
-    "Adam": {},
-    "AdamW": {},
-    "NAdam": {},
-    "RAdam": {},
-    "Adam with amsgrad": {"amsgrad": True},
-    "AdamW with amsgrad": {"amsgrad": True},
-}
+CPU = torch.device("cpu")
+WITH = {"momentum": {"momentum": 0.9}, "amsgrad": {"amsgrad": True}}
 
 
 @pytest.mark.parametrize("kind", STATES)
 def test_the_state_of_an_optimizer_is_as_large_as_the_cost_model_says(kind):
-    parameter = torch.nn.Parameter(torch.ones(1000))
-    optimizer = getattr(torch.optim, kind.split()[0])([parameter], lr=0.1, **OPTIONS[kind])
+    name, _, option = kind.partition(" with ")
+    parameter = nn.Parameter(torch.ones(1000))
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.1, **WITH.get(option, {}))
     assert optimizer_kind(optimizer) == kind
     parameter.sum().backward()
     optimizer.step()
     tensors = [t for t in optimizer.state[parameter].values() if isinstance(t, torch.Tensor)]
     assert sum(t.numel() for t in tensors if t.numel() == 1000) == STATES[kind] * 1000
     assert sum(t.numel() for t in tensors if t.numel() != 1000) <= 2  # counters
-
-
-def test_blocks_to_recompute_have_to_be_named():
-    workload = Workload(torch.nn.Linear(1, 1), [], lambda module, batch: module(batch).sum())
-    with pytest.raises(Unsupported, match="names its blocks"):
-        prepare_module(workload, Plain(checkpointing="selective"), torch.device("cpu"))
 
 
 SWITCHES = {
@@ -119,39 +94,54 @@ def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group
     assert len(calls) == 1 + WEIGHT_GROUPS
 
 
-CPU = torch.device("cpu")
 TINY = GptShape(name="tiny", layers=3, heads=2, width=16, context=8, batch_size=4)
+NAMELESS = Workload(nn.Linear(2, 2), [], lambda module, batch: module(batch).sum())
+ONE = horovod.Host("one", "127.0.0.1", "127.0.0.1")
+A, B = (horovod.Host("a", "10.0.0.1", "10.0.0.1"), horovod.Host("b", "10.0.0.2", "192.168.0.2"))
+NAMED = A._replace(address_of_name="127.0.1.1")
+reach = horovod.refuse_without_addresses
 
 
-def built(shape, batch_size=4):
-    torch.manual_seed(0)
-    return build_workload(shape, Shard(0, 1, batch_size, 0, torch.device("cpu")))
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (
+            lambda: prepare_module(NAMELESS, Plain(checkpointing="selective"), CPU),
+            "names its block",
+        ),
+        (
+            lambda: inputs_of(lambda module, batch: module(x=batch), torch.ones(2)),
+            "must call module",
+        ),
+        (
+            lambda: inputs_of(lambda module, batch: batch.sum(), torch.ones(2)),
+            "does not call the mo",
+        ),
+        (
+            lambda: cut(Pipeline(), build_workload(TINY, Shard(0, 1, 4, 0, CPU)), 6, CPU),
+            "6 stages need as many layers, and there are 5",
+        ),
+        (lambda: cut(Pipeline(), NAMELESS, 2, CPU), r"names its layers: Workload\(layers"),
+        *((lambda fine=fine: reach(fine), None) for fine in ([ONE, ONE], [A, B], [NAMED, NAMED])),
+        (lambda: reach([ONE, ONE._replace(name="two")]), "GLOO_SOCKET_IFNAME=eth0"),
+        (lambda: reach([NAMED, B]), "a is 127.0.1.1, which other hosts cannot reach"),
+        (lambda: horovod.refuse_without_nccl("cuda", True), None),
+        (lambda: horovod.refuse_without_nccl("cpu", False), None),
+        (lambda: horovod.refuse_without_nccl("cuda", False), "OPERATIONS=NCCL make horovod"),
+    ],
+)
+def test_what_a_strategy_cannot_do_is_refused_with_the_reason(ask, said):
+    if said is None:
+        ask()
+        return
+    with pytest.raises(Unsupported, match=said):
+        ask()
 
 
-def test_a_loss_that_cannot_be_taken_apart_is_refused():
-    with pytest.raises(Unsupported, match="must call module"):
-        inputs_of(lambda module, batch: module(x=batch), torch.ones(2))
-    with pytest.raises(Unsupported, match="does not call the module"):
-        inputs_of(lambda module, batch: batch.sum(), torch.ones(2))
-
-
-def test_what_cannot_be_cut_is_refused_with_the_reason():
-    with pytest.raises(Unsupported, match="6 stages need as many layers, and there are 5"):
-        cut(Pipeline(microbatches=2), built(TINY), 6, CPU)
-    nameless = Workload(nn.Linear(2, 2), [], lambda module, batch: module(batch))
-    with pytest.raises(Unsupported, match=r"names its layers: Workload\(layers"):
-        cut(Pipeline(), nameless, 2, CPU)
-
-
-sizes = st.tuples(st.integers(1, 8), st.integers(1, 5))
-"""Ranks, and tokens of a chunk."""
-
-
-@given(sizes)
-def test_every_token_is_on_one_rank(size):
-    ranks, chunk = size
+@given(ranks=st.integers(1, 8), chunk=st.integers(1, 5))
+def test_every_token_is_on_one_rank(ranks, chunk):
     tokens = 2 * ranks * chunk
-    for order in (places_in_order, places_in_zigzag):
+    for order in (ring.places_in_order, ring.places_in_zigzag):
         told = [place for rank in range(ranks) for place in order(tokens, ranks, rank)]
         assert sorted(told) == list(range(tokens))
 
@@ -168,11 +158,9 @@ def drawn(seed, *shape):
 def test_parts_merge_into_the_attention_to_all_keys(seed, cuts, scale):
     q = scale * drawn(seed, 2, 3, 5, 4)
     k, v = (scale * drawn(seed + i, 2, 3, 12, 4) for i in (1, 2))
-    ends = [0, *sorted(cuts), 12]
-    parts = [
-        attend(q, k[:, :, a:b], v[:, :, a:b], causal=False) for a, b in itertools.pairwise(ends)
-    ]
-    merging = Merging(parts[0])
+    ends = itertools.pairwise([0, *sorted(cuts), 12])
+    parts = [ring.attend(q, k[:, :, a:b], v[:, :, a:b], causal=False) for a, b in ends]
+    merging = ring.Merging(parts[0])
     for part in parts[1:]:
         merging.add(part, slice(None))
     scores = q.double() @ k.double().transpose(-1, -2) / 2
@@ -188,37 +176,14 @@ def test_the_operators_of_a_gpu_are_called_as_torch_declares_them():
     """A new signature in torch has to be noticed where there is no GPU."""
     forward = torch.ops.aten._scaled_dot_product_flash_attention.default._schema
     backward = torch.ops.aten._scaled_dot_product_flash_attention_backward.default._schema
-    names = [one.name for one in backward.arguments]
-    assert names[:6] == ["grad_out", "query", "key", "value", "out", "logsumexp"]
-    assert names[6:12] == ["cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"]
-    assert names[12:14] == ["philox_seed", "philox_offset"]
-    assert [one.name for one in forward.arguments][:5] == [
-        *("query", "key", "value", "dropout_p", "is_causal")
-    ]
-    told = [one.name for one in forward.returns]
-    assert told[:6] == ["output", "logsumexp", "cum_seq_q", "cum_seq_k", "max_q", "max_k"]
-    assert len(told) == 9
-
-
-LOOPBACK = "127.0.0.1"
-ONE = Host("one", LOOPBACK, LOOPBACK)
-A, B = Host("a", "10.0.0.1", "10.0.0.1"), Host("b", "10.0.0.2", "192.168.0.2")
-
-
-NAMED = A._replace(address_of_name="127.0.1.1")
-
-
-def test_machines_without_an_address_that_others_reach_are_refused_in_one_line():
-    for fine in ([ONE, ONE], [A, B], [NAMED, NAMED]):
-        refuse_without_addresses(fine)
-    with pytest.raises(Unsupported, match="GLOO_SOCKET_IFNAME=eth0"):
-        refuse_without_addresses([ONE, ONE._replace(name="two")])
-    with pytest.raises(Unsupported, match=r"a is 127.0.1.1, which other hosts cannot reach"):
-        refuse_without_addresses([NAMED, B])
-
-
-def test_gpus_need_a_horovod_with_nccl():
-    refuse_without_nccl("cuda", True)
-    refuse_without_nccl("cpu", False)
-    with pytest.raises(Unsupported, match="HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
-        refuse_without_nccl("cuda", False)
+    given, returned, back = (
+        " ".join(one.name for one in names)
+        for names in (forward.arguments, forward.returns, backward.arguments)
+    )
+    assert given.startswith("query key value dropout_p is_causal ")
+    assert returned.startswith("output logsumexp cum_seq_q cum_seq_k max_q max_k ")
+    assert len(returned.split()) == 9
+    assert back.startswith(
+        "grad_out query key value out logsumexp cum_seq_q cum_seq_k max_q max_k dropout_p"
+        " is_causal philox_seed philox_offset"
+    )
