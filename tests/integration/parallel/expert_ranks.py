@@ -1,12 +1,7 @@
-"""Ranks that train in expert groups, over gloo: run as a program by `test_expert`.
-
-The ranks of one world size train all cases one after the other; each reports case → what `look`
-returns.
-"""
+"""Ranks that train in expert groups, over gloo: run as a program by `test_expert`."""
 
 import time
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import nn
@@ -16,51 +11,40 @@ from scalebench import Workload
 from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
 from scalebench.analysis.rows.strategies.experts import expert_figures
 from scalebench.spec import Expert, Mesh
-from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
+from scalebench.spec.presets import CustomTarget, MoeShape
 from scalebench.worker.inspection.fit import leave_gradients, train_watched
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import first_batches, inspect
-from scalebench.worker.process.context import RankContext, alone
-from tests.integration.programs import inspecting, looked_at, main
+from tests.integration.programs import inspecting, looked_at, main, of_shards
 from tests.integration.traced_steps import third_step_on
 
 SAMPLES = 8
 """Of a step, all ranks together."""
 
-TOP_2 = MoeShape(
-    name="m",
-    layers=2,
-    heads=2,
-    width=16,
-    context=8,
-    experts=4,
-    top_k=2,
-    capacity_factor=1.0,
-    batch_size=SAMPLES,
-)
-TOP_1 = TOP_2.model_copy(update={"top_k": 1})
+SHAPE = {"layers": 2, "heads": 2, "width": 16, "context": 8, "experts": 4, "batch_size": SAMPLES}
+TOP_2 = MoeShape(name="m", **SHAPE, top_k=2, capacity_factor=1.0)
 DROPLESS = TOP_2.model_copy(update={"capacity_factor": None})
-HERE = "tests.integration.parallel.expert_ranks"
-OWN = CustomTarget(name="own", module=HERE, function="own")
-SLOW = CustomTarget(name="slow", module=HERE, function="with_a_slow_expert")
-BUSY = CustomTarget(name="busy", module=HERE, function="with_a_busy_expert")
-NONE = CustomTarget(name="none", module=HERE, function="without_experts")
 
-CASES: dict[str, tuple[Expert | Mesh, WorkloadSpec]] = {
+
+def mine(function):
+    """A workload of this file."""
+    module = "tests.integration.parallel.expert_ranks"
+    return CustomTarget(name=function, module=module, function=function)
+
+
+CASES = {
     "top-2": (Expert(), TOP_2),
-    "top-1": (Expert(), TOP_1),
+    "top-1": (Expert(), TOP_2.model_copy(update={"top_k": 1})),
     "dropless": (Expert(), DROPLESS),
     "copies": (Expert(size=1), TOP_2),
     "groups": (Expert(size=2), TOP_2),
     "mesh": (Mesh(expert=2), TOP_2),
-    "own": (Expert(), OWN),
-    "one slow": (Expert(), SLOW),
-    "one busy": (Expert(), BUSY),
+    "own": (Expert(), mine("own")),
+    "one slow": (Expert(), mine("with_a_slow_expert")),
+    "one busy": (Expert(), mine("with_a_busy_expert")),
     "checkpointing": (Expert(checkpointing=True), TOP_2),
     "bf16": (Expert(autocast=True), DROPLESS),
 }
-
-
 PLANTED = ("one slow", "one busy")
 SLOW_EXPERT, BUSY_EXPERT = 2, 1
 SLOW_S = 0.3
@@ -133,7 +117,7 @@ def with_a_slow_expert(shard):
 
 def with_a_busy_expert(shard):
     workload = own(shard)
-    for batch in cast(list[torch.Tensor], workload.batches):
+    for batch in workload.batches:
         batch[:-1, 0], batch[:-1, 1] = -1.0, 1.0
     return workload
 
@@ -144,28 +128,18 @@ def without_experts(shard):
 
 
 def look(context):
-    """Verify a case as a launch does it; then trace two steps.
-
-    Returns:
-        ``verification``; ``alone``: for each layer what the bare model's router does with this
-        rank's first batch; ``load``: as the training recorded it; ``operations``: of one traced
-        step, in order; ``predicted``: by the law; ``axes``: the row's figures; ``experts``:
-        likewise; ``unmatched``: which operations were not found on all ranks of their group.
-    """
+    """Verify a case as a launch does it; trace two steps; ask the bare model's router."""
     inspection = inspect(context)
     by_one = routed_alone(context)
     training, launch, sent = third_step_on(context)
-    operations = [(op.kind, op.num_bytes, op.axis, op.group_size) for op in sent]
-    predicted = [
-        (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(launch.result)
-    ]
+    predicted = predicted_operations(launch.result)
     return {
         "peak_bytes": peak_without_data(inspection.memory),
         "verification": inspection.verification.model_dump(),
         "alone": by_one,
         "facts": training.facts,
-        "operations": operations,
-        "predicted": predicted,
+        "operations": [(op.kind, op.num_bytes, op.axis, op.group_size) for op in sent],
+        "predicted": [(op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted],
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
         "experts": expert_figures([launch.result]).model_dump(),
         "unmatched": [launch.matched.mismatch, launch.matched.num_alone],
@@ -173,12 +147,8 @@ def look(context):
 
 
 def routed_alone(context):
-    """Return, for each layer of the bare model, how many tokens its experts have, and chose them.
-
-    Of this rank's first batch, with the parameters of the beginning.
-    """
-    workload = fresh_workload(context)
-    seen: list[dict[str, list[int]]] = []
+    """For each layer, of this rank's first batch: how many tokens its experts have, and chose."""
+    workload, seen = fresh_workload(context), []
     for experts in workload.experts:
         experts.register_forward_pre_hook(
             lambda _, given: seen.append({"kept": given[1], "chosen": given[2]})
@@ -187,24 +157,24 @@ def routed_alone(context):
     return seen
 
 
-def run_rank(folder, rank, world_size):
-    given = {**cases(world_size), "no experts": (Expert(), NONE)}
-    cells = {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
-    return looked_at(folder, rank, cells, look)
-
-
 def peak_without_data(memory):
     return memory.allocated_bytes - (memory.data_bytes or 0)
 
 
+def cells_of(world_size, **more):
+    given = cases(world_size) | more
+    return {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
+
+
+def run_rank(folder, rank, world_size):
+    more = {"no experts": (Expert(), mine("without_experts"))}
+    return looked_at(folder, rank, cells_of(world_size, **more), look)
+
+
 def run_shards(folder, rank, world_size):
-    peaks = {}
-    for name, case in cases(world_size).items():
-        cell = inspecting(*case, world_size, SAMPLES)
-        with alone(cell) as job:
-            memory = train_watched(RankContext(cell, 0, 0, job.device), leave_gradients)
-        peaks[name] = peak_without_data(memory)
-    return peaks
+    return of_shards(
+        cells_of(world_size), lambda own: peak_without_data(train_watched(own, leave_gradients))
+    )
 
 
 if __name__ == "__main__":

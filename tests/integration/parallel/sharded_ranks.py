@@ -1,9 +1,6 @@
 """Ranks that train under every sharded strategy: run as a program by `test_sharded`.
 
-Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked, and
-those of one world size run all strategies one after the other: at two ranks their memory is
-counted, at more their results, traffic and traces are looked at. Each rank writes what it found to
-``<world size>-<rank>.json``: case → what `look` or `look_at_memory` returns.
+At two ranks their memory is counted, at more their results, traffic and traces are looked at.
 """
 
 from dataclasses import replace
@@ -15,7 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from scalebench import Workload
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Strategy, Zero1
+from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Zero1
 from scalebench.spec.presets import PRESETS, CustomTarget
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
@@ -31,7 +28,7 @@ SAMPLES = 2
 """Of a rank's batch."""
 NUM_STEPS = 4
 
-CASES: dict[str, Strategy] = {
+CASES = {
     "ddp": Ddp(),
     "fsdp": Fsdp(),
     "shard-grad-op": Fsdp(reshard_after_forward=False),
@@ -108,19 +105,12 @@ def next_word_loss(module, words):
     return nn.functional.cross_entropy(module(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
 
 
-TIED = CustomTarget(
-    name=f"{__name__}:tied", module="tests.integration.parallel.sharded_ranks", function="tied"
-)
+HERE = "tests.integration.parallel.sharded_ranks"
+TIED = CustomTarget(name=f"{HERE}:tied", module=HERE, function="tied")
 
 
 def look(context):
-    """Verify a strategy as a launch does it; then train, and hold traffic and parameters.
-
-    Returns:
-        ``verification``; ``wire_bytes`` and ``predicted_wire_bytes`` of a step; ``not_apart``: why
-        waits could not be told; ``parameter_deviation``: the largest over the parameters after
-        several steps, relative to their norm; ``loss_scale``: see `LossScaler.history`.
-    """
+    """Verify a strategy as a launch does it; then train, and hold traffic and parameters."""
     cell = context.cell
     verification = inspect(context).verification
     workload = fresh_workload(context)
@@ -132,13 +122,13 @@ def look(context):
     # Other cases' groups are still there: where a strategy tells none, it has one.
     known = {} if training.groups else {"default": cell.world_size}
     launch = traced_launch(context, training, batches[NUM_STEPS - 2 : NUM_STEPS], known)
-    predicted = predict_traffic(
-        cell.strategy, num_parameters, cell.world_size, training.facts.get("group_elements")
-    )
+    groups = training.facts.get("group_elements")
     return {
         "verification": verification.model_dump(),
         "wire_bytes": launch.wire_bytes(context.rank),
-        "predicted_wire_bytes": predicted.total_bytes,
+        "predicted_wire_bytes": predict_traffic(
+            cell.strategy, num_parameters, cell.world_size, groups
+        ).total_bytes,
         "not_apart": launch.not_apart,
         "parameter_deviation": parameter_deviation(training, context),
         "loss_scale": training.scaler and training.scaler.history(),
@@ -146,28 +136,19 @@ def look(context):
 
 
 def parameter_deviation(training, context):
-    """Train one process on the joined batches; return how far the ranks' parameters are from its.
-
-    The largest over the parameters, relative to the parameter's norm.
-    """
-    world_size = context.cell.world_size
-    shards = [replace(context.shard, rank=rank) for rank in range(world_size)]
+    """How far the ranks' parameters are from those of one process on the joined batches."""
+    shards = [replace(context.shard, rank=rank) for rank in range(context.cell.world_size)]
     streams = [tied(shard).batches for shard in shards]
     plain = PlainTraining(Plain(), fresh_workload(context), context)
     for parts in list(zip(*streams, strict=True))[:NUM_STEPS]:
         plain.step(concatenate(parts))
     expected = {name: p.detach() for name, p in plain.module.named_parameters()}
-    found = dict(full_parameters(training))
+    found = dict(full_parameters(training.module))
     assert found.keys() == expected.keys()
-    ratios = [
-        float((found[name] - parameter).norm() / parameter.norm())
-        for name, parameter in expected.items()
-    ]
-    return max(ratios)
+    return max(float((found[n] - p).norm() / p.norm()) for n, p in expected.items())
 
 
-def full_parameters(training):
-    module = training.module
+def full_parameters(module):
     if isinstance(module, FullyShardedDataParallel):
         with FullyShardedDataParallel.summon_full_params(module):
             yield from ((name, p.detach().clone()) for name, p in module.named_parameters())
@@ -203,10 +184,7 @@ def look_at_memory(context):
 def run_rank(folder, rank, world_size):
     if world_size > 2:
         batch = SAMPLES * world_size
-        cells = {
-            name: inspecting(strategy, TIED, world_size, batch)
-            for name, strategy in cases(world_size).items()
-        }
+        cells = {n: inspecting(s, TIED, world_size, batch) for n, s in cases(world_size).items()}
         return looked_at(folder, rank, cells, look)
     batches = {"gpt-tiny": 8 * world_size, "gpt-mini": world_size}
     cells = {

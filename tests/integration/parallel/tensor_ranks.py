@@ -1,8 +1,4 @@
-"""Ranks that divide samples in groups, over gloo: run as a program by `test_tensor`.
-
-The ranks of one world size train all cases one after the other; each reports case → what `look`
-returns.
-"""
+"""Ranks that divide samples in groups, over gloo: run as a program by `test_tensor`."""
 
 import torch
 from torch import nn
@@ -10,13 +6,12 @@ from torch import nn
 from scalebench import Workload
 from scalebench.analysis.budget import exposed_by_axis
 from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
-from scalebench.spec import Context, Grouped, Mesh, Tensor
-from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
+from scalebench.spec import Context, Mesh, Tensor
+from scalebench.spec.presets import CustomTarget, GptShape, MlpShape
 from scalebench.spec.workload import ContextPlan, TensorPlan
 from scalebench.worker.inspection.fit import train_watched
 from scalebench.worker.inspection.verify import inspect
-from scalebench.worker.process.context import RankContext, alone
-from tests.integration.programs import inspecting, looked_at, main
+from tests.integration.programs import inspecting, looked_at, main, of_shards
 from tests.integration.traced_steps import third_step_on
 
 SAMPLES = 8
@@ -29,7 +24,7 @@ HERE = "tests.integration.parallel.tensor_ranks"
 OWN = CustomTarget(name="own", module=HERE, function="own")
 BADLY_NAMED = CustomTarget(name="badly", module=HERE, function="badly_named")
 
-CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
+CASES = {
     "gpt": (Tensor(), GPT),
     "gpt, sequence": (Tensor(sequence=True), GPT),
     "gpt, sequence and loss": (Tensor(sequence=True, loss=True), GPT),
@@ -52,23 +47,18 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "ring, selective checkpointing": (Context(method="ring", checkpointing="selective"), GPT),
 }
 
-OF_EIGHT: dict[str, tuple[Grouped, WorkloadSpec]] = {
-    "pipeline × shard × tensor": (
-        Mesh(pipeline=2, shard=2, tensor=2, microbatches=2, sequence=True, loss=True),
-        GPT,
-    ),
-    "data × shard × tensor": (Mesh(data=2, shard=2, tensor=2, sequence=True, loss=True), GPT),
-    "shard × context × tensor, other order": (
-        Mesh(
-            shard=2, context=2, tensor=2, order=("tensor", "data", "context", "pipeline", "shard")
-        ),
-        GPT,
-    ),
-    "pipeline × data × context": (
-        Mesh(pipeline=2, data=2, context=2, microbatches=2, chunks=2, schedule="interleaved-1f1b"),
-        GPT,
+ALL = {"sequence": True, "loss": True}
+LAST_FIRST = ("tensor", "data", "context", "pipeline", "shard")
+PIPES = {"pipeline": 2, "microbatches": 2}
+MESHES = {
+    "pipeline × shard × tensor": Mesh(**PIPES, shard=2, tensor=2, **ALL),
+    "data × shard × tensor": Mesh(data=2, shard=2, tensor=2, **ALL),
+    "shard × context × tensor, other order": Mesh(shard=2, context=2, tensor=2, order=LAST_FIRST),
+    "pipeline × data × context": Mesh(
+        **PIPES, data=2, context=2, chunks=2, schedule="interleaved-1f1b"
     ),
 }
+OF_EIGHT = {name: (mesh, GPT) for name, mesh in MESHES.items()}
 IN_LINE = ("pipeline × shard × tensor", "pipeline × data × context")
 """Stages wait for what others send: none can be run alone."""
 
@@ -117,15 +107,9 @@ class Own(nn.Module):
         return self.head(self.after(x))
 
 
+DIVIDED = {"words": "vocabulary", "before": "tokens", "[qkv]": "columns", "joined": "rows"}
 OWN_PLAN = TensorPlan(
-    modules={
-        "words": "vocabulary",
-        "before": "tokens",
-        "[qkv]": "columns",
-        "joined": "rows",
-        "after": "tokens",
-        "head": "output",
-    },
+    modules={**DIVIDED, "after": "tokens", "head": "output"},
     divisors={"heads": 4, "vocabulary": 40},
     divides_logits=True,
     sequence=8,
@@ -158,34 +142,23 @@ def next_word(module, batch):
 
 
 def look(context):
-    """Verify a case as a launch does it; then trace two steps.
-
-    Returns:
-        ``verification``; ``operations``: of one traced step, sorted; ``predicted``: the same by the
-        law; ``axes``: the row's figures; ``exposed``: transfer and wait by
-        axis, seconds per step, and ``whole``: those of all axes together; ``not_apart``: why waits
-        could not be told.
-    """
+    """Verify a case as a launch does it; trace two steps; likewise by the laws."""
     inspection = inspect(context)
     training, launch, sent = third_step_on(context)
     parts = launch.breakdowns[context.rank]
-    operations = [
-        (op.kind, op.num_bytes, op.axis, op.group_size) for op in sent if op.kind != "recv"
-    ]
-    predicted = [
-        ("send" if op.op == "send_recv_ring" else op.op, op.num_bytes, op.axis, op.num_ranks)
-        for op in predicted_operations(launch.result, context.rank)
-    ]
+    exposed = exposed_by_axis(launch, context.rank).items()
     return {
         "verification": inspection.verification.model_dump(),
         "peak_bytes": inspection.memory.allocated_bytes,
-        "operations": sorted(operations),
-        "predicted": sorted(predicted),
+        "operations": sorted(
+            (op.kind, op.num_bytes, op.axis, op.group_size) for op in sent if op.kind != "recv"
+        ),
+        "predicted": sorted(
+            ("send" if op.op == "send_recv_ring" else op.op, op.num_bytes, op.axis, op.num_ranks)
+            for op in predicted_operations(launch.result, context.rank)
+        ),
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
-        "exposed": {
-            str(axis): [one.transfer_s, one.wait_s]
-            for axis, one in exposed_by_axis(launch, context.rank).items()
-        },
+        "exposed": {str(axis): [one.transfer_s, one.wait_s] for axis, one in exposed},
         "whole": [parts.exposed_transfer_s, parts.wait_s],
         "not_apart": launch.not_apart,
         "facts": training.facts,
@@ -193,22 +166,19 @@ def look(context):
     }
 
 
+def cells_of(world_size, **more):
+    given = cases(world_size) | more
+    return {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
+
+
 def run_rank(folder, rank, world_size):
-    given = {**cases(world_size), "badly named": (Tensor(), BADLY_NAMED)}
-    cells = {name: inspecting(*case, world_size, SAMPLES) for name, case in given.items()}
-    return looked_at(folder, rank, cells, look)
+    more = {"badly named": (Tensor(), BADLY_NAMED)}
+    return looked_at(folder, rank, cells_of(world_size, **more), look)
 
 
 def run_shards(folder, rank, world_size):
-    peaks = {}
-    for name, case in cases(world_size).items():
-        if name in IN_LINE:
-            continue
-        cell = inspecting(*case, world_size, SAMPLES)
-        with alone(cell) as job:
-            memory = train_watched(RankContext(cell, 0, 0, job.device))
-        peaks[name] = memory.allocated_bytes
-    return peaks
+    cells = {n: cell for n, cell in cells_of(world_size).items() if n not in IN_LINE}
+    return of_shards(cells, lambda own: train_watched(own).allocated_bytes)
 
 
 if __name__ == "__main__":
