@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
@@ -21,14 +20,12 @@ from scalebench.worker.process.store_queue import StoreQueue, open_session, open
 from tests.builders.runs import make_cell
 from tests.cluster.conftest import TROUBLED
 from tests.conftest import ended
-from tests.forks import Started, forks
+from tests.forks import forks
 from tests.processes import free_ports
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--quick", "--no-report", "--out", "r")
 PATIENCE = timedelta(seconds=300)
 SCRIPTS = TROUBLED.parent / "scripts"
-
-World = Callable[..., Started]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -124,9 +123,6 @@ def run_folder(tmp_path_factory):
 def squeezed(run_folder):
     rows = json.loads((run_folder / "summary.json").read_text())["rows"]
     return {(row["case"], row["world_size"]): row for row in rows}
-
-
-Rows = dict[tuple[str, int], dict[str, Any]]
 
 
 def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.measured.fault_events import Event, fault_folder
+from scalebench.records.measured.fault_events import fault_folder
 from scalebench.session.recovery import faults
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import FaultPlan, Recovery
@@ -16,74 +16,30 @@ SLOW_START_S, SLOW_LOAD_S = 0.6, 1.0
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 
 
-def failing(folder, kind):
-    plan = Recovery(
-        directory=str(folder),
-        faults=(kind,),
-        fault_repeats=1,
-        restarted_by=("scalebench",),
-        elastic=kind == "raise",
-    )
-    changes = {"purpose": "fail", "recovery": plan, "workload": SMALL}
-    return make_cell("ddp", 2).model_copy(update=changes)
+def failing(folder, *kinds, by="scalebench", elastic=False):
+    once = {"fault_repeats": 1, "restarted_by": (by,), "elastic": elastic}
+    plan = Recovery(directory=str(folder), faults=kinds, **once)
+    return make_cell("ddp", 2, purpose="fail", recovery=plan, workload=SMALL)
 
 
-def measured(folder, kind):
-    cell = failing(folder, kind)
+def measured(cell, folder):
     with LocalLauncher() as launcher:
-        result = faults.measure_faults(launcher, cell, folder / "logs", "now")
-    assert result.status == "ok", result.reason
-    return result, fault_folder(cell)
+        return faults.measure_faults(launcher, cell, folder / "logs", "now")
 
 
-def went(folder, kind):
-    result, folder_of_it = measured(folder, kind)
-    (timeline,) = result.faults
-    return timeline, folder_of_it
-
-
-def last(folder, name, attempt=1):
-    events: list[list[Event]] = [folder.events(attempt, rank) for rank in (0, 1)]
-    return max(e.time_ns for of_rank in events for e in of_rank if e.name == name)
-
-
-def done(folder, step, attempt=1):
-    events = [e for rank in (0, 1) for e in folder.events(attempt, rank)]
-    return max(e.time_ns for e in events if (e.name, e.number) == ("step", step))
-
-
-def test_a_killed_job_continues_and_a_planted_delay_is_found_in_its_phase(tmp_path, monkeypatch):
-    usual = faults.plan_of
-
-    def slow(cell, kind):
-        delays = {"slow_start_s": SLOW_START_S, "slow_load_s": SLOW_LOAD_S}
-        return usual(cell, kind).model_copy(update=delays)
-
-    monkeypatch.setattr(faults, "plan_of", slow)
-    found, folder = went(tmp_path, "kill")
-    assert sum(found.phases_s.values()) == pytest.approx(found.total_s)
-    assert found.saved_after % faults.SAVE_EVERY == 0
-    assert 0 < found.saved_after <= found.failed_after
-    # What starting takes without the planted delay is known to the ranks alone.
-    since_stopped_s = found.total_s - found.phases_s["notice"] - found.phases_s["stop"]
-    stopped_ns = done(folder, found.failed_after + 1) - since_stopped_s * 1e9
-    starting_s = (last(folder, "slow-start") - stopped_ns) / 1e9
-    planted_s = (last(folder, "started") - last(folder, "slow-start")) / 1e9
-    assert planted_s >= SLOW_START_S and starting_s > 0
-    assert found.phases_s["start"] - starting_s == pytest.approx(planted_s, rel=0.05)
-    connecting_s = (last(folder, "connected") - last(folder, "started")) / 1e9
-    assert found.phases_s["rendezvous"] == pytest.approx(connecting_s)
-    # What loading takes without the planted delay is known to the ranks alone.
-    loading_s = (last(folder, "loaded") - last(folder, "slept-before-loading")) / 1e9
-    planted_s = (last(folder, "slept-before-loading") - last(folder, "built")) / 1e9
-    assert planted_s >= SLOW_LOAD_S
-    assert found.phases_s["load"] - loading_s == pytest.approx(planted_s, rel=0.05)
+def last(folder, name, attempt, step=None):
+    """Seconds at which the last rank of an attempt noted an event, or the end of a step."""
+    noted = [event for rank in (0, 1) for event in folder.events(attempt, rank)]
+    return max(e.time_ns for e in noted if e.name == name and step in (None, e.number)) / 1e9
 
 
 def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path):
-    result, folder = measured(tmp_path, "raise")
+    cell = failing(tmp_path, "raise", elastic=True)
+    result = measured(cell, tmp_path)
+    assert result.status == "ok", result.reason
     (found,) = result.faults
-    assert found.kind == "raise" and found.failed_after == folder.read_plan().at_step
+    at_step = fault_folder(cell).read_plan().at_step
+    assert (found.kind, found.failed_after) == ("raise", at_step)
     assert all(seconds >= 0 for seconds in found.phases_s.values())
     elastic = result.elastic
     before, fewer, again = elastic.stretches
@@ -105,38 +61,47 @@ def leave_as_a_stopped_run(folder):
 
 
 @pytest.mark.parametrize("by", ["scalebench", "torchrun"])
-def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(tmp_path, monkeypatch, by):
+def test_one_job_fails_again_and_again_and_a_planted_delay_is_found_in_its_phase(
+    tmp_path, monkeypatch, by
+):
+    """Each failure has its timeline; the first one's attempt starts and loads late."""
     usual = faults.plan_of
 
     def slow_in_attempt_1(cell, kind):
-        return usual(cell, kind).model_copy(
-            update={"slow_load_s": SLOW_LOAD_S if cell.repeat == 1 else 0.0}
-        )
+        slow = {"slow_start_s": SLOW_START_S, "slow_load_s": SLOW_LOAD_S}
+        return usual(cell, kind).model_copy(update=slow if cell.repeat == 1 else {})
 
     monkeypatch.setattr(faults, "plan_of", slow_in_attempt_1)
-    cell = failing(tmp_path, "kill")
-    wanted = {"restarted_by": (by,), "faults": ("kill", "raise", "kill")}
-    cell = cell.model_copy(update={"recovery": cell.recovery.model_copy(update=wanted)})
-    leave_as_a_stopped_run(fault_folder(cell))
-    with LocalLauncher() as launcher:
-        result = faults.measure_faults(launcher, cell, tmp_path / "logs", "now")
-    assert result.status == "ok", result.reason
+    kinds = ["kill", "raise", "kill"]
+    cell = failing(tmp_path, *kinds, by=by)
     folder = fault_folder(cell)
+    leave_as_a_stopped_run(folder)
+    result = measured(cell, tmp_path)
+    assert result.status == "ok", result.reason
     assert [path.name for path in folder.root.parent.iterdir()] == ["0"], "one job"
-    assert [one.kind for one in result.faults] == ["kill", "raise", "kill"]
+    assert [one.kind for one in result.faults] == kinds
+    names = ("slow-start", "started", "connected", "built", "slept-before-loading", "loaded")
     for number, found in enumerate(result.faults):
+        phases_s = found.phases_s
         assert (found.restarted_by, found.restart) == (by, number + 1)
-        assert sum(found.phases_s.values()) == pytest.approx(found.total_s)
-        built, slept, loaded = (
-            last(folder, name, number + 1) for name in ("built", "slept-before-loading", "loaded")
+        assert sum(phases_s.values()) == pytest.approx(found.total_s)
+        assert found.saved_after % faults.SAVE_EVERY == 0
+        assert 0 < found.saved_after <= found.failed_after == folder.last_step(number, 2)
+        waits, started, connected, built, slept, loaded = (
+            last(folder, name, number + 1) for name in names
         )
-        assert found.phases_s["load"] == pytest.approx((loaded - built) / 1e9)
-        assert ((slept - built) / 1e9 >= SLOW_LOAD_S) == (number == 0)
-        assert found.failed_after == folder.last_step(number, 2)
-        caught_up = done(folder, found.failed_after + 1, number + 1)
-        before = last(folder, "loaded", number + 1) / 1e9
-        rest_s = found.phases_s["first_step"] + found.phases_s["catch_up"]
-        assert rest_s == pytest.approx(caught_up / 1e9 - before)
+        caught_up = last(folder, "step", number + 1, found.failed_after + 1)
+        assert phases_s["rendezvous"] == pytest.approx(connected - started)
+        assert phases_s["load"] == pytest.approx(loaded - built)
+        assert (slept - built >= SLOW_LOAD_S) == (number == 0)
+        assert (started - waits >= SLOW_START_S) == (number == 0)
+        # What starting takes without the planted delay is known to the ranks alone.
+        stopped = caught_up - found.total_s + phases_s["notice"] + phases_s["stop"]
+        if number == 0:
+            assert waits > stopped
+            assert phases_s["start"] - (waits - stopped) == pytest.approx(started - waits, rel=0.05)
+        rest_s = phases_s["first_step"] + phases_s["catch_up"]
+        assert rest_s == pytest.approx(caught_up - loaded)
     for earlier, later in pairwise(result.faults):
         assert later.failed_after > earlier.failed_after + faults.SAVE_EVERY
         assert later.saved_after > earlier.failed_after, "saved since it caught up"
@@ -155,9 +120,8 @@ def test_without_a_complete_checkpoint_the_reason_says_what_is_there_and_what_to
 
     monkeypatch.setattr(faults, "_one_failure", and_lose_the_files)
     cell = failing(tmp_path, "kill")
-    with LocalLauncher() as launcher:
-        result = faults.measure_faults(launcher, cell, tmp_path / "logs", "now")
-    assert result.status == "failed" and result.reason is not None
+    result = measured(cell, tmp_path)
+    assert result.status == "failed"
     assert re.search(
         r"No complete checkpoint in \S+/faults/0/checkpoints: step-\d+ is damaged \(\S+ is "
         r"missing\)[^\n]*\. A complete one is [^\n]* --checkpoint-dir\.$",

@@ -3,10 +3,8 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
@@ -19,7 +17,6 @@ from tests.integration.conftest import SHORT, row_of, summary_of
 from tests.processes import left_after, wait_for
 
 ONE = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def _cells(project):

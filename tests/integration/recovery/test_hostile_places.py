@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from scalebench.resources import own_hierarchy
 from tests.conftest import PATIENCE_S, ended, ran
 from tests.integration.conftest import complaint, mounted, row_of
 
-Start = Callable[..., "subprocess.Popen[str]"]
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--no-trace", "--batch-size", "16")
 SECRET = "hunter2-do-not-tell"
 

@@ -5,9 +5,7 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from tests.processes import left_after
 SCRIPT = Path(__file__).parents[1] / "scripts" / "leaves_processes.py"
 FLAGS = ("run", "--quick", "--no-report", "--no-trace", "--out", "r")
 LIMIT_S = 300.0
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -25,8 +24,6 @@ from tests.processes import free_ports
 
 SCRIPTS = Path(__file__).parent
 CASE = "script"
-
-Run = Callable[..., Path]
 
 
 @pytest.fixture
@@ -261,12 +258,21 @@ def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(run, scale
     assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
 
 
-def test_a_rank_that_fails_is_named_with_its_own_traceback(scalebench, project, monkeypatch):
+@pytest.fixture
+def troubled(scalebench, project):
     shutil.copy(SCRIPTS / "troubled_script.py", project)
-    flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
+
+    def run_troubled(*words, gpus="1", code=0):
+        flags = ("--quick", "--gpus", gpus, "--no-report", "--out", "run")
+        return scalebench("run", *flags, "--", *words, code=code)
+
+    return run_troubled
+
+
+def test_a_rank_that_fails_is_named_with_its_own_traceback(troubled, project, monkeypatch):
     first = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     monkeypatch.setenv("PATH", first)
-    scalebench("run", *flags, "--", "python", "-u", "troubled_script.py", "fails", code=4)
+    troubled("python", "-u", "troubled_script.py", "fails", gpus="2", code=4)
     row = row_of(project / "run", CASE, 2)
     assert row["reason"] == "rank 1: RuntimeError: a trouble of its own"
     told = record(project / "run", "troubled-script", 2)["failure"]["traceback"]
@@ -275,70 +281,57 @@ def test_a_rank_that_fails_is_named_with_its_own_traceback(scalebench, project, 
 
 
 @pytest.mark.parametrize("way", ["short", "short-at-once"])
-def test_a_script_that_ends_early_is_measured_and_marked(scalebench, project, way):
-    shutil.copy(SCRIPTS / "troubled_script.py", project)
-    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "-m", "troubled_script", way, code=0)
+def test_a_script_that_ends_early_is_measured_and_marked(troubled, project, way):
+    done = troubled("-m", "troubled_script", way, gpus="1,2")
     for row in summary_of(project / "run")["rows"]:
-        assert "ended early: after 16 steps" in row["stamps"]
-        assert "samples not counted" in row["stamps"]
+        assert {"ended early: after 16 steps", "samples not counted"} <= {*row["stamps"]}
         assert row["throughput"]["value"] == pytest.approx(1 / row["step_s"]["value"])
     assert "steps" in done.stdout and "ended early" in done.stdout
     assert "every launch writes rank0.txt: what one" in " ".join(done.stdout.split())
 
 
+APART = "the processes train separately"
+
+
 @pytest.mark.parametrize(
-    ("trouble", "code", "told"),
+    ("trouble", "gpus", "told"),
     [
-        ("never-steps", 2, "training step. It ended by itself and printed last: nothing to train"),
-        ("by-hand", 2, "made 4096 backward passes and no training step that scalebench sees"),
-        ("too-short", 2, "ended after 2 training steps, and at least 4 are needed"),
-        ("nests", 2, "the script starts torchrun, which starts ranks as well"),
-        ("spawns", 2, "starts its own ranks with multiprocessing"),
-        ("starts-ranks", 2, "starts its own ranks with multiprocessing"),
-        ("catches-exit", 0, "measured on one rank only"),
+        ("never-steps", "1", "step. It ended by itself and printed last: nothing to train"),
+        ("by-hand", "1", "made 4096 backward passes and no training step that scalebench sees"),
+        ("too-short", "1", "ended after 2 training steps, and at least 4 are needed"),
+        ("nests", "1", "the script starts torchrun, which starts ranks as well"),
+        ("spawns", "1", "starts its own ranks with multiprocessing"),
+        ("starts-ranks", "1", "starts its own ranks with multiprocessing"),
+        ("alone", "2", "Call torch.distributed.init_process_group()"),
+        ("apart", "2", "process group has 1 of the 2 ranks. Have it take RANK and WORLD_SIZE"),
+        ("unwrapped", "2", "cannot hold the gradients of 34,816 parameters"),
+        ("one-steps", "2", "a rank made no training step, and another made all"),
     ],
 )
-def test_a_trouble_is_told_in_one_line(scalebench, project, trouble, code, told):
-    shutil.copy(SCRIPTS / "troubled_script.py", project)
-    flags = ("--quick", "--gpus", "1", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "troubled_script.py", trouble, code=code)
+def test_a_trouble_is_told_in_one_line(troubled, trouble, gpus, told):
+    """Processes that train separately are no scaling."""
+    done = troubled("troubled_script.py", trouble, gpus=gpus, code=2)
     said = " ".join((done.stdout + done.stderr).split())
-    assert told in said
-    if code == 2:
-        assert len(done.stderr.strip().splitlines()) == 1
+    assert told in said and len(done.stderr.strip().splitlines()) == 1
+    assert (APART in said) is (trouble in ("alone", "apart", "unwrapped"))
+    assert trouble != "unwrapped" or "Sequential is not wrapped" in said
+
+
+def test_a_script_that_catches_its_end_is_measured(troubled):
+    done = troubled("troubled_script.py", "catches-exit")
+    assert "measured on one rank only" in " ".join((done.stdout + done.stderr).split())
 
 
 def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measured(
-    scalebench, project
+    troubled, project
 ):
-    shutil.copy(SCRIPTS / "troubled_script.py", project)
-    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "troubled_script.py", "resumes", code=4)
+    done = troubled("troubled_script.py", "resumes", gpus="1,2", code=4)
     assert row_of(project / "run", CASE, 1)["step_s"]["value"] > 0
     reason = row_of(project / "run", CASE, 2)["reason"]
     assert "printed last: Resuming at epoch 40 (logs/troubled-script.script.n2.r0/rank" in reason
     assert "went on from snapshot.pt" in reason and "{run_dir}" in reason
     table = [line for line in done.stdout.splitlines() if "failed" in line]
     assert table and not any("/" in line for line in table if "│" not in line and "," not in line)
-
-
-@pytest.mark.parametrize(
-    ("trouble", "remedy"),
-    [
-        ("alone", "Call torch.distributed.init_process_group()"),
-        ("apart", "process group has 1 of the 2 ranks. Have it take RANK and WORLD_SIZE"),
-        ("unwrapped", "cannot hold the gradients of 34,816 parameters"),
-        ("one-steps", "a rank made no training step, and another made all"),
-    ],
-)
-def test_processes_that_train_separately_are_no_scaling(scalebench, project, trouble, remedy):
-    shutil.copy(SCRIPTS / "troubled_script.py", project)
-    flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "troubled_script.py", trouble, code=2)
-    assert ("the processes train separately" in done.stderr) is (trouble != "one-steps")
-    assert remedy in done.stderr
-    assert trouble != "unwrapped" or "Sequential is not wrapped" in done.stderr
 
 
 def test_two_versions_of_a_script_are_compared_in_turns(scalebench, project):
@@ -400,117 +393,68 @@ def test_a_program_watches_its_own_training(scalebench, project):
 
 
 IN_SYNC = "checks: in sync · different data"
-FAST = ("--no-trace",)
+START = "CHECK: the ranks' models differ from the start, in"
+SINCE = "CHECK: the ranks' models differ since step 1, in"
+ALIKE = "CHECK: all ranks train on the same batches: 2 ranks do the work of one; give"
 BOTH = ("--gpus", "1,2", "--batch-size", "16")
-
-
-@pytest.mark.parametrize(
-    ("ways", "options", "told"),
-    [
-        (
-            "averaged {rank_batch}",
-            (*BOTH, "--repeats", "2"),
-            [f"{IN_SYNC} · accumulates right · gradient as at N=1 · reproducible"],
-        ),
-        (
-            "twice+kept+lost",
-            ("--gpus", "1,2", *FAST),
-            [
-                "CHECK: the gradient is divided by 2 twice, as DDP",
-                "CHECK: the ranks' buffers differ, in 0.seen",
-                "CHECK: the loss is NaN or infinite from step 6 on",
-            ],
-        ),
-        (
-            "never {rank_batch}",
-            (*BOTH, *FAST),
-            ["CHECK: the gradient is 2 times that of N=1 on the same samples"],
-        ),
-        (
-            "data+outside",
-            FAST,
-            [
-                "CHECK: the ranks' models differ from the start, in weight of Linear, outside of"
-                " DDP and bias of Linear, outside of DDP; DDP must wrap all of it",
-                "CHECK: all ranks train on the same batches: 2 ranks do the work of one; give the"
-                " DataLoader a DistributedSampler",
-            ],
-        ),
-        (
-            "order+norm+noise",
-            FAST,
-            [
-                "CHECK: the ranks' models differ since step 1, in 1.weight; a rank changes them"
-                " alone",
-                "CHECK: every epoch has the same order; call sampler.set_epoch(epoch) in each",
-                "CHECK: BatchNorm sees 8 samples, those of one rank; SyncBatchNorm takes those of"
-                " all",
-                "checks: different data",
-            ],
-        ),
-        (
-            "hybrid+start+shuffled",
-            FAST,
-            [
-                "CHECK: the ranks' models differ from the start, in 0.0.weight, 0.0.bias,"
-                " 0.3.weight",
-                "CHECK: ranks train partly on the same samples:",
-            ],
-        ),
-        (
-            "fsdp1+noise",
-            ("--gpus", "4", "--only", "checked.script.n4", *FAST),
-            ["CHECK: the ranks' models differ since step 1, in 0.0.weight, 0.0.bias; a rank"],
-        ),
-        (
-            "buffer+kept+unseeded+drops",
-            (*FAST, "--repeats", "2"),
-            [
-                "CHECK: the ranks' buffers differ, in 0.4.mean",
-                f"{IN_SYNC} · note: not reproducible",
-            ],
-        ),
-        (
-            "drawn",
-            FAST,
-            [
-                "CHECK: all ranks train on the same batches: 2 ranks do the work of one; give each"
-                " rank another seed",
-                "checks: in sync",
-            ],
-        ),
-        (
-            "own",
-            FAST,
-            [
-                "CHECK: the ranks' models differ from the start, in 0.0.weight, 0.0.bias,"
-                " 0.3.weight and 3 more; give all ranks the same start",
-                "checks: different data",
-            ],
-        ),
-        ("own+dropout", FAST, [IN_SYNC]),
-        ("sharp+dry", (), [IN_SYNC]),
-        ("outside+start+experts", FAST, [IN_SYNC]),
-        ("slices", FAST, ["checks: in sync"]),
-        ("slices+compiled", FAST, ["checks: in sync"]),
-        ("uneven", FAST, ["checks: different data"]),  # one rank comes later to its last step
-        (
-            "buffer+summed+each+dropout",
-            (),
-            [
-                f"{IN_SYNC} · note: buffers are those of rank 0 · note: micro-batches are summed ·"
-                " note: gradients are sent for each micro-batch · note: dropout is the same on all"
-                " ranks"
-            ],
-        ),
+OF_TWO, FAST, TWICE = ("--only", "checked.script.n2"), ("--no-trace",), ("--repeats", "2")
+OPTIONS = {
+    "averaged {rank_batch}": (*BOTH, *TWICE),
+    "twice+kept+lost": ("--gpus", "1,2", *FAST),
+    "never {rank_batch}": (*BOTH, *FAST),
+    "fsdp1+noise": ("--gpus", "4", "--only", "checked.script.n4", *FAST),
+    "buffer+kept+unseeded+drops": (*OF_TWO, *FAST, *TWICE),
+    **dict.fromkeys(("sharp+dry", "buffer+summed+each+dropout"), OF_TWO),
+}
+TOLD = {
+    "averaged {rank_batch}": [f"{IN_SYNC} · accumulates right · gradient as at N=1 · reproducible"],
+    "twice+kept+lost": [
+        "CHECK: the gradient is divided by 2 twice, as DDP",
+        "CHECK: the ranks' buffers differ, in 0.seen",
+        "CHECK: the loss is NaN or infinite from step 6 on",
     ],
-)
-def test_how_a_script_trains_is_told(run, project, ways, options, told):
-    gpus = () if "--gpus" in options else ("--only", "checked.script.n2")
-    run("checked.py", *ways.split(), options=(*gpus, *options, "--no-report"))
+    "never {rank_batch}": ["CHECK: the gradient is 2 times that of N=1 on the same samples"],
+    "data+outside": [
+        f"{START} weight of Linear, outside of DDP and bias of Linear, outside of DDP; DDP must",
+        f"{ALIKE} the DataLoader a DistributedSampler",
+    ],
+    "order+norm+noise": [
+        f"{SINCE} 1.weight; a rank changes them alone",
+        "CHECK: every epoch has the same order; call sampler.set_epoch(epoch) in each",
+        "CHECK: BatchNorm sees 8 samples, those of one rank; SyncBatchNorm takes those of all",
+        "checks: different data",
+    ],
+    "hybrid+start+shuffled": [
+        f"{START} 0.0.weight, 0.0.bias, 0.3.weight",
+        "CHECK: ranks train partly on the same samples:",
+    ],
+    "fsdp1+noise": [f"{SINCE} 0.0.weight, 0.0.bias; a rank"],
+    "buffer+kept+unseeded+drops": [
+        "CHECK: the ranks' buffers differ, in 0.4.mean",
+        f"{IN_SYNC} · note: not reproducible",
+    ],
+    "drawn": [f"{ALIKE} each rank another seed", "checks: in sync"],
+    "own": [
+        f"{START} 0.0.weight, 0.0.bias, 0.3.weight and 3 more; give all ranks the same start",
+        "checks: different data",
+    ],
+    **dict.fromkeys(("own+dropout", "sharp+dry", "outside+start+experts"), (IN_SYNC,)),
+    **dict.fromkeys(("slices", "slices+compiled"), ("checks: in sync",)),
+    "uneven": ["checks: different data"],  # one rank comes later to its last step
+    "buffer+summed+each+dropout": [
+        f"{IN_SYNC} · note: buffers are those of rank 0 · note: micro-batches are summed · note:"
+        " gradients are sent for each micro-batch · note: dropout is the same on all ranks"
+    ],
+}
+
+
+@pytest.mark.parametrize("ways", TOLD)
+def test_how_a_script_trains_is_told(run, project, ways):
+    options = OPTIONS.get(ways, (*OF_TWO, *FAST))
+    run("checked.py", *ways.split(), options=(*options, "--no-report"))
     said = " ".join((project / "table").read_text().split())
-    assert [f"script, N=2: {one}" for one in told if one not in said] == []
-    assert said.count("CHECK") == sum("CHECK" in one for one in told)
+    assert [one for one in TOLD[ways] if f"script, N=2: {one}" not in said] == []
+    assert said.count("CHECK") == sum("CHECK" in one for one in TOLD[ways])
     assert "sharp" not in ways or "no_sync" not in said  # each of its passes has to be sent
     assert ("samples not counted" in said) is (ways == "drawn")
     assert (" 2 8/4 " in said) is ("slices" in ways)  # of the batch of 8 that both read
@@ -563,8 +507,8 @@ def beside_own_clock(step_s, ends_ns):
         ("tensor_parallel_like", None, None, 1, "DTensor", "strong"),
         ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", None),
         ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel", None),
-        ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel", None),
-        ("lightning_fsdp", "lightning", 8, 1, "FSDPModule", None),
+        ("lightning_like ddp", "lightning", 8, 1, "DistributedDataParallel", None),
+        ("lightning_like fsdp", "lightning", 8, 1, "FSDPModule", None),
         ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine", "weak"),
         ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel", None),
         ("trl_sft", "trl", 8, 2, "DistributedDataParallel", None),
@@ -580,18 +524,20 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
     """
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     python = interpreter_with(needs)
-    shutil.copy(SCRIPTS / "as_written" / f"{name}.py", project)
+    name, *words = name.split()
+    for file in (name, "own_clock"):
+        shutil.copy(SCRIPTS / "as_written" / f"{file}.py", project)
     suite = name.replace("_", "-")
     only = () if scaling else ("--only", f"{suite}.{CASE}.n2")
-    words = ("run", "--quick", "--gpus", "1,2", "--no-report", "--out", "run", *only)
-    program = ("--", f"{name}.py", "{run_dir}")
+    flags = ("run", "--quick", "--gpus", "1,2", "--no-report", "--out", "run", *only)
+    program = ("--", f"{name}.py", *(words or ["{run_dir}"]))
     if scaling:
-        done = scalebench(*words, "--python", python, *program)
+        done = scalebench(*flags, "--python", python, *program)
     else:  # in a fork with the frameworks imported
         places = [str(ROOT), *([images_of(python)] if needs == "timm" else [])]
         there = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         frameworks = forks(Path(python))
-        done = frameworks.run("scalebench", [*words, *program], project, PATIENCE_S, there)
+        done = frameworks.run("scalebench", [*flags, *program], project, PATIENCE_S, there)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("CHECK") == (name == "timm_train")  # BatchNorm of 8 samples
     for n in (1, 2) if scaling else (2,):

@@ -1,10 +1,8 @@
 """DeepSpeed's ZeRO-2 on CPU ranks."""
 
-import json
-import time
-
 import deepspeed
 import torch
+from own_clock import own_clock
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -30,14 +28,11 @@ engine, *_ = deepspeed.initialize(
 )
 data = TensorDataset(torch.randn(512, 32), torch.randn(512, 1))
 loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
-ends = []
-try:
+with own_clock() as mark:
     for _ in range(200):
         for inputs, targets in loader:
             loss = nn.functional.mse_loss(engine(inputs.bfloat16()), targets.bfloat16())
             engine.backward(loss)
             if engine.is_gradient_accumulation_boundary():
-                ends.append(time.monotonic_ns())
+                mark()
             engine.step()
-finally:
-    print("ENDS", json.dumps(ends), flush=True)

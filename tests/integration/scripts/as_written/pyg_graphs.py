@@ -1,9 +1,7 @@
 """PyTorch Geometric's classification of graphs under DDP: batches of graphs of different sizes."""
 
-import json
-import time
-
 import torch
+from own_clock import own_clock
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data
@@ -38,14 +36,11 @@ graphs = [graph(int(nodes)) for nodes in torch.randint(10, 60, (512,))]
 loader = DataLoader(graphs, 8, sampler=DistributedSampler(graphs), drop_last=True)
 model = DistributedDataParallel(Net())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-ends = []
-try:
+with own_clock() as mark:
     for epoch in range(10_000):
         loader.sampler.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(batch), batch.y).backward()
-            ends.append(time.monotonic_ns())
+            mark()
             optimizer.step()
-finally:
-    print("ENDS", json.dumps(ends), flush=True)
