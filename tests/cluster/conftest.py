@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import row_of
+from tests.integration.conftest import row_of, troubled
+
+__all__ = ["troubled"]
 
 TROUBLED = Path(__file__).parents[1] / "integration" / "troubled.py"
 
@@ -52,8 +54,3 @@ def check_script_run(project, place):
         told = {line.split()[0]: json.loads(line.partition(" ")[2]) for line in log.splitlines()
                 if line.startswith(("PLACE", "OTHERS", "RUN_DIR"))}  # fmt: skip
         assert told == {"PLACE": place[rank], "OTHERS": [], "RUN_DIR": True}
-
-
-@pytest.fixture
-def troubled(project):
-    shutil.copy(TROUBLED, project)

@@ -15,51 +15,46 @@ NODES = ("n1", "n2")
 READY_LIMIT_S = 60
 
 
+FIXED = """
+ClusterName=test SlurmUser=root SlurmdUser=root AuthType=auth/munge MpiDefault=none
+ProctrackType=proctrack/linuxproc TaskPlugin=task/none SwitchType=switch/none ReturnToService=2
+SelectType=select/cons_tres SelectTypeParameters=CR_Core JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none KillWait=2
+"""
+
+
+FILES = [(d, node, end) for d, node in (("ctld", ""), ("d", ".%n")) for end in ("pid", "log")]
+
+
 def configuration(folder, ports):
-    host, user = socket.gethostname().partition(".")[0], "root"
-    return "\n".join(
-        [
-            "ClusterName=test",
-            f"SlurmctldHost={host}(127.0.0.1)",
-            f"SlurmctldPort={ports[0]}",
-            f"SlurmUser={user}",
-            f"SlurmdUser={user}",
-            "AuthType=auth/munge",
-            f"AuthInfo=socket={folder}/munge.socket",
-            "MpiDefault=none",
-            "ProctrackType=proctrack/linuxproc",
-            "TaskPlugin=task/none",
-            "SwitchType=switch/none",
-            "SelectType=select/cons_tres",
-            "SelectTypeParameters=CR_Core",
-            "JobAcctGatherType=jobacct_gather/none",
-            "AccountingStorageType=accounting_storage/none",
-            "ReturnToService=2",
-            "KillWait=2",
-            f"StateSaveLocation={folder}/state",
-            f"SlurmdSpoolDir={folder}/spool.%n",
-            f"SlurmctldPidFile={folder}/slurmctld.pid",
-            f"SlurmdPidFile={folder}/slurmd.%n.pid",
-            f"SlurmctldLogFile={folder}/slurmctld.log",
-            f"SlurmdLogFile={folder}/slurmd.%n.log",
-            *(
-                f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2"
-                for node, port in zip(NODES, ports[1:], strict=True)
-            ),
-            f"PartitionName=all Nodes={','.join(NODES)} Default=YES State=UP",
-            "",
-        ]
-    )
+    """Both nodes are this machine, each with a port of its own."""
+    host = socket.gethostname().partition(".")[0]
+    places = {
+        **{"AuthInfo": f"socket={folder}/munge.socket", "StateSaveLocation": f"{folder}/state"},
+        **{
+            f"Slurm{d}{end.title()}File": f"{folder}/slurm{d}{node}.{end}" for d, node, end in FILES
+        },
+        "SlurmdSpoolDir": f"{folder}/spool.%n",
+        **{"SlurmctldHost": f"{host}(127.0.0.1)", "SlurmctldPort": ports[0]},
+    }
+    nodes = [
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2"
+        for node, port in zip(NODES, ports[1:], strict=True)
+    ]
+    partition = f"PartitionName=all Nodes={','.join(NODES)} Default=YES State=UP\n"
+    told = [f"{name}={value}" for name, value in places.items()]
+    return "\n".join([*FIXED.split(), *told, *nodes, partition])
 
 
 class Slurm:
     def __init__(self, folder):
         self.folder = folder
-        self.daemons: list[subprocess.Popen[bytes]] = []
+        self.daemons = []
         self.config = folder / "slurm.conf"
         self.config.write_text(configuration(folder, free_ports(1 + len(NODES))))
         (folder / "state").mkdir()
-        self.environment = {**os.environ, "SLURM_CONF": str(self.config)}
+        told = {"SLURM_CONF": str(self.config), "MASTER_ADDR": "127.0.0.1"}
+        self.environment = {**os.environ, **told}
 
     def start(self):
         key = self.folder / "munge.key"
@@ -76,12 +71,10 @@ class Slurm:
         self._wait_for(lambda: self.states() == ["idle"] * len(NODES), "idle nodes")
 
     def states(self):
-        told = ran(["sinfo", "-h", "-N", "-o", "%t"], env=self.environment)
-        return told.stdout.split()
+        return ran(["sinfo", "-h", "-N", "-o", "%t"], env=self.environment).stdout.split()
 
     def jobs(self):
-        told = ran(["squeue", "-h", "-o", "%i"], env=self.environment)
-        return told.stdout.split()
+        return ran(["squeue", "-h", "-o", "%i"], env=self.environment).stdout.split()
 
     def _start(self, program, *arguments):
         path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
@@ -91,7 +84,6 @@ class Slurm:
             )
 
     def _wait_for(self, condition, what):
-        assert callable(condition)
         end = time.monotonic() + READY_LIMIT_S
         while not condition():
             dead = [daemon.args for daemon in self.daemons if daemon.poll() is not None]

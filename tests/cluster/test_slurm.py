@@ -8,13 +8,11 @@ import time
 import pytest
 
 from scalebench.records.storage.files import read_text
-from scalebench.spec.presets import PRESETS
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
 from tests.conftest import ran
 from tests.integration.conftest import SHORT, row_of
 
-SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r")
 
 
@@ -32,15 +30,10 @@ def slurm(tmp_path_factory):
 
 
 def test_a_submitted_run_with_a_rank_that_is_killed(slurm, project, troubled):
-    submitted = ran(
-        [
-            *(sys.executable, "-m", "scalebench", "submit", "--slurm", "--nodes=2"),
-            *("--ranks-per-node=1", "--name=bench", "--time=5:00", "--"),
-            *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT),
-        ],
-        env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
-    )
-    assert submitted.returncode == 0, submitted.stderr
+    words = [sys.executable, "-m", "scalebench", "submit", "--slurm", "--nodes=2"]
+    words += ["--ranks-per-node=1", "--name=bench", "--time=5:00", "--"]
+    words += [*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT]
+    submitted = ran(words, env=slurm.environment, code=0)
     assert submitted.stdout.startswith("Job ")
     end = time.monotonic() + 200
     while slurm.jobs():
@@ -60,14 +53,9 @@ def test_a_submitted_run_with_a_rank_that_is_killed(slurm, project, troubled):
 
 
 def test_a_world_of_srun(slurm, project, troubled):
-    done = ran(
-        [
-            *("srun", "--nodes=2", "--ntasks=2", "--kill-on-bad-exit=1", sys.executable),
-            *("-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT),
-        ],
-        env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["srun", "--nodes=2", "--ntasks=2", "--kill-on-bad-exit=1", sys.executable]
+    words += ["-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT]
+    done = ran(words, env=slurm.environment, code=0)
     assert "2 ranks on 2 nodes (2 x 1), started by srun" in done.stdout
     assert done.stdout.count("started by srun") == 1  # the other rank prints nothing
     row = row_of(project / "r", "ddp-static-graph", 2)
@@ -76,9 +64,6 @@ def test_a_world_of_srun(slurm, project, troubled):
 
 def test_a_script_of_the_users_own_in_an_allocation(slurm, project, placed):
     command = ("srun", sys.executable, "-m", "scalebench", *SCRIPT_RUN, *SCRIPT_WORDS)
-    done = ran(
-        ["salloc", "--nodes=2", "--ntasks-per-node=1", *command],
-        env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["salloc", "--nodes=2", "--ntasks-per-node=1", *command]
+    ran(words, env=slurm.environment, code=0)
     check_script_run(project, [[0, 0, 2, 1, 0, 2], [1, 0, 2, 1, 1, 2]])

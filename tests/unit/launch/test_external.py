@@ -48,18 +48,15 @@ class Bridge:
 
 
 @pytest.fixture
-def world(monkeypatch, tmp_path):
-    bridge: list[Bridge] = []
+def world(monkeypatch):
+    bridge = []
     monkeypatch.setattr(module, "BridgeClient", lambda *_: bridge[0])
     monkeypatch.setenv(VARIABLE, new_secret())  # else it is written to files
 
     def make(hosts, answers):
         bridge[:] = [Bridge(answers)]
-        launcher = ExternalLauncher(
-            WorldMember(
-                launcher="srun", rank=0, world_size=len(hosts), local_rank=0, rendezvous=RENDEZVOUS
-            )
-        )
+        member = {"rank": 0, "local_rank": 0, "rendezvous": RENDEZVOUS}
+        launcher = ExternalLauncher(WorldMember(launcher="srun", world_size=len(hosts), **member))
         launcher.registrations = {
             i: Registration(host=host, pid=100 + i, affinity=(0,), cores=(0,), torch="2")
             for i, host in enumerate(hosts)
@@ -74,22 +71,6 @@ def surveyed(devices, unusable=None):
     return {"answer": json.dumps(survey | {"devices": [{"uuid": uuid} for uuid in devices]})}
 
 
-def launch(world, tmp_path, hosts, devices, device="cuda"):
-    """Survey the world, then launch on all of it: seats of the ranks, and what was left."""
-    launcher = world(hosts, [surveyed(seen) for seen in devices])
-    launcher.survey()
-    left = []
-    for process in range(len(hosts)):
-        track = DeviceTrack(uuid=f"of {process}", states=DeviceStates(time_ns=[5]))
-        block = Block(phase="clean", first=0, count=1, start_ns=1, end_ns=2)
-        record = make_record(process, step_s=[0.1], loss=[1.0], blocks=[block])
-        watched = NodeTrack(devices=[track]).model_dump_json()
-        left.append({"record": record.model_dump_json(), "watched": watched})
-    launcher.bridge.answers = left
-    done = launcher.launch(make_cell("ddp", len(hosts), device=device), tmp_path)
-    return launcher.bridge.seats, done
-
-
 @pytest.mark.parametrize(
     ("hosts", "devices", "watched"),
     [
@@ -101,8 +82,16 @@ def launch(world, tmp_path, hosts, devices, device="cuda"):
     ],
 )
 def test_each_rank_watches_the_gpu_that_it_trains_on(world, tmp_path, hosts, devices, watched):
-    seats, _ = launch(world, tmp_path, hosts, devices)
-    watches = [seats[i].get("watch") for i in range(len(hosts))]
+    launcher = world(hosts, [surveyed(seen) for seen in devices])
+    launcher.survey()
+    block = Block(phase="clean", first=0, count=1, start_ns=1, end_ns=2)
+    for process, left in enumerate(launcher.bridge.answers):
+        track = DeviceTrack(uuid=f"of {process}", states=DeviceStates(time_ns=[5]))
+        record = make_record(process, step_s=[0.1], loss=[1.0], blocks=[block])
+        left["record"] = record.model_dump_json()
+        left["watched"] = NodeTrack(devices=[track]).model_dump_json()
+    launcher.launch(make_cell("ddp", len(hosts), device="cuda"), tmp_path)
+    watches = [launcher.bridge.seats[i].get("watch") for i in range(len(hosts))]
     assert [watch and watch["uuids"][0] for watch in watches] == list(watched)
     for host, watch in zip(hosts, watches, strict=True):
         family = [100 + i for i, other in enumerate(hosts) if other == host]

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import shlex
-import subprocess
 
 import pytest
 from hypothesis import given
@@ -16,17 +15,10 @@ from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2Jo
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.launch.submission import (
-    JobRequest,
-    as_list,
-    batch_script,
-    indexed_job,
-    job_set,
-    submit,
-    task,
-    train_job,
-)
+from scalebench.launch import submission
+from scalebench.launch.submission import JobRequest, batch_script, indexed_job, job_set
 from scalebench.records.storage.secret import VARIABLE, given_secret
+from tests.conftest import ran
 
 COMMAND = ("run", "ddp", "--gpus", "2,4", "-k", "not (a or b)")
 NASTY = "$(touch pwned); `id` '\" \\ ${HOME} #x"
@@ -53,24 +45,28 @@ def test_no_word_of_the_command_is_more_than_a_word_to_the_shell(word):
     assert launched(script) == ["/opt/my python", "-m", "scalebench", *COMMAND, word]
 
 
-def test_a_real_shell_starts_exactly_the_command(tmp_path):
-    fake = tmp_path / "a python"
-    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    srun = tmp_path / "srun"
-    srun.write_text('#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
-    fake.chmod(0o700)
-    srun.chmod(0o700)
-    script = batch_script(request("--out", NASTY), {}, str(fake))
-    done = subprocess.run(
-        ["bash"],
-        input=script,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=True,
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
-    assert done.stdout.splitlines() == ["-m", "scalebench", *COMMAND, "--out", NASTY]
+@pytest.fixture
+def shell(tmp_path):
+    """Run a script with programs of these names and texts before those of PATH."""
+
+    def run(script, programs, **variables):
+        for name, text in programs.items():
+            (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+            (tmp_path / name).chmod(0o700)
+        there = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables}
+        return ran(["bash", "-c", script], cwd=tmp_path, env=there, code=0).stdout
+
+    return run
+
+
+PRINT = 'printf "%s\\n" "$@"'
+
+
+def test_a_real_shell_starts_exactly_the_command(shell, tmp_path):
+    script = batch_script(request("--out", NASTY), {}, str(tmp_path / "a python"))
+    srun = 'while [[ $1 == --* ]]; do shift; done\nexec "$@"'
+    told = shell(script, {"a python": PRINT, "srun": srun})
+    assert told.splitlines() == ["-m", "scalebench", *COMMAND, "--out", NASTY]
     assert not (tmp_path / "pwned").exists()
 
 
@@ -98,9 +94,9 @@ def test_only_runs_are_submitted():
 def test_a_script_that_is_there_is_not_overwritten(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentUnfit, match="no sbatch"):
-        submit("mine", tmp_path / "bench.sbatch")
+        submission.submit("mine", tmp_path / "bench.sbatch")
     with pytest.raises(UsageError, match="already"):
-        submit("yours", tmp_path / "bench.sbatch")
+        submission.submit("yours", tmp_path / "bench.sbatch")
     assert (tmp_path / "bench.sbatch").read_text() == "mine"
     assert (tmp_path / "bench.sbatch").stat().st_mode & 0o077 == 0
 
@@ -133,7 +129,7 @@ def expanded(text, variables):
 def test_kubernetes_starts_exactly_the_command(extra):
     run = JobRequest("bench", 2, 4, 0, ("run", "--", "train.py", *extra))
     *_, job = indexed_job(run, "image", None)
-    *_, train = train_job(run, "image", "runtime")
+    *_, train = submission.train_job(run, "image", "runtime")
     *_, jobset = job_set(run, "image", None)
     (replicated,) = jobset["spec"]["replicatedJobs"]
     assert pod_command(replicated["template"]) == [
@@ -147,7 +143,7 @@ def test_kubernetes_starts_exactly_the_command(extra):
         read = [expanded(word, variables) for word in words]
         assert read[-len(run.command) :] == list(run.command)
         assert read[: -len(run.command)].count(*torchrun) == 1
-    assert json.loads(as_list([job, train]))["items"] == [job, train]
+    assert json.loads(submission.as_list([job, train]))["items"] == [job, train]
 
 
 @pytest.mark.parametrize("claim", [None, "runs"])
@@ -183,25 +179,19 @@ def test_a_jobset_is_as_the_published_schema_has_it(claim):
         job_set(JobRequest("a" * 52, 1, 1, 0, COMMAND), "i", None)
 
 
-def test_every_node_of_skypilot_starts_exactly_the_command(tmp_path):
-    whole = json.loads(task(request("--out", NASTY, gpus=8), "registry/image:1", "H100"))
+def test_every_node_of_skypilot_starts_exactly_the_command(shell):
+    asked = request("--out", NASTY, gpus=8)
+    whole = json.loads(submission.task(asked, "registry/image:1", "H100"))
     assert (whole["num_nodes"], whole["resources"]["accelerators"]) == (2, "H100:8")
     (secret,) = whole["secrets"].values()
     assert given_secret({VARIABLE: secret}) == secret and secret not in whole["run"]
-    torchrun = tmp_path / "torchrun"
-    torchrun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    torchrun.chmod(0o700)
     told = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", whole["run"]], capture_output=True, text=True, check=True, env=told | path
-    )
-    own, _, command = done.stdout.partition("-m\nscalebench\n")
+    own, _, command = shell(whole["run"], {"torchrun": PRINT}, **told).partition("-m\nscalebench\n")
     assert command.splitlines() == [*COMMAND, "--out", NASTY]
     assert {"--node-rank=1", "--master-addr=10.0.0.1"} <= set(own.splitlines())
     for gpus, kind in ((8, None), (0, "H100")):
         with pytest.raises(UsageError, match="together"):
-            task(request(gpus=gpus), "i", kind)
+            submission.task(request(gpus=gpus), "i", kind)
 
 
 def has_secret(environment, secret):
@@ -213,7 +203,7 @@ def has_secret(environment, secret):
 
 
 def test_a_train_job_is_as_the_published_schema_has_it():
-    (secret, job) = train_job(request(gpus=4), "image", "torch-distributed")
+    (secret, job) = submission.train_job(request(gpus=4), "image", "torch-distributed")
     assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
     trainer = job["spec"]["trainer"]
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 4)
