@@ -125,9 +125,6 @@ def test_the_silent_wait_before_they_end_the_world(monkeypatch, capsys, rank, sp
     assert waited == ([] if speaks else [cli.SILENT_S])
 
 
-DEEP = 5000
-
-
 @pytest.fixture
 def told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -140,27 +137,6 @@ def told(tmp_path, monkeypatch, capsys):
         return left.value.code, out, err
 
     return run
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["show", "--schedule", "gpipe", "-p", "4096", "-m", "65536"], "at most 131,072"),
-        (["run", "ddp", "--dry-run", "-k", "(" * DEEP], "nested too deeply"),
-        (["run", "ddp", "--launcher", "lab", "--link", "9" * 400 + "mbit"], "50mbit"),
-        (["run", "ddp", "--steps", "9" * DEEP], "--steps"),
-        (["run", "ddp", "--gpus", "1-999999999999"], "1,2,4"),
-        (["import", "a.log:gpus=1", "b.log:gpu=2"], "did you mean gpus=2?"),
-        *(
-            (["run", "--samples-per-step", text, "--", "train.py"], "not a number of samples")
-            for text in ("9**9**9", "9" * 400, "1e308*1e308", "(" * DEEP, "+".join("1" * DEEP))
-        ),
-    ],
-)
-def test_arguments(told, arguments, words):
-    Path("train.py").touch()
-    code, _, line = told(*arguments)
-    assert code == 2 and words in line, line
 
 
 @pytest.mark.parametrize("number", ["1e200", "-1.5E+0300", "9" * 200, "1e999"])

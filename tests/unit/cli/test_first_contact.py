@@ -1,9 +1,8 @@
 """What people type first: one line with the command that they mean, or what they asked for."""
 
 import pytest
-from click.testing import CliRunner
 
-from scalebench.cli import cli, main
+from scalebench.cli import main
 from scalebench.errors import UsageError
 from scalebench.session.plan.make import about_scripts
 from scalebench.session.suites.script import script_suite
@@ -96,22 +95,6 @@ def test_a_name_in_braces(argument, said):
     )
 
 
-@pytest.mark.parametrize(
-    ("typed", "error"),
-    [
-        ("rnu", "Did you mean 'run'? Valid: baseline,"),
-        ("run nowhere.py", "no suite file nowhere.py"),
-        ("run mine.py", "mine.py does not define SUITE"),
-        ("run --frobnicate", "No such option '--frobnicate'"),
-        ("run ddp --launcher slurm", "srun scalebench run"),
-        ("run ddp --device cuda,cpu", "all ranks of a launch are on devices of one kind"),
-    ],
-)
-def test_what_means_nothing_else(capfd, typed, error):
-    code, _, err = told(capfd, *typed.split())
-    assert (code, err.count("\n")) == (2, 1) and error in err, err
-
-
 @pytest.mark.parametrize("words", [(), ("baseline",)])
 def test_a_group_alone_prints_its_help(capfd, words):
     code, out, err = told(capfd, *words)
@@ -122,41 +105,3 @@ def test_help_begins_with_the_users_own_script(capfd):
     _, out, _ = told(capfd, "--help")
     first = next(line for line in out.splitlines() if line.startswith("  scalebench "))
     assert first.strip() == "scalebench run --gpus 1,2,4 -- train.py --lr 0.1"
-
-
-KUBERNETES = ("--kubernetes", "--image", "i")
-SLURM = ("--slurm",)
-
-
-@pytest.mark.parametrize(
-    ("command", "where", "told"),
-    [
-        ("ddq", SLURM, "Did you mean 'ddp'"),
-        ("other.py", SLURM, "no suite file other.py"),
-        ("--gpus 2 -- nowhere.py", SLURM, "no script nowhere.py"),
-        ("ddp -k none-of-them", SLURM, "matches no case"),
-        ("ddp --workload gtp", SLURM, "Did you mean 'gpt'"),
-        ("ddp --gpus 2,4,8", SLURM, "8 ranks, and the job has 4"),
-        ("ddp --gpus 3 --device cpu --batch-size 16", SLURM, "--batch-size 15 or 18"),
-        ("ddp --only ddp.ddq.n2 --device cpu", SLURM, "no row"),
-        ("ddp --gpus 8", KUBERNETES, "the job has 4"),
-        ("ddp", (), "--slurm or --kubernetes or --jobset or --skypilot"),
-        ("ddp", ("--slurm", "--gpu-type", "H100"), "--gpu-type is for --skypilot. Leave it out."),
-        ("ddp", (*KUBERNETES, "--cpus-per-task", "2"), "--cpus-per-task is for --slurm."),
-        ("ddp", ("--jobset", "--runtime", "r", "--image", "i"), "--runtime is for --kubernetes."),
-        ("ddp", ("--skypilot", "--claim", "c"), "--claim is for --kubernetes or --jobset."),
-        ("ddp", ("--skypilot",), "--skypilot needs --image"),
-        ("ddp", ("--skypilot", "--image", "i", "--gpu-type", "H100"), "together"),
-    ],
-)
-def test_what_cannot_run_or_no_cluster_of_this_kind_takes(command, where, told):
-    words = ["submit", *where, "--nodes", "2", "--ranks-per-node", "2", "--dry-run", "--"]
-    done = CliRunner().invoke(cli, [*words, "run", *command.split()])
-    assert done.exit_code and told in f"{done.exception or ''}{done.output}"
-
-
-@pytest.mark.parametrize("where", ["kubernetes", "jobset", "skypilot"])
-def test_what_is_only_printed(where):
-    words = ["submit", f"--{where}", "--image", "i", "--ranks-per-node", "2", "--", "run", "ddp"]
-    done = CliRunner().invoke(cli, words)
-    assert done.exit_code and "Add --dry-run" in str(done.exception)

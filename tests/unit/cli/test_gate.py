@@ -131,14 +131,6 @@ def test_help_explains_commands_words_and_fields():
         printed("help", "efficency")
 
 
-def test_a_topic_that_is_none_gets_one_line_with_the_nearest():
-    done = CliRunner().invoke(cli, ["help", "efficiensy"])
-    assert isinstance(done.exception, UsageError)
-    assert str(done.exception) == (
-        "There is no topic 'efficiensy'. Did you mean 'efficiency'? All topics: scalebench help."
-    )
-
-
 class Clock:
     now = 100.0
 

@@ -156,16 +156,3 @@ def test_a_file_that_cannot_be_read_is_a_usage_error_that_names_it(empty_folder,
     (empty_folder / "pyproject.toml").write_bytes(raw)
     with pytest.raises(UsageError, match=r"pyproject\.toml(: |.* is not TOML: .* name = value)"):
         shown()
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--memory-limit", "1MB"), "is for --max-batch"),
-        (("--max-batch", "--dry-run"), "finds the largest batch by training"),
-    ],
-)
-def test_flags_of_the_largest_batch_that_contradict(flags, said):
-    done = CliRunner().invoke(cli, ["run", "ddp", *flags])
-    assert isinstance(done.exception, UsageError) or done.exit_code == 2
-    assert said in f"{done.exception}{done.output}"

@@ -5,12 +5,10 @@ import json
 import subprocess
 import sys
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from scalebench.cli import cli
-from scalebench.errors import ScalebenchError
 from scalebench.report.search import notes
 from scalebench.search.result import SearchResult
 from scalebench.session.suites.files import load_suite
@@ -69,50 +67,6 @@ def test_the_suite_is_one_that_run_takes(found):
     assert names == ["plain", *(one.case for one in result.trained)]
     assert len(result.trained) == 10 and all(one.strategy for one in result.trained)
     assert suite.workload == "gpt-7b" and suite.batch_size == result.global_batch
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--gpus", "8", *ELSEWHERE, "--link", "nvlink9"], "Did you mean"),
-        (["--gpus", "8", *ELSEWHERE, "--link", "pcie4+pcie5+pcie3"], "two joined by +"),
-        (["--gpus", "8", *ELSEWHERE, "--links", "dgx-h100", "--link", "pcie4"], "one of them"),
-        (["--gpus", "8", *ELSEWHERE, "--measure", "3"], "not here"),
-        (["--gpus", "8", *ELSEWHERE, "--memory-limit", "4GB"], "--memory-limit 15GB, or --gpus 32"),
-        (["--gpus", "37", *ELSEWHERE], "Give --gpus 36, or another --batch-size"),
-        (["--gpus", "8", *ELSEWHERE, "--measured", "rows.csv"], "Give one of them"),
-        (["--gpus", "8", "--gpu-type", "h100", "--options", "lunch=eager"], "launch"),
-        (["--gpus", "8", "--gpu-type", "h100", "--options", "launch=late"], "'compiled'"),
-        (["--gpus", "8", "--workload", "cnn-8", "--gpu-type", "h100", "--mfu", "0.4"], "gpt-7b"),
-        (["--gpus", "8", "--gpu-type", "mi300x", "--mfu", "0.4"], "--link"),
-        (["--gpus", "8", "--workload", "m:w", "--gpu-type", "h100", "--mfu", "0.4"], "measured"),
-        (["--gpus", "2", "--cpus-per-rank", "0.2"], "--launcher lab"),
-        (["--gpus", "2", "--suite", "/nowhere/best.py"], "--suite /nowhere/best.py: there is no"),
-        (["--gpus", "8", "--gpu-type", "NVIDIA H100-PCIe"], "Did you mean 'h100'?"),
-        (["--gpus", "8", "--gpu-type", "h100", "--workload", "hf:NONE"], "has no model_type"),
-        (["--gpus", "2", "--html", "/nowhere/best.html"], "there is no folder /nowhere"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused_in_one_line(arguments, words, tmp_path):
-    (tmp_path / "e.json").write_text("{}")
-    done = searched(*(word.replace("NONE", str(tmp_path / "e.json")) for word in arguments))
-    assert isinstance(done.exception, ScalebenchError), done.exception
-    assert words in str(done.exception) and "\n" not in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--memory-limit", "80"], "80 is 80 bytes, less than any rank needs. Did you mean 80GB?"),
-        (["--memory-limit", "80kB"], "80kB is 80,000 bytes"),
-        (["--mfu", "45"], "not a fraction between 0 and 1"),
-    ],
-)
-def test_a_value_that_cannot_be_meant_is_refused_in_one_line(arguments, words):
-    done = searched("--gpus", "8", *arguments)
-    assert isinstance(done.exception, click.BadParameter), done.exception
-    told = done.exception.format_message()
-    assert words in told and "\n" not in told
 
 
 def test_without_a_measurement_torch_stays_away():

@@ -3,10 +3,8 @@
 import re
 
 import pytest
-from click.testing import CliRunner
 
 from scalebench.analysis.summarise import summarise
-from scalebench.cli.calibrate import calibrate
 from scalebench.costmodel.links.profile import LinkProfile, profile_of
 from scalebench.errors import ExitCode, UsageError
 from scalebench.report import render_table
@@ -43,27 +41,6 @@ def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
     profile = measured_profile(slow, sweeps, "cpu", 2, {})
     assert profile.cut_short == (told,)
     assert LinkProfile.model_validate_json(profile.model_dump_json()).cut_short == (told,)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--max-bytes", "much"], "not a size"),
-        (["--max-bytes", "8"], "from 64 B"),
-        (["--gpus", "1,2"], "2 ranks or more"),
-        (["--world-size", "4"], "--import"),
-        (["--link", "50mbit"], "--launcher lab"),
-        (["--op", "all_reduze"], "all_reduce"),
-        (["--dtype", "fp8"], "bfloat16"),
-        (["--algorithms", "rings"], "ring"),
-    ],
-)
-def test_bad_input_is_one_clear_line(arguments, told, monkeypatch):
-    monkeypatch.setattr("scalebench.launch.local.LocalLauncher.survey", lambda *_: {"devices": []})
-    result = CliRunner().invoke(calibrate, arguments)
-    said = str(result.exception) if isinstance(result.exception, UsageError) else result.output
-    assert isinstance(result.exception, UsageError) or result.exit_code == ExitCode.USAGE
-    assert told in said
 
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)

@@ -115,17 +115,7 @@ def test_a_run_that_ends_badly_ends_the_comparison(interpreters, code, kind):
     assert len(calls(interpreters)) == 1
 
 
-def test_what_cannot_be_asked_is_refused(interpreters):
-    for arguments, says in (
-        (["--interleave", "--", "ddp"], "--base-python"),
-        (["--interleave", "--base-dir", ".", "--baseline", "x"], "leave out --baseline"),
-        (["--base-dir", ".", "x"], "for --interleave"),
-        (["x", "y"], "one run"),
-        (["--repeat-until-decided", "5m", "x"], "for --interleave"),
-        (["--interleave", "--base-dir", ".", "--", "ddp", "--repeats", "9"], "--rounds"),
-    ):
-        done = CliRunner().invoke(cli, ["gate", *arguments], standalone_mode=False)
-        assert isinstance(done.exception, UsageError) and says in str(done.exception), arguments
+def test_an_interpreter_that_is_not_there_is_refused(interpreters):
     nowhere = (Version("base", "/no/python", interpreters), *versions(interpreters, "same")[1:])
     with pytest.raises(UsageError, match="cannot be started"):
         InterleavedRuns(nowhere, [], interpreters / "out").measure(2)
