@@ -95,9 +95,7 @@ REFUSED = {
         "--algorithms rings": "ring",
     },
 }
-ALL = [
-    (f"{command} {words}", said) for command, of in REFUSED.items() for words, said in of.items()
-]
+ALL = {f"{first} {rest}": said for first, of in REFUSED.items() for rest, said in of.items()}
 
 
 @pytest.fixture(autouse=True)
