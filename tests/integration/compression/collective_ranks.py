@@ -1,36 +1,98 @@
-"""Ranks that sum in every way there is, over gloo: run as a program by `test_collectives`.
-
-Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked,
-and those of one world size run all cases one after the other. Each rank checks its own results and
-writes what it found to ``<world size>-<rank>.json``.
-"""
+"""Ranks that sum in every way there is, over gloo: run as a program by `test_collectives`."""
 
 import hashlib
 import os
+import random
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives import execute, ring
+from scalebench.worker.collectives import execute
 from scalebench.worker.collectives.schedule import Send
-from tests.integration.compression.collective_cases import LAYOUTS, cases
 from tests.integration.programs import main
 from tests.tools.collective_variants import VARIANTS
 
-TIMEOUT_S = 60
+DTYPES = (
+    *(torch.float32, torch.float64, torch.bfloat16),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sum, in a layout of `LAYOUTS`; with `one_work` a step has one handle, as with NCCL."""
+
+    seed: int
+    variant: str
+    length: int
+    dtype: torch.dtype = torch.float32
+    layout: str = "whole"
+    segment_bytes: int | None = None
+    accumulate: torch.dtype | None = None
+    one_work: bool = False
+
+    def values(self, rank):
+        """What a rank contributes, as every rank can work out."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + rank)
+        if self.dtype.is_floating_point:
+            drawn = torch.randn(self.length, generator=generator, dtype=torch.float64)
+            return drawn.to(self.dtype)
+        return torch.randint(-9, 10, (self.length,), generator=generator).to(self.dtype)
+
+    def options(self, world_size):
+        options = VARIANTS[self.variant].options(world_size)
+        if self.segment_bytes:
+            options["segment_bytes"] = self.segment_bytes
+        return {**options, "accumulate": self.accumulate}
+
+    def laid_out(self):
+        """Zeros, and the view of them that is to be summed."""
+        rows = max((r for r in range(1, 8) if self.length % r == 0), default=1)
+        shape, view = LAYOUTS[self.layout](self.length, rows)
+        memory = torch.zeros(shape, dtype=self.dtype)
+        return memory, view(memory)
+
+
+LAYOUTS = {
+    "whole": lambda length, _: ((length,), lambda memory: memory),
+    "middle": lambda length, _: ((length + 5,), lambda memory: memory[2 : length + 2]),
+    "every other": lambda length, _: ((2 * length + 1,), lambda memory: memory[1::2]),
+    "transposed": lambda length, rows: ((rows, length // rows), lambda memory: memory.t()),
+}
+
+
+def cases(world_size):
+    dice, n = random.Random(world_size), world_size
+    for variant in VARIANTS:
+        cut = variant != "gather-broadcast"  # which has no segments
+
+        def case(*given, variant=variant, cut=cut, segment_bytes=None, **more):
+            more["segment_bytes"] = segment_bytes if cut else None
+            return Case(dice.randrange(10**6), variant, *given, **more)
+
+        for length in sorted({0, 1, n - 1, n, n + 1, 31, 1009, dice.randrange(2000)}):
+            segment_bytes = dice.choice((32, 100, 4096)) if length < 100 else 512
+            layout = dice.choice(list(LAYOUTS))
+            yield case(length, layout=layout, segment_bytes=segment_bytes)
+        for dtype in DTYPES if n < 5 else dice.sample(DTYPES, 3):
+            yield case(dice.randrange(1, 500), dtype)
+        yield case(401, torch.bfloat16, "every other", accumulate=torch.float32)
+        yield case(97, segment_bytes=128, one_work=True)
+        yield case(300_001, segment_bytes=1 << 17)
 
 
 class OneWork:
+    """One handle for all messages of a step."""
+
     def __init__(self, works):
         self.works = works
 
     def wait(self):
-        """Wait for all; again, for nothing."""
         for work in self.works:
             work.wait()
         self.works = []
@@ -46,6 +108,8 @@ dist.batch_isend_irecv = one_handle
 
 
 class Watch:
+    """Stands between the all-reduces and torch; counts the bytes handed over to be sent."""
+
     def __init__(self):
         self.num_bytes = 0
         self.one_work = False
@@ -55,28 +119,22 @@ class Watch:
     def __call__(self, operations, group):
         sent = (buffer for message, buffer in operations if isinstance(message, Send))
         self.num_bytes += sum(buffer.nbytes for buffer in sent)
-        if not self.one_work:
-            return self.one_by_one(operations, group)
-        return execute.start_as_group(operations, group)
-
-    def since_last(self):
-        counted, self.num_bytes = self.num_bytes, 0
-        return counted
+        start = execute.start_as_group if self.one_work else self.one_by_one
+        return start(operations, group)
 
 
 def run_case(case, rank, world_size, watch):
     """Sum; return what is wrong and what is to be held against the other ranks."""
-    memory, view = LAYOUTS[case.layout](case.length, case.dtype)
+    memory, view = case.laid_out()
     view.copy_(case.values(rank).view(view.shape))
-    watch.one_work = case.one_work
+    watch.one_work, watch.num_bytes = case.one_work, 0
     VARIANTS[case.variant].module.all_reduce(view, **case.options(world_size))
     itemsize = (case.accumulate or case.dtype).itemsize
     law = VARIANTS[case.variant].sent(world_size, case.length)[rank] * itemsize
     result = torch.empty(case.length, dtype=case.dtype).copy_(view.flatten())
-    wrong = []
-    if (sent := watch.since_last()) != law:
-        wrong.append(f"sent {sent} bytes, the law says {law}")
-    wrong += wrong_values(case, result, world_size)
+    wrong = wrong_values(case, result, world_size)
+    if watch.num_bytes != law:
+        wrong.append(f"sent {watch.num_bytes} bytes, the law says {law}")
     view.zero_()
     if memory.any():
         wrong.append("something beside the view was written")
@@ -94,9 +152,8 @@ def wrong_values(case, result, world_size):
     inputs = torch.stack([case.values(rank) for rank in range(world_size)]).to(wide)
     exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
     error = (result.to(wide) - exact).abs()
-    if not case.dtype.is_floating_point:
-        bound = torch.zeros_like(error)
-    else:
+    bound = torch.zeros_like(error)
+    if case.dtype.is_floating_point:
         half_unit = torch.finfo(case.accumulate or case.dtype).eps / 2
         bound = 1.1 * (world_size - 1) * half_unit * magnitude
         if case.accumulate:
@@ -105,30 +162,25 @@ def wrong_values(case, result, world_size):
     return [f"{too_far} of {case.length} elements are wrong"] if too_far else []
 
 
-def refused(call):
+def refused(variant, *given, **options):
     try:
-        call()
+        VARIANTS[variant].module.all_reduce(*given, **options)
     except UsageError as error:
         return str(error)
     return "not refused"
 
 
 def refusals(world_size):
+    """What is refused, before anything is sent, and how."""
     data = torch.zeros(3)
-    ring_sum, tree_sum, server_sum, hosts_sum = (
-        VARIANTS[name].module.all_reduce for name in ("ring", "tree", "parameter-server", HOSTS)
-    )
     return {
-        "bool": refused(lambda: ring_sum(torch.zeros(3, dtype=torch.bool))),
-        "segment": refused(lambda: ring_sum(data, segment_bytes=0)),
-        "accumulate": refused(lambda: ring_sum(data, accumulate=torch.int64)),
-        "shape": refused(lambda: tree_sum(data, shape="binry")),
-        "server": refused(lambda: server_sum(data, server=world_size)),
-        "hosts": refused(lambda: hosts_sum(data, hosts=[0] * (world_size + 1))),
+        "bool": refused("ring", torch.zeros(3, dtype=torch.bool)),
+        "segment": refused("ring", data, segment_bytes=0),
+        "accumulate": refused("ring", data, accumulate=torch.int64),
+        "shape": refused("tree", data, shape="binry"),
+        "server": refused("parameter-server", data, server=world_size),
+        "hosts": refused("hierarchical, pairs", data, hosts=[0] * (world_size + 1)),
     }
-
-
-HOSTS = "hierarchical, pairs"
 
 
 def in_a_group(rank, world_size):
@@ -136,34 +188,29 @@ def in_a_group(rank, world_size):
     group = dist.new_group(members := [0, world_size - 1])
     mine = torch.full((10,), float(rank + 1), requires_grad=True)
     if rank not in members:
-        return {"text": refused(lambda: ring.all_reduce(mine, group))}
+        return refused("ring", mine, group)
     for variant in VARIANTS.values():
         mine.data.fill_(rank + 1)
         variant.module.all_reduce(mine, group, **variant.options(2))
         if not (mine == world_size + 1).all():
-            return {"text": f"{variant.module.__name__}: {mine.tolist()}"}
-    return {"text": "summed"}
+            return f"{variant.module.__name__}: {mine.tolist()}"
+    return "summed"
 
 
 def run_rank(folder, rank, world_size):
-    dist.init_process_group(
-        "gloo",
-        store=FileStore(os.fspath(folder / f"store-{world_size}"), world_size),
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=TIMEOUT_S),
-    )
-    watch = Watch()
-    report: dict[str, Any] = {"sums": []}
+    store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
+    named = {"store": store, "rank": rank, "world_size": world_size}
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60), **named)
+    watch, sums = Watch(), []
     for case in cases(world_size):
         try:
-            report["sums"].append(run_case(case, rank, world_size, watch))
+            sums.append(run_case(case, rank, world_size, watch))
         except Exception:
             print(f"rank {rank} of {world_size} failed in {case}", file=sys.stderr)
             raise
     watch.one_work = False
-    report["refusals"] = refusals(world_size)
-    report["group"] = in_a_group(rank, world_size) if world_size > 2 else None
+    group = in_a_group(rank, world_size) if world_size > 2 else None
+    report = {"sums": sums, "refusals": refusals(world_size), "group": group}
     dist.destroy_process_group()
     return report
 

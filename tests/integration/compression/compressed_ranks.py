@@ -1,13 +1,9 @@
 """Ranks that train with every compression method: run as a program by `test_compression`.
 
-Arguments: a folder for stores and reports. The ranks are forked after one import of torch, and
-inspect all methods one after the other, then some of them again with something planted. Each
-writes what it found to ``<world size>-<rank>.json``.
+They inspect all methods one after the other, then some of them again with something planted.
 """
 
-from collections.abc import Callable
-from contextlib import contextmanager
-from typing import Any
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import torch
@@ -28,7 +24,7 @@ WORLD_SIZES = (2, 3)
 MODEL = MlpShape(name="mlp-test", layers=2, width=48, features=40, batch_size=24)
 BUCKET_MB = 0.006  # several buckets, and others after the first step than before
 
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS = {
     **{method: {} for method in METHODS if method != "powersgd-batched"},
     "top-k": {"ratio": 0.05},
     "threshold": {"threshold": 0.01},
@@ -69,12 +65,9 @@ def traffic(context):
 
 def trained(context, num_steps, other_hook=None):
     workload = fresh_workload(context)
-    if other_hook is None:
+    replaced = patch.object(CompressedTraining, "_hook", lambda *_: (None, other_hook))
+    with replaced if other_hook else nullcontext():
         training = CompressedTraining(context.cell.strategy, workload, context)
-    else:
-        replaced = patch.object(CompressedTraining, "_hook", lambda *_: (None, other_hook))
-        with replaced:
-            training = CompressedTraining(context.cell.strategy, workload, context)
     for _, batch in zip(range(num_steps), workload.batches, strict=False):
         training.step(batch)
     return training
@@ -84,15 +77,6 @@ def same_as_torch(context):
     ours = dict(trained(context, 3).gradients())
     theirs = dict(trained(context, 3, default_hooks.fp16_compress_hook).gradients())
     return all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-@contextmanager
-def injected_fault(target, name, replacement, here):
-    if not here:
-        yield
-        return
-    with patch.object(target, name, replacement):
-        yield
 
 
 def spoiled_end(original):
@@ -112,53 +96,49 @@ def moving(original, by):
     return init
 
 
-IN_BFLOAT16: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+IN_BFLOAT16 = {
     "rounds elsewhere": lambda g: g * (1 + 2**-8 * torch.randn_like(g)),
     "is a third too large": lambda g: g * 1.3,
 }
 """What gradients do → how; the first is half a unit in the last place, as other kernels do it."""
 
-PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
-    "forgets": (
-        "sign",
-        memory.ErrorFeedback,
-        "corrected",
-        lambda self, bucket: bucket.gradient.clone(),
-    ),
-    "other randoms": (
-        "random-k",
-        codec.Draw,
-        "shared",
-        lambda self, device: torch.Generator(device).manual_seed(1),
-    ),
+
+def forgetful(self, bucket):
+    return bucket.gradient.clone()
+
+
+def drawn_elsewhere(self, device):
+    return torch.Generator(device).manual_seed(1)
+
+
+PLANTED = {
+    "forgets": ("sign", memory.ErrorFeedback, "corrected", forgetful),
+    "other randoms": ("random-k", codec.Draw, "shared", drawn_elsewhere),
     "one bit": ("top-k", hook.Compression, "_end", spoiled_end(hook.Compression._end)),
 }
 """What is planted on rank 1 → method, and what is replaced by what."""
 
 
 def run_rank(folder, rank, world_size):
-    report: dict[str, Any] = {"inspected": {}, "traffic": {}, "planted": {}}
+    report = {"inspected": {}, "traffic": {}, "planted": {}}
     first = cell_of("none", world_size)
     with connected(first, rank, folder / f"store{world_size}") as joined:
 
-        def context(variant):
-            cell = cell_of(variant, world_size)
+        def context(variant, **strategy):
+            cell = cell_of(variant, world_size, **strategy)
             return RankContext(cell, rank, rank, joined.device, joined.control)
 
         for variant in VARIANTS:
             report["inspected"][variant] = inspected(context(variant))
             report["traffic"][variant] = traffic(context(variant))
         if world_size == 2:
-            for what, (variant, target, name, replacement) in PLANTED.items():
-                with injected_fault(target, name, replacement, rank == 1):
+            for what, (variant, *planted) in PLANTED.items():
+                with patch.object(*planted) if rank == 1 else nullcontext():
                     report["planted"][what] = inspected(context(variant))
-            cell = cell_of("sign", world_size, autocast=True)
             for what, by in IN_BFLOAT16.items():
                 init = moving(CompressedTraining.__init__, by)
                 with patch.object(CompressedTraining, "__init__", init):
-                    report["planted"][what] = inspected(
-                        RankContext(cell, rank, rank, joined.device, joined.control)
-                    )
+                    report["planted"][what] = inspected(context("sign", autocast=True))
         report["same as torch"] = same_as_torch(context("fp16"))
         dist.barrier()
     return report

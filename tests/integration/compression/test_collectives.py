@@ -44,6 +44,6 @@ def test_what_cannot_be_summed_is_refused_in_one_line(reports, world_size):
 
 @pytest.mark.parametrize("world_size", [n for n in WORLD_SIZES if n > 2])
 def test_a_group_of_some_ranks_sums_among_these(reports, world_size):
-    first, *between, last = (report["group"]["text"] for report in reports[world_size])
+    first, *between, last = (report["group"] for report in reports[world_size])
     assert first == last == "summed"
     assert all("not a rank of the given group" in text for text in between)

@@ -1,9 +1,4 @@
-"""Ranks that train in every kind of pipeline, over gloo: run as a program by `test_pipelines`.
-
-Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked,
-and those of one world size train all cases one after the other. Each rank writes what it found to
-``<world size>-<rank>.json``.
-"""
+"""Ranks that train in every kind of pipeline, over gloo: run as a program by `test_pipelines`."""
 
 import json
 import sys

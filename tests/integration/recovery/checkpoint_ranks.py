@@ -1,9 +1,7 @@
 """Ranks that save and restore under every strategy: run as a program by `test_checkpoints`.
 
-Arguments: folder for checkpoints, stores and reports. Imports torch once; the ranks are forked.
 Four ranks save and restore. Two load what the four have saved, train on and save; eight load what
-the four and what the two have saved. Each rank writes what it recorded to
-``<world size>-<rank>.json``: case → record, or the error's text.
+the four and what the two have saved.
 """
 
 import os
