@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -61,9 +60,6 @@ class Counter:
 
 def loss_of(model):
     return model(torch.ones(4, 8)).square().mean()
-
-
-Way = Callable[[nn.Module], None]
 
 
 def train(model, step, backwards=1):
@@ -225,13 +221,14 @@ def with_workers(model):
         optimizer.step()
 
 
-WAYS: dict[str, Way] = {
+WAYS = {
     "plain": lambda model: train(model, torch.optim.AdamW(model.parameters()).step),
     "accumulated": lambda model: train(model, sgd(model).step, backwards=4),
     "zero": lambda model: train(
         model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW).step
     ),
-} | {
+}
+WAYS |= {
     way.__name__: way
     for way in (
         *(closure, by_grad, in_backward, in_backward_with_checkpoints, outer_in_post_hook),
@@ -243,13 +240,17 @@ WAYS: dict[str, Way] = {
 
 def gaps(counter):
     """Evaluate and save; yield whether each was seen to last at least as long as it did."""
+
+    def seen(name, lasts):
+        told = counter.between.take()
+        return name, int(told is not None and lasts(told.evaluation_s, told.checkpoint_s))
+
     counter.between.take()
     model = nn.Linear(2, 2)
     model.eval()
     time.sleep(0.02)
     model.train()
-    told = counter.between.take()
-    yield "evaluated", int(told is not None and told.evaluation_s >= 0.02 and not told.checkpoint_s)
+    yield seen("evaluated", lambda evaluation_s, saved_s: evaluation_s >= 0.02 and not saved_s)
     batches = iter(DataLoader(TensorDataset(torch.zeros(4, 2))))
     next(batches)
     model.eval()  # Lightning sets the modes back without a call
@@ -257,62 +258,52 @@ def gaps(counter):
         next(batches)
         time.sleep(0.02)
     next(batches)
-    told = counter.between.take()
-    yield "evaluated till a batch", int(told is not None and 0.02 <= told.evaluation_s < 1)
+    yield seen("evaluated till a batch", lambda evaluation_s, _: 0.02 <= evaluation_s < 1)
     model.eval()  # a part that is frozen
     next(batches)
     yield "frozen", int(counter.between.take() is None)
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
-    told = counter.between.take()
-    yield "saved", int(told is not None and told.checkpoint_s > 0 == told.evaluation_s)
+    yield seen("saved", lambda evaluation_s, saved_s: saved_s > 0 == evaluation_s)
     began = time.monotonic()
     model.eval()
     torch.save(model.state_dict(), io.BytesIO())
     model.train()
-    told = counter.between.take()
     lasted = time.monotonic() - began
-    yield "saved while evaluating", int(told is not None and 0 < sum(told) <= lasted)
+    yield seen("saved while evaluating", lambda *both: 0 < sum(both) <= lasted)
     sys.modules["transformers.trainer"].Trainer()._save_checkpoint()
-    told = counter.between.take()
-    yield "saved by transformers", int(told is not None and told.checkpoint_s >= 0.01)
+    yield seen("saved by transformers", lambda _, saved_s: saved_s >= 0.01)
     sys.modules["safetensors.torch"].save_file({}, "file")
-    told = counter.between.take()
-    yield "saved by safetensors", int(told is not None and told.checkpoint_s >= 0.01)
+    yield seen("saved by safetensors", lambda _, saved_s: saved_s >= 0.01)
     file.seek(0)
     torch.load(file)
     with tempfile.TemporaryDirectory() as folder:
         dcp.save(model.state_dict(), checkpoint_id=folder)
         dcp.load(model.state_dict(), checkpoint_id=folder)
-    told = counter.between.take()
     yield "loaded", int(counter.loaded >= 2)
-    yield "saved by dcp", int(told is not None and told.checkpoint_s > 0)
-    yield from saved_in_the_background(counter, model)
+    yield seen("saved by dcp", lambda _, saved_s: saved_s > 0)
+    with tempfile.TemporaryDirectory() as folder:  # the stall, and nothing else
+        began = time.monotonic()
+        pending = dcp.async_save(model.state_dict(), checkpoint_id=folder)
+        called_s = time.monotonic() - began
+        stall = seen("saved asynchronously", lambda _, s: 0.5 * called_s < s <= called_s)
+        pending.result()
+    yield stall
+    yield "nothing in the background", int(counter.between.take() is None)
     model.eval()
     yield "nothing", int(counter.between.take() is None)
 
 
-def saved_in_the_background(counter, model):
-    """Save while training could go on; yield whether the stall, and nothing else, was seen."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        pending = dcp.async_save(model.state_dict(), checkpoint_id=folder)
-        called_s = time.monotonic() - began
-        told = counter.between.take()
-        pending.result()
-    seen = told is not None and 0.5 * called_s < told.checkpoint_s <= called_s
-    yield "saved asynchronously", int(seen)
-    yield "nothing in the background", int(counter.between.take() is None)
+def stand_in(name, **content):
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(content)
 
 
 def counted():
     counter = Counter()
-    transformers = types.ModuleType("transformers.trainer")
-    transformers.Trainer = type("Trainer", (), {"_save_checkpoint": lambda _: time.sleep(0.01)})
-    sys.modules["transformers.trainer"] = transformers
-    safetensors = types.ModuleType("safetensors.torch")
-    safetensors.save_file = lambda *_: time.sleep(0.01)
-    sys.modules["safetensors.torch"] = safetensors
+    trainer = type("Trainer", (), {"_save_checkpoint": lambda _: time.sleep(0.01)})
+    stand_in("transformers.trainer", Trainer=trainer)
+    stand_in("safetensors.torch", save_file=lambda *_: time.sleep(0.01))
     torch.cuda.CUDAGraph = NoGraph
     hooks.install(counter)
     for name, way in WAYS.items():
