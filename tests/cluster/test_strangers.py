@@ -20,6 +20,7 @@ from scalebench.worker.process.store_queue import StoreQueue, open_session, open
 from tests.builders.runs import make_cell
 from tests.cluster.conftest import TROUBLED
 from tests.conftest import ended
+from tests.examples import cases
 from tests.forks import forks
 from tests.processes import free_ports
 
@@ -131,7 +132,7 @@ def test_a_world_that_trusts_its_network_does_what_it_is_told(start, rendezvous,
     assert (second.returncode, said) == (0, "")
 
 
-@pytest.mark.parametrize("own_port", ["", "variable", "url"])
+@cases("own_port", "", "variable", "url")
 def test_what_serves_a_script_on_one_machine_listens_on_the_loopback_interface(
     scalebench, project, own_port, rendezvous
 ):

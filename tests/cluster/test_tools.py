@@ -14,6 +14,7 @@ import pytest
 from tests.builders.repository.documents import ROOT, blocks, commands
 from tests.builders.repository.frameworks import PYTHON, TOOLS, need
 from tests.conftest import ran
+from tests.examples import cases
 from tests.integration.conftest import row_of
 
 PAGE = "docs/clusters.md"
@@ -87,7 +88,7 @@ def test_reframe_runs_its_recipe(project):
     assert re.search(r"efficiency: 0\.\d+ of ideal|efficiency: 1\.\d+ of ideal", said), said
 
 
-@pytest.mark.parametrize("shown", ["97 ± 17 %", "33.3 (25.0–44.4) %", "100 %"])
+@cases("shown", "97 ± 17 %", "33.3 (25.0–44.4) %", "100 %")
 def test_ramble_finds_the_efficiency_of_a_row(shown):
     """Ramble, which matches from a line's start, is not on the index: its recipe ran by hand."""
     (recipe,) = blocks(PAGE, "py")

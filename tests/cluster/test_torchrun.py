@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run
 from tests.conftest import ended, ran
+from tests.examples import cases
 from tests.integration.conftest import summary_of
 from tests.processes import left_after, wait_for
 from tests.standins.nvml import A, B, library, write_answers
@@ -102,7 +102,7 @@ def test_every_record_arrives_whole():
     assert (told["records"], told["whole"]) == (8, 8)
 
 
-@pytest.mark.parametrize("where", [(), ("apart",)], ids=["one machine", "two machines"])
+@cases("where", (), ("apart",), ids=["one machine", "two machines"])
 def test_every_ranks_gpu_is_watched(tmp_path, where):
     """Each process's NVML shows its own GPU alone, as containers and cgroups have it."""
     answers = []

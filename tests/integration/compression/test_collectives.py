@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.examples import cases
 from tests.integration.programs import reports_of
 from tests.tools.collective_variants import VARIANTS
 
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
-every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
+every_world_size = cases("world_size", *WORLD_SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +16,7 @@ def reports(tmp_path_factory):
 
 
 @every_world_size
-@pytest.mark.parametrize("variant", VARIANTS)
+@cases("variant", *VARIANTS)
 def test_sums_bytes_and_bits(reports, world_size, variant):
     """Sums within the rounding of their dtype, bytes as the law says, every rank the same bits."""
     by_rank = [
@@ -42,7 +43,7 @@ def test_what_cannot_be_summed_is_refused_in_one_line(reports, world_size):
         assert not any("\n" in text for text in given.values())
 
 
-@pytest.mark.parametrize("world_size", [n for n in WORLD_SIZES if n > 2])
+@cases("world_size", *[n for n in WORLD_SIZES if n > 2])
 def test_a_group_of_some_ranks_sums_among_these(reports, world_size):
     first, *between, last = (report["group"] for report in reports[world_size])
     assert first == last == "summed"

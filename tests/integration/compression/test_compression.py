@@ -9,13 +9,14 @@ import pytest
 from scalebench.analysis.run import load_run
 from scalebench.spec.compression import METHODS
 from tests.conftest import scalebench_in
+from tests.examples import cases
 from tests.integration.compression.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
 from tests.integration.conftest import SHORT, complaint
 from tests.integration.programs import reports_of
 
 ROOT = Path(__file__).parents[3]
 
-every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
+every_world_size = cases("world_size", *WORLD_SIZES)
 LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
 
 
@@ -31,7 +32,7 @@ def test_every_method_that_runs_here_is_looked_at():
 
 
 @every_world_size
-@pytest.mark.parametrize("variant", VARIANTS)
+@cases("variant", *VARIANTS)
 def test_every_rank_agrees_with_the_emulation(reports, world_size, variant):
     """Same bits on all ranks after decoding; gradients and losses those of one process."""
     found = [report["inspected"][variant]["verification"] for report in reports[world_size]]
@@ -57,9 +58,7 @@ def test_the_gradient_error_orders_the_methods(reports, world_size):
     assert error["noop"]["step"] == 0 and error["noop"]["relative_l2"] > 0.1
 
 
-@pytest.mark.parametrize(
-    ("what", "status"), [("rounds elsewhere", "verified"), ("is a third too large", "deviates")]
-)
+@cases("what, status", ("rounds elsewhere", "verified"), ("is a third too large", "deviates"))
 def test_a_method_may_enlarge_what_bfloat16_moves(reports, what, status):
     """A sign flips, and what is left of a gradient is far off, though training is right."""
     found = reports[2][0]["planted"][what]["verification"]
@@ -96,7 +95,7 @@ def test_the_buckets_did_change_after_the_first_step(reports):
     assert len(reports[2][0]["traffic"]["sign"]["layouts"]) == 2
 
 
-@pytest.mark.parametrize("what", PLANTED)
+@cases("what", *PLANTED)
 def test_a_planted_fault_of_one_rank_is_seen(reports, what):
     """On rank 1: no error feedback, other random indices, one bit changed after decoding."""
     told = reports[2][0]["planted"][what]["verification"]
@@ -194,12 +193,10 @@ def test_sparse_gradients_are_refused_in_one_line(scalebench, project, troubled)
     assert "run suite ddp" in line
 
 
-@pytest.mark.parametrize(
-    ("strategy", "words"),
-    [
-        ('Compressed(method="zip")', ["no compression method 'zip'", "Valid: bf16"]),
-        ('Ddp(method="fp16")', ["method", "Extra inputs"]),
-    ],
+@cases(
+    "strategy, words",
+    ('Compressed(method="zip")', ["no compression method 'zip'", "Valid: bf16"]),
+    ('Ddp(method="fp16")', ["method", "Extra inputs"]),
 )
 def test_a_suite_with_a_wrong_method_is_one_line(in_process, project, strategy, words):
     (project / "wrong.py").write_text(

@@ -5,6 +5,7 @@ from statistics import median
 
 import pytest
 
+from tests.examples import cases
 from tests.integration.parallel.asynchronous_ranks import FAST_S, SLOW_RANK, SLOW_S, STALE_STEPS
 from tests.integration.programs import reports_of
 
@@ -51,16 +52,16 @@ def of(told):
     return [(method, figure) for method, figures in told.items() for figure in figures]
 
 
-@pytest.mark.parametrize(
-    ("method", "figure", "low", "high"),
-    [(*one, low, high) for told, low, high in BOUNDS for one in of(told)],
+@cases(
+    "method, figure, low, high",
+    *[(*one, low, high) for told, low, high in BOUNDS for one in of(told)],
 )
 def test_a_method_does_what_its_paper_says(reports, method, figure, low, high):
     for report in reports:
         assert low <= report[method][figure] <= high
 
 
-@pytest.mark.parametrize(("method", "figure"), of(SENT))
+@cases("method, figure", *of(SENT))
 def test_a_method_counts_what_it_sends(reports, method, figure):
     for report in reports:
         assert report[method][figure] == pytest.approx(SENT[method][figure])
@@ -80,8 +81,8 @@ def test_gossip_tells_the_rate_of_the_ring(reports):
     assert reports[0]["gossip"]["contraction"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("tied", ["", " tied"])
-@pytest.mark.parametrize("name", ["pipedream", "2bw"])
+@cases("tied", "", " tied")
+@cases("name", "pipedream", "2bw")
 def test_a_pipeline_that_is_not_flushed_trains_by_its_papers_equation(reports, name, tied):
     """Each stage has the weights, versions and staleness of the law; so has a shared matrix."""
     batches, activations, matrix = 12, 4 * 4 * NUM_RANKS * 6, 4 * 6 * 6

@@ -4,14 +4,13 @@ import pytest
 
 from scalebench.costmodel.layers.expert_layers import ExpertModel
 from scalebench.records.rows.strategies import ExpertFigures
+from tests.examples import cases
 from tests.integration.parallel import expert_ranks as of
 from tests.integration.programs import reports_of
 
 SIZES = (1, 2, 4)
 TOP_2 = of.TOP_2
-every_case = pytest.mark.parametrize(
-    ("world_size", "case"), [(n, c) for n in SIZES for c in of.cases(n)]
-)
+every_case = cases("world_size, case", *[(n, c) for n in SIZES for c in of.cases(n)])
 
 
 @pytest.fixture(scope="module")

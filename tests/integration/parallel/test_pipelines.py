@@ -7,12 +7,13 @@ import pytest
 from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
 from scalebench.costmodel.pipelines.orders import FROM_TORCH, STYLES, plan_schedule, why_not
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
+from tests.examples import cases
 from tests.integration.conftest import SHORT, row_of
-from tests.integration.parallel.pipeline_cases import cases
+from tests.integration.parallel.pipeline_cases import cases as of_size
 from tests.integration.programs import reports_of
 
 WORLD_SIZES = (1, 2, 4)
-CASES = [(size, name) for size in WORLD_SIZES for name in cases(size)]
+CASES = [(size, name) for size in WORLD_SIZES for name in of_size(size)]
 REFUSED = "more stages than layers"
 
 
@@ -24,7 +25,7 @@ def reports(tmp_path_factory):
     return told | {"orders": json.loads((folder / "orders.json").read_text())}
 
 
-@pytest.mark.parametrize(("world_size", "name"), CASES)
+@cases("world_size, name", *CASES)
 def test_a_pipeline_trains_what_one_process_trains(reports, world_size, name):
     found = [reports[f"{world_size}-{rank}"][name] for rank in range(world_size)]
     if name == REFUSED:
@@ -40,9 +41,9 @@ def test_a_pipeline_trains_what_one_process_trains(reports, world_size, name):
     assert found[0]["losses"] != found[0]["losses"][::-1], "a loss that stays has learnt nothing"
 
 
-@pytest.mark.parametrize(("world_size", "name"), [one for one in CASES if one[1] in STYLES])
+@cases("world_size, name", *[one for one in CASES if one[1] in STYLES])
 def test_what_ran_is_what_is_drawn(reports, world_size, name):
-    pipeline = cases(world_size)[name].strategy
+    pipeline = of_size(world_size)[name].strategy
     sizes = (world_size, pipeline.microbatches, pipeline.chunks)
     if name in FROM_TORCH:
         planned = reports["orders"][" ".join(map(str, (name, *sizes)))]
@@ -51,7 +52,7 @@ def test_what_ran_is_what_is_drawn(reports, world_size, name):
     assert [reports[f"{world_size}-{rank}"][name]["done"] for rank in range(world_size)] == planned
 
 
-@pytest.mark.parametrize("name", STYLES)
+@cases("name", *STYLES)
 def test_torch_has_the_same_orders_and_refuses_the_same(reports, name):
     told = {key: order for key, order in reports["orders"].items() if key.split()[0] == name}
     assert len(told) >= 24

@@ -9,15 +9,17 @@ import re
 import pytest
 
 from scalebench.records.storage.files import with_checksum
+from tests.examples import cases
 from tests.integration.conftest import TRACED, row_of
-from tests.integration.parallel.sharded_ranks import MEMORY, cases
+from tests.integration.parallel.sharded_ranks import MEMORY
+from tests.integration.parallel.sharded_ranks import cases as of_size
 from tests.integration.programs import reports_of
 
 FLAT = ("fsdp1", "fsdp1-shard-grad-op", "fsdp1-fp16")
 """Cases that pad whole groups, by a few elements that the law leaves out."""
 
-EVERY = [(n, case) for n in (3, 4) for case in cases(n)]
-every_case = pytest.mark.parametrize(("world_size", "case"), EVERY)
+EVERY = [(n, case) for n in (3, 4) for case in of_size(n)]
+every_case = cases("world_size, case", *EVERY)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def test_sharding_costs_the_traffic_that_it_is_known_for(reports):
     assert of_four["hsdp"]["wire_bytes"] < of_four["fsdp"]["wire_bytes"]
 
 
-@pytest.mark.parametrize(("case", "workload"), MEMORY)
+@cases("case, workload", *MEMORY)
 def test_memory_is_as_predicted(reports, case, workload):
     """gpt-tiny: activations are most; gpt-mini with a sample per rank: the model's state is.
 

@@ -6,16 +6,16 @@ import pytest
 
 from scalebench.costmodel.layers.context_layers import AttendingModel
 from scalebench.costmodel.layers.tensor_layers import DividedModel, model_of_preset
+from tests.examples import cases
 from tests.integration.conftest import row_of
-from tests.integration.parallel.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES, cases
+from tests.integration.parallel.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES
+from tests.integration.parallel.tensor_ranks import cases as of_size
 from tests.integration.programs import reports_of
 
 WITHOUT_LAW = ("checkpointing", "bf16")
 
 SIZES = (1, 2, 4, 8)
-every_case = pytest.mark.parametrize(
-    ("world_size", "case"), [(n, c) for n in SIZES for c in cases(n)]
-)
+every_case = cases("world_size, case", *[(n, c) for n in SIZES for c in of_size(n)])
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,12 @@ def test_gradients_losses_and_memory_are_those_of_one_process(reports, world_siz
         assert shards[case] == pytest.approx(peak, rel=0.05)
 
 
+def untimed(facts):
+    """Facts without what turns of a ring took."""
+    kept = {key: value for key, value in facts.get("context", {}).items() if key != "turns_s"}
+    return facts | ({"context": kept} if kept else {})
+
+
 @every_case
 def test_every_message_is_that_of_the_law_to_the_byte(reports, world_size, case):
     for report in reports[world_size][:-1]:
@@ -48,10 +54,8 @@ def test_every_message_is_that_of_the_law_to_the_byte(reports, world_size, case)
         else:
             assert found["operations"] == found["predicted"]
             assert (found["operations"] != []) == (world_size > 1)
-        shown, facts = found["inspected_facts"], found["facts"]  # as training, but for times
-        for one in (shown, facts):
-            one.get("context", {}).pop("turns_s", None)
-        assert shown == facts != {}
+        shown, facts = (untimed(found[of]) for of in ("inspected_facts", "facts"))
+        assert shown == facts != {}  # an inspection shows what training sends
 
 
 def test_dividing_more_takes_less_memory(reports):
@@ -85,7 +89,7 @@ def test_waits_are_told_from_transfer(reports):
         assert all(one["wait_s"] >= 0 for one in report["gpt, groups"]["axes"])
 
 
-@pytest.mark.parametrize(("case", "shape"), [("gpt", GPT), ("mlp", EVEN), ("mlp, odd", ODD)])
+@cases("case, shape", ("gpt", GPT), ("mlp", EVEN), ("mlp, odd", ODD))
 def test_the_model_of_a_preset_is_what_a_step_shows(reports, case, shape):
     assert model_of_preset(shape, SAMPLES) == DividedModel.of(reports[1][0][case]["facts"])
 
@@ -99,7 +103,7 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize("case", ["pipeline × shard × tensor", "data × shard × tensor"])
+@cases("case", "pipeline × shard × tensor", "data × shard × tensor")
 def test_exposed_communication_is_divided_among_the_dimensions_and_none_of_it_is_lost(
     reports, case
 ):
@@ -110,7 +114,7 @@ def test_exposed_communication_is_divided_among_the_dimensions_and_none_of_it_is
         assert sums == pytest.approx(report[case]["whole"], rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("case", MESHES)
+@cases("case", *MESHES)
 def test_a_mesh_of_eight_tells_its_dimensions_apart(reports, case):
     first_and_last_rank = reports[8][0], reports[8][-2]  # a stage in the middle shares nothing
     for report in first_and_last_rank:
@@ -157,7 +161,7 @@ def test_a_divided_sequence_takes_less_memory(reports):
         assert reports[4][-1][case] < reports[2][-1][case] < reports[1][-1][case]
 
 
-@pytest.mark.parametrize("case", ["ulysses", "ring"])
+@cases("case", "ulysses", "ring")
 def test_the_attention_of_a_preset_is_what_a_step_shows(reports, case):
     for size in (1, 2, 4):
         told = AttendingModel.of(reports[size][0][case]["facts"])

@@ -6,6 +6,7 @@ Also in a chain: the two train on and save, and the eight load that.
 import pytest
 
 from scalebench.records.measured.recovery import RecoveryRecord
+from tests.examples import cases
 from tests.integration.programs import reports_of
 from tests.integration.recovery.checkpoint_ranks import (
     CASES,
@@ -13,7 +14,9 @@ from tests.integration.recovery.checkpoint_ranks import (
     RESTORE_FROM,
     SAVED_BY,
     STEPS_BETWEEN,
-    cases,
+)
+from tests.integration.recovery.checkpoint_ranks import (
+    cases as of_size,
 )
 
 METHODS = ["full", "sharded", "async"]
@@ -25,7 +28,7 @@ def reports(tmp_path_factory):
     return reports_of("recovery.checkpoint_ranks", folder, (SAVED_BY, *LOADED_BY))
 
 
-@pytest.mark.parametrize("case", CASES)
+@cases("case", *CASES)
 def test_every_method_saves_as_often_as_asked_and_its_bytes_are_counted(reports, case):
     for rank, report in enumerate(reports[SAVED_BY]):
         saves = RecoveryRecord(**report[case]["saved"]).saves
@@ -35,7 +38,7 @@ def test_every_method_saves_as_often_as_asked_and_its_bytes_are_counted(reports,
         assert all(len(save.quiet_s) == 2 <= len(save.later_s) for save in saves)
 
 
-@pytest.mark.parametrize("case", CASES)
+@cases("case", *CASES)
 def test_a_restored_state_is_equal_bit_for_bit(reports, case):
     restores = RecoveryRecord(**reports[SAVED_BY][0][case]["restored"]).restores
     assert [one.method for one in restores] == METHODS
@@ -43,10 +46,10 @@ def test_a_restored_state_is_equal_bit_for_bit(reports, case):
     assert [one.continues_equal for one in restores] == [True] * len(METHODS)
 
 
-LOADED = [(size, case) for size in LOADED_BY for case in cases(size)]
+LOADED = [(size, case) for size in LOADED_BY for case in of_size(size)]
 
 
-@pytest.mark.parametrize(("world_size", "case"), LOADED)
+@cases("world_size, case", *LOADED)
 def test_another_number_of_ranks_loads_the_same_state(reports, case, world_size):
     for report in reports[world_size]:
         restores = RecoveryRecord(**report[case]["restored"]).restores
@@ -55,7 +58,7 @@ def test_another_number_of_ranks_loads_the_same_state(reports, case, world_size)
         assert all(one.num_tensors > 50 for one in restores)
 
 
-@pytest.mark.parametrize("case", cases(8))
+@cases("case", *of_size(8))
 def test_two_ranks_train_on_from_four_before_eight_load_what_they_saved(reports, case):
     """That the eight have the same bits as the two is checked as they load."""
     saves = RecoveryRecord(**reports[SAVED_BY][0][case]["saved"]).saves

@@ -11,6 +11,7 @@ from scalebench.session.recovery import faults
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import FaultPlan, Recovery
 from tests.builders.runs import make_cell
+from tests.examples import cases
 
 SLOW_START_S, SLOW_LOAD_S = 0.6, 1.0
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
@@ -60,7 +61,7 @@ def leave_as_a_stopped_run(folder):
         folder.note(attempt, 0, "step", 100)
 
 
-@pytest.mark.parametrize("by", ["scalebench", "torchrun"])
+@cases("by", "scalebench", "torchrun")
 def test_one_job_fails_again_and_again_and_a_planted_delay_is_found_in_its_phase(
     tmp_path, monkeypatch, by
 ):

@@ -8,11 +8,11 @@ import time
 from contextlib import suppress
 
 import psutil
-import pytest
 
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.folder import PREFIX, working_on
 from tests.conftest import PATIENCE_S, ended, ran
+from tests.examples import cases
 from tests.integration.conftest import SHORT, row_of, summary_of
 from tests.processes import left_after, wait_for
 
@@ -71,7 +71,7 @@ def _listening(pid):
     return found
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@cases("number, code", (signal.SIGINT, 130), (signal.SIGTERM, 143))
 def test_an_interrupted_run_is_kept_and_shown(start_scalebench, project, troubled, number, code):
     process = start_scalebench(*SLOW, *SLOW_WORKLOAD, "--repeats", "2")
     wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections, before rows take turns")

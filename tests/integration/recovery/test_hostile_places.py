@@ -16,6 +16,7 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
 from scalebench.resources import own_hierarchy
 from tests.conftest import PATIENCE_S, ended, ran
+from tests.examples import cases
 from tests.integration.conftest import complaint, mounted, row_of
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--no-trace", "--batch-size", "16")
@@ -35,7 +36,7 @@ def wait_for_cells(folder, count, process):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("fault", ["full", "removed"])
+@cases("fault", "full", "removed")
 def test_a_disk_that_is_lost_during_a_run(start_scalebench, project, troubled, small_disk, fault):
     out = small_disk / "r"
     flags = ("--workload", "troubled:slow", "--steps", "20", "--repeats", "3", "--no-report")

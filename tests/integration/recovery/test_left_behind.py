@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.conftest import ended
+from tests.examples import cases
 from tests.integration.conftest import row_of
 from tests.processes import left_after
 
@@ -45,13 +46,11 @@ def started_by(project, rank, size):
     return found
 
 
-@pytest.mark.parametrize(
-    ("trouble", "ranks", "code", "told"),
-    [
-        ("hangs", 1, 4, r"time limit of 6 s: .*rank 0 at script\.py:\d+ in hang_here"),
-        ("fails", 2, 4, "rank 1: RuntimeError: a trouble of its own"),
-        ("ends", 1, 0, ""),
-    ],
+@cases(
+    "trouble, ranks, code, told",
+    ("hangs", 1, 4, r"time limit of 6 s: .*rank 0 at script\.py:\d+ in hang_here"),
+    ("fails", 2, 4, "rank 1: RuntimeError: a trouble of its own"),
+    ("ends", 1, 0, ""),
 )
 def test_what_a_script_has_started_ends_with_its_launch(
     scalebench, project, trouble, ranks, code, told
@@ -75,9 +74,7 @@ def no_nohup():
 
 
 @pytest.mark.usefixtures("no_nohup")
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
-)
+@cases("number, code", (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGKILL, -9))
 def test_what_a_script_has_started_ends_with_the_launcher(start_scalebench, project, number, code):
     launcher = start_scalebench(*FLAGS, "--gpus", "1", "--", "script.py", "hangs", "1")
     family = started_by(project, 0, 1)

@@ -12,6 +12,7 @@ import pytest
 from scalebench.launch.ranks import GRACE_S
 from scalebench.records.storage.files import read_text
 from tests.conftest import scalebench_in
+from tests.examples import cases
 from tests.integration.conftest import row_of
 from tests.integration.troubled import BATCH_S
 
@@ -53,14 +54,12 @@ def ended(tmp_path_factory):
     return folder / "r", done.stderr
 
 
-@pytest.mark.parametrize(
-    ("workload", "reason", "in_log"),
-    [
-        ("raises_on_rank_1", "rank 1: ValueError: planted on rank 1", "planted on rank 1"),
-        ("killed_on_rank_1", "rank 1: killed by SIGKILL", ""),
-        ("segfault_on_rank_1", "rank 1: killed by SIGSEGV", ""),
-        ("nan_on_rank_1", "the loss is not finite at step 8 on rank 1", ""),
-    ],
+@cases(
+    "workload, reason, in_log",
+    ("raises_on_rank_1", "rank 1: ValueError: planted on rank 1", "planted on rank 1"),
+    ("killed_on_rank_1", "rank 1: killed by SIGKILL", ""),
+    ("segfault_on_rank_1", "rank 1: killed by SIGSEGV", ""),
+    ("nan_on_rank_1", "the loss is not finite at step 8 on rank 1", ""),
 )
 def test_a_failing_rank_is_named_and_the_next_cell_runs(ended, workload, reason, in_log):
     run, told = ended
@@ -96,13 +95,11 @@ def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(ended):
     assert "troubled.py" in log  # where it hung
 
 
-@pytest.mark.parametrize(
-    ("workload", "reason"),
-    [
-        ("raises_in_the_rounds", "tracing the steps failed: planted while traced"),
-        ("dies_in_the_rounds", "was lost while steps were traced"),
-        ("hangs_in_the_rounds", "was lost while steps were traced"),
-    ],
+@cases(
+    "workload, reason",
+    ("raises_in_the_rounds", "tracing the steps failed: planted while traced"),
+    ("dies_in_the_rounds", "was lost while steps were traced"),
+    ("hangs_in_the_rounds", "was lost while steps were traced"),
 )
 def test_what_fails_after_the_clean_window_costs_the_attribution_and_nothing_else(
     ended, workload, reason
@@ -123,15 +120,13 @@ def test_a_wrong_gradient_is_a_failed_row_without_a_speed(ended):
     assert row_of(ended[0], "bypasses_the_wrapper", 1)["status"] == "ok"  # nothing lost
 
 
-@pytest.mark.parametrize(
-    ("workload", "cause"),
-    [
-        ("with_batchnorm", "BatchNorm1d"),
-        ("with_dropout", "Dropout"),
-        ("with_summed_loss", "no known module"),
-        ("feeds_all_ranks_alike", "rank 1 got the same samples as rank 0"),
-        ("too_large_for_one_process", "planted: the bare model does not fit"),
-    ],
+@cases(
+    "workload, cause",
+    ("with_batchnorm", "BatchNorm1d"),
+    ("with_dropout", "Dropout"),
+    ("with_summed_loss", "no known module"),
+    ("feeds_all_ranks_alike", "rank 1 got the same samples as rank 0"),
+    ("too_large_for_one_process", "planted: the bare model does not fit"),
 )
 def test_what_cannot_be_compared_is_unverified_not_failed(ended, workload, cause):
     row = row_of(ended[0], workload, 2)

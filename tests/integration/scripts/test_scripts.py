@@ -18,6 +18,7 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
 from scalebench.trace.breakdown import break_down
 from tests.conftest import PATIENCE_S
+from tests.examples import cases
 from tests.forks import FRESH, ROOT, forks
 from tests.integration.conftest import row_of, summary_of
 from tests.processes import free_ports
@@ -199,7 +200,7 @@ def test_two_optimizers_make_a_step_together(run):
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("kind", ["loader", "rollouts"])
+@cases("kind", "loader", "rollouts")
 def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(run, project, kind):
     """Bursts of a loader; play before every eighth update and averaging after every sixteenth."""
     out = run("unequal.py", kind, options=("--no-report",))
@@ -280,7 +281,7 @@ def test_a_rank_that_fails_is_named_with_its_own_traceback(troubled, project, mo
     assert "runpy" not in told and "attach" not in told
 
 
-@pytest.mark.parametrize("way", ["short", "short-at-once"])
+@cases("way", "short", "short-at-once")
 def test_a_script_that_ends_early_is_measured_and_marked(troubled, project, way):
     done = troubled("-m", "troubled_script", way, gpus="1,2")
     for row in summary_of(project / "run")["rows"]:
@@ -293,20 +294,18 @@ def test_a_script_that_ends_early_is_measured_and_marked(troubled, project, way)
 APART = "the processes train separately"
 
 
-@pytest.mark.parametrize(
-    ("trouble", "gpus", "told"),
-    [
-        ("never-steps", "1", "step. It ended by itself and printed last: nothing to train"),
-        ("by-hand", "1", "made 4096 backward passes and no training step that scalebench sees"),
-        ("too-short", "1", "ended after 2 training steps, and at least 4 are needed"),
-        ("nests", "1", "the script starts torchrun, which starts ranks as well"),
-        ("spawns", "1", "starts its own ranks with multiprocessing"),
-        ("starts-ranks", "1", "starts its own ranks with multiprocessing"),
-        ("alone", "2", "Call torch.distributed.init_process_group()"),
-        ("apart", "2", "process group has 1 of the 2 ranks. Have it take RANK and WORLD_SIZE"),
-        ("unwrapped", "2", "cannot hold the gradients of 34,816 parameters"),
-        ("one-steps", "2", "a rank made no training step, and another made all"),
-    ],
+@cases(
+    "trouble, gpus, told",
+    ("never-steps", "1", "step. It ended by itself and printed last: nothing to train"),
+    ("by-hand", "1", "made 4096 backward passes and no training step that scalebench sees"),
+    ("too-short", "1", "ended after 2 training steps, and at least 4 are needed"),
+    ("nests", "1", "the script starts torchrun, which starts ranks as well"),
+    ("spawns", "1", "starts its own ranks with multiprocessing"),
+    ("starts-ranks", "1", "starts its own ranks with multiprocessing"),
+    ("alone", "2", "Call torch.distributed.init_process_group()"),
+    ("apart", "2", "process group has 1 of the 2 ranks. Have it take RANK and WORLD_SIZE"),
+    ("unwrapped", "2", "cannot hold the gradients of 34,816 parameters"),
+    ("one-steps", "2", "a rank made no training step, and another made all"),
 )
 def test_a_trouble_is_told_in_one_line(troubled, trouble, gpus, told):
     """Processes that train separately are no scaling."""
@@ -448,7 +447,7 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("ways", TOLD)
+@cases("ways", *TOLD)
 def test_how_a_script_trains_is_told(run, project, ways):
     options = OPTIONS.get(ways, (*OF_TWO, *FAST))
     run("checked.py", *ways.split(), options=(*options, "--no-report"))
@@ -497,23 +496,21 @@ def beside_own_clock(step_s, ends_ns):
     return 1 + drift_s / took_s
 
 
-@pytest.mark.parametrize(
-    ("name", "needs", "samples", "microbatches", "kind", "scaling"),
-    [
-        ("nanogpt_like", None, None, 8, "DistributedDataParallel", "strong"),
-        ("mingpt_like", None, 16, 1, "DistributedDataParallel", "weak"),
-        ("imagenet_like", None, 16, 1, "DistributedDataParallel", "weak"),
-        ("fsdp2_like", None, None, 1, "FSDPModule", "weak"),
-        ("tensor_parallel_like", None, None, 1, "DTensor", "strong"),
-        ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", None),
-        ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel", None),
-        ("lightning_like ddp", "lightning", 8, 1, "DistributedDataParallel", None),
-        ("lightning_like fsdp", "lightning", 8, 1, "FSDPModule", None),
-        ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine", "weak"),
-        ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel", None),
-        ("trl_sft", "trl", 8, 2, "DistributedDataParallel", None),
-        ("timm_train", "timm", 8, 1, "DistributedDataParallel", None),
-    ],
+@cases(
+    "name, needs, samples, microbatches, kind, scaling",
+    ("nanogpt_like", None, None, 8, "DistributedDataParallel", "strong"),
+    ("mingpt_like", None, 16, 1, "DistributedDataParallel", "weak"),
+    ("imagenet_like", None, 16, 1, "DistributedDataParallel", "weak"),
+    ("fsdp2_like", None, None, 1, "FSDPModule", "weak"),
+    ("tensor_parallel_like", None, None, 1, "DTensor", "strong"),
+    ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", None),
+    ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel", None),
+    ("lightning_like ddp", "lightning", 8, 1, "DistributedDataParallel", None),
+    ("lightning_like fsdp", "lightning", 8, 1, "FSDPModule", None),
+    ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine", "weak"),
+    ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel", None),
+    ("trl_sft", "trl", 8, 2, "DistributedDataParallel", None),
+    ("timm_train", "timm", 8, 1, "DistributedDataParallel", None),
 )
 def test_scripts_as_people_write_them_are_counted_as_they_count(
     scalebench, project, monkeypatch, name, needs, samples, microbatches, kind, scaling

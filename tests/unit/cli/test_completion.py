@@ -5,6 +5,7 @@ from click.shell_completion import ShellComplete
 
 from scalebench.cli import cli
 from tests.builders.runs import make_stored_run
+from tests.examples import cases
 
 FILES = ["file"]
 
@@ -26,20 +27,18 @@ def offered(line):
     return [item.value if item.type == "plain" else item.type for item in found]
 
 
-@pytest.mark.parametrize(
-    ("line", "some"),
-    [
-        ("run|", {"ddp", "fsdp", "mine"}),
-        ("run|ddp|-k|plain or ddp-bucket", {"plain or ddp-bucket-1mb"}),
-        ("run|--strategies|hs", {"hsdp"}),
-        ("run|--strategies|ddp,fsd", {"ddp,fsdp"}),
-        ("export|--format|ju", {"junit"}),
-        ("list|w", {"workloads"}),
-        *((f"{c}|2025", {"20250101T000000Z_ddp"}) for c in ("show", "report", "export", "history")),
-        ("gate|--baseline|a", {"a-machine"}),
-        ("compare|a-machine|", {"20250101T000000Z_ddp"}),
-        ("baseline|accept|2", {"20250101T000000Z_ddp"}),
-    ],
+@cases(
+    "line, some",
+    ("run|", {"ddp", "fsdp", "mine"}),
+    ("run|ddp|-k|plain or ddp-bucket", {"plain or ddp-bucket-1mb"}),
+    ("run|--strategies|hs", {"hsdp"}),
+    ("run|--strategies|ddp,fsd", {"ddp,fsdp"}),
+    ("export|--format|ju", {"junit"}),
+    ("list|w", {"workloads"}),
+    *((f"{c}|2025", {"20250101T000000Z_ddp"}) for c in ("show", "report", "export", "history")),
+    ("gate|--baseline|a", {"a-machine"}),
+    ("compare|a-machine|", {"20250101T000000Z_ddp"}),
+    ("baseline|accept|2", {"20250101T000000Z_ddp"}),
 )
 def test_names(line, some):
     found = offered(line)
@@ -47,9 +46,7 @@ def test_names(line, some):
     assert all(name.startswith(line.rpartition("|")[2]) for name in found)
 
 
-@pytest.mark.parametrize(
-    "line", ["run|./su", "run|--|tr", "run|--gpus|2|--|train.py|dd", "run|mine|-k|d", "show|/tm"]
-)
+@cases("line", "run|./su", "run|--|tr", "run|--gpus|2|--|train.py|dd", "run|mine|-k|d", "show|/tm")
 def test_files_where_no_name_fits(line, tmp_path):
     assert offered(line) == FILES
     assert not (tmp_path / "ran").exists()

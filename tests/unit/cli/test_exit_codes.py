@@ -16,6 +16,7 @@ from scalebench.errors import ExitCode
 from scalebench.records.storage.files import write_checked, write_model
 from scalebench.spec.base import Spec, as_given
 from tests.builders.gated import gated_run
+from tests.examples import cases
 
 START = [sys.executable, "-m", "scalebench"]
 UNKNOWN = ["show", "--schedule", "no-such"]
@@ -35,15 +36,13 @@ def shell(words, redirected, **settings):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "redirected", "code", "told"),
-    [
-        (UNKNOWN, "2>&-", 2, ""),
-        (UNKNOWN, "2>/dev/full", 2, ""),
-        (DRAWN, ">&- 2>&- <&-", 0, ""),
-        (DRAWN, ">/dev/full", 5, "Standard output cannot be written: No space left on device"),
-        (["run", "--show-config"], ">/dev/full", 5, "Standard output cannot be written"),
-    ],
+@cases(
+    "words, redirected, code, told",
+    (UNKNOWN, "2>&-", 2, ""),
+    (UNKNOWN, "2>/dev/full", 2, ""),
+    (DRAWN, ">&- 2>&- <&-", 0, ""),
+    (DRAWN, ">/dev/full", 5, "Standard output cannot be written: No space left on device"),
+    (["run", "--show-config"], ">/dev/full", 5, "Standard output cannot be written"),
 )
 def test_streams_that_are_closed_or_full(tmp_path, words, redirected, code, told):
     done = shell(words, redirected, cwd=tmp_path)
@@ -51,7 +50,7 @@ def test_streams_that_are_closed_or_full(tmp_path, words, redirected, code, told
     assert told in done.stderr and len(done.stderr.splitlines()) == bool(told), done.stderr
 
 
-@pytest.mark.parametrize("words", [DRAWN, ["run", "--show-config"], ["run", "--help"]])
+@cases("words", DRAWN, ["run", "--show-config"], ["run", "--help"])
 def test_a_reader_that_has_gone_is_no_failure(tmp_path, words):
     reading, writing = os.pipe()
     os.close(reading)
@@ -73,18 +72,16 @@ def fails(error):
     return resolve
 
 
-@pytest.mark.parametrize(
-    ("happens", "code"),
-    [
-        (fails(KeyError("row")), 70),
-        (fails(AssertionError()), 70),
-        (fails(SystemExit(1)), 70),
-        (fails(EOFError()), 70),
-        (lambda _: endless(), 70),
-        (fails(MemoryError()), 5),
-        (fails(BrokenPipeError(32, "Broken pipe")), 5),
-        (fails(KeyboardInterrupt()), 130),
-    ],
+@cases(
+    "happens, code",
+    (fails(KeyError("row")), 70),
+    (fails(AssertionError()), 70),
+    (fails(SystemExit(1)), 70),
+    (fails(EOFError()), 70),
+    (lambda _: endless(), 70),
+    (fails(MemoryError()), 5),
+    (fails(BrokenPipeError(32, "Broken pipe")), 5),
+    (fails(KeyboardInterrupt()), 130),
 )
 def test_what_nobody_foresaw_is_a_defect_and_no_verdict(
     tmp_path, monkeypatch, capsys, happens, code
@@ -101,9 +98,7 @@ def test_what_nobody_foresaw_is_a_defect_and_no_verdict(
         assert "Traceback" in file.read_text() and "resolve_run" in file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("raises", "code"), [("ImportError('gone')", 5), ("ValueError", 70), ("KeyboardInterrupt", 130)]
-)
+@cases("raises, code", ("ImportError('gone')", 5), ("ValueError", 70), ("KeyboardInterrupt", 130))
 def test_a_package_that_cannot_be_imported(tmp_path, raises, code):
     (tmp_path / "click.py").write_text(f"raise {raises}")
     done = shell(["show"], "", cwd=tmp_path, env=os.environ | {"TMPDIR": str(tmp_path)})
@@ -111,7 +106,7 @@ def test_a_package_that_cannot_be_imported(tmp_path, raises, code):
     assert len(done.stderr.splitlines()) == (code != 130)
 
 
-@pytest.mark.parametrize(("rank", "speaks"), [("0", True), ("1", False)])
+@cases("rank, speaks", ("0", True), ("1", False))
 def test_the_silent_wait_before_they_end_the_world(monkeypatch, capsys, rank, speaks):
     for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank,
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():  # fmt: skip
@@ -139,7 +134,7 @@ def told(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("number", ["1e200", "-1.5E+0300", "9" * 200, "1e999"])
+@cases("number", "1e200", "-1.5E+0300", "9" * 200, "1e999")
 def test_numbers_whose_square_is_none_are_no_measurement(told, number):
     content = gated_run(seed=1).model_dump(mode="json")
     content["rows"][0]["exposed_comm_s"] = {"value": "huge", "low": 0, "high": 1, "n": 3}
@@ -162,7 +157,7 @@ class Named(Spec):
     ratio: float = math.nan
 
 
-@pytest.mark.parametrize("write", [write_model, write_checked])
+@cases("write", write_model, write_checked)
 def test_names_that_are_no_text_are_stored_in_escaped_form(tmp_path, write):
     name, word = os.fsdecode(b"caf\xe9.py"), os.fsdecode(b"--a=\xff\xc3\xa4")
     target = tmp_path / os.fsdecode(b"run\xff.json")

@@ -8,6 +8,7 @@ from scalebench.session.plan.make import about_scripts
 from scalebench.session.suites.script import script_suite
 from tests.builders.runs import make_cell
 from tests.builders.sessions import NO_FLAGS
+from tests.examples import cases
 
 TRAIN = "import argparse\nparser.add_argument('--batch-size')\n"
 
@@ -29,24 +30,22 @@ def told(capfd, *words):
     return left.value.code, captured.out, captured.err
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("run train.py", "run -- train.py"),
-        ("run train.py --gpus 1,2 --batch-size 8", "run --gpus 1,2 -- train.py --batch-size 8"),
-        ("run python train.py --lr 0.1", "run -- python train.py --lr 0.1"),
-        ("run -m my.train --lr 0.1", "run -- -m my.train --lr 0.1"),
-        ("run torchrun --nproc_per_node 2 train.py -x", "run -- train.py -x"),
-        ("train.py --lr 0.1", "run -- train.py --lr 0.1"),
-        ("-- train.py", "run -- train.py"),
-        ("ddp --gpus 2", "run ddp --gpus 2"),
-        ("run ddp --nproc_per_node=2", "run ddp --gpus=2"),
-        ("run ddp --gpus 1,2 --nproc 4 --quick", "run ddp --gpus 1,2 --quick"),
-        ("run ddp -n 2", "run ddp --gpus 2"),
-        ("run --nproc 2 -- train.py --nproc 3", "run --gpus 2 -- train.py --nproc 3"),
-        ("run ddp --batch_size 8", "run ddp --batch-size 8"),
-        ("run --suite=ddp --model mlp", "run ddp --workload mlp"),
-    ],
+@cases(
+    "typed, meant",
+    ("run train.py", "run -- train.py"),
+    ("run train.py --gpus 1,2 --batch-size 8", "run --gpus 1,2 -- train.py --batch-size 8"),
+    ("run python train.py --lr 0.1", "run -- python train.py --lr 0.1"),
+    ("run -m my.train --lr 0.1", "run -- -m my.train --lr 0.1"),
+    ("run torchrun --nproc_per_node 2 train.py -x", "run -- train.py -x"),
+    ("train.py --lr 0.1", "run -- train.py --lr 0.1"),
+    ("-- train.py", "run -- train.py"),
+    ("ddp --gpus 2", "run ddp --gpus 2"),
+    ("run ddp --nproc_per_node=2", "run ddp --gpus=2"),
+    ("run ddp --gpus 1,2 --nproc 4 --quick", "run ddp --gpus 1,2 --quick"),
+    ("run ddp -n 2", "run ddp --gpus 2"),
+    ("run --nproc 2 -- train.py --nproc 3", "run --gpus 2 -- train.py --nproc 3"),
+    ("run ddp --batch_size 8", "run ddp --batch-size 8"),
+    ("run --suite=ddp --model mlp", "run ddp --workload mlp"),
 )
 def test_the_command_that_is_meant(capfd, typed, meant):
     code, out, err = told(capfd, *typed.split())
@@ -54,16 +53,14 @@ def test_the_command_that_is_meant(capfd, typed, meant):
     assert f": scalebench {meant}." in err
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("my_gpt.py", "my_gpt:workload"),
-        ("./my_gpt.py:two", None),
-        ("my_gpt:", "my_gpt:workload"),
-        ("my_gpt.workload", "my_gpt:workload"),
-        ("models/small.py:first", "models.small:first"),
-        ("my_gtp", None),
-    ],
+@cases(
+    "given, meant",
+    ("my_gpt.py", "my_gpt:workload"),
+    ("./my_gpt.py:two", None),
+    ("my_gpt:", "my_gpt:workload"),
+    ("my_gpt.workload", "my_gpt:workload"),
+    ("models/small.py:first", "models.small:first"),
+    ("my_gtp", None),
 )
 def test_a_workload_without_its_function(capfd, given, meant):
     code, _, err = told(capfd, "run", "ddp", "--dry-run", "--workload", given)
@@ -72,15 +69,13 @@ def test_a_workload_without_its_function(capfd, given, meant):
     assert meant or "Write:" not in err
 
 
-@pytest.mark.parametrize(
-    ("argument", "said"),
-    [
-        ("{worldsize}", "Write {world_size}"),
-        ("x{globl_batch}", "Write {global_batch}"),
-        ("{epoch}.pt", "train.py gets {epoch} as it stands"),
-        ("{run_dir}", None),
-        ('{"a": 1}', None),
-    ],
+@cases(
+    "argument, said",
+    ("{worldsize}", "Write {world_size}"),
+    ("x{globl_batch}", "Write {global_batch}"),
+    ("{epoch}.pt", "train.py gets {epoch} as it stands"),
+    ("{run_dir}", None),
+    ('{"a": 1}', None),
 )
 def test_a_name_in_braces(argument, said):
     flags = {**NO_FLAGS, "batch_size": None}
@@ -95,7 +90,7 @@ def test_a_name_in_braces(argument, said):
     )
 
 
-@pytest.mark.parametrize("words", [(), ("baseline",)])
+@cases("words", (), ("baseline",))
 def test_a_group_alone_prints_its_help(capfd, words):
     code, out, err = told(capfd, *words)
     assert (code, err) == (0, "") and "Commands:\n" in out and out.count("\n") > 8

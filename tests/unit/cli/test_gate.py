@@ -16,6 +16,7 @@ from scalebench.records.rows.budget import PARTS
 from scalebench.records.storage.files import write_model
 from tests.builders.gated import gated_run, with_row
 from tests.builders.runs import make_cell, make_result, make_run
+from tests.examples import cases
 
 
 @pytest.fixture
@@ -99,10 +100,8 @@ def test_a_further_accepted_run_is_added_and_counts(call, project):
 RUN = str(Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores")
 
 
-@pytest.mark.parametrize(
-    ("gpus", "code"), [("16", ExitCode.OK), ("16,64", ExitCode.OK), ("64", ExitCode.INCONCLUSIVE)]
-)
-@pytest.mark.parametrize("form", [[], ["--json"]])
+@cases("gpus, code", ("16", ExitCode.OK), ("16,64", ExitCode.OK), ("64", ExitCode.INCONCLUSIVE))
+@cases("form", [], ["--json"])
 def test_a_table_without_a_single_step_is_no_projection(gpus, code, form):
     """The run's batch of 16 has no sample for each of 64 ranks."""
     done = CliRunner().invoke(cli, ["project", RUN, "--gpus", gpus, *form], standalone_mode=False)

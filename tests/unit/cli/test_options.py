@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scalebench.cli import cli
 from scalebench.cli.options import DURATION, FRACTION, MESSAGE_SIZE, POSITIVE, WORLD_SIZES, Count
 from scalebench.errors import UsageError
+from tests.examples import cases
 
 
 @pytest.fixture(autouse=True)
@@ -58,13 +59,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", ACCEPTED, ids=lambda kind: kind.name)
+@cases("kind", *ACCEPTED, ids=lambda kind: kind.name)
 def test_values_as_people_type_them(kind):
     for typed, value in ACCEPTED[kind]:
         assert converted(kind, typed) == pytest.approx(value), typed
 
 
-@pytest.mark.parametrize(("kind", "example"), REFUSED, ids=lambda one: getattr(one, "name", one))
+@cases("kind, example", *REFUSED, ids=lambda one: getattr(one, "name", one))
 def test_what_is_no_value_is_refused_with_an_example(kind, example):
     for typed in REFUSED[kind, example]:
         with pytest.raises(click.BadParameter) as error:
@@ -72,7 +73,7 @@ def test_what_is_no_value_is_refused_with_an_example(kind, example):
         assert example in error.value.message, typed
 
 
-@pytest.mark.parametrize("given", ["", "0", "x", "1.5", "-3", "2e1", "nan"])
+@cases("given", "", "0", "x", "1.5", "-3", "2e1", "nan")
 def test_what_is_no_count_is_refused_with_what_is_valid(given):
     with pytest.raises(click.BadParameter, match=f"'{given}' is not a whole number of at least 2"):
         converted(Count(2), given)
@@ -82,7 +83,7 @@ def test_what_is_no_count_is_refused_with_what_is_valid(given):
 
 
 @given(st.text(max_size=12))
-@pytest.mark.parametrize("kind", [WORLD_SIZES, DURATION, FRACTION, Count(1), POSITIVE])
+@cases("kind", WORLD_SIZES, DURATION, FRACTION, Count(1), POSITIVE)
 def test_any_text_is_a_value_or_a_usage_error(kind, text):
     try:
         converted(kind, text)
@@ -108,7 +109,7 @@ def test_flag_before_environment_before_file(empty_folder):
     assert shown("--gpus", "8", SCALEBENCH_GPUS="1,4")["steps"] == ("5", "pyproject.toml")
 
 
-@pytest.mark.parametrize("value", ['"1,2"', "[2, 1]"])
+@cases("value", '"1,2"', "[2, 1]")
 def test_scalebench_toml_wins_and_sizes_may_be_text_or_a_list(empty_folder, value):
     (empty_folder / "pyproject.toml").write_text("[tool.scalebench]\ngpus = 5\nrepeats = 2\n")
     (empty_folder / "scalebench.toml").write_text(f"gpus = {value}\nbatch_size = 64\n")
@@ -126,14 +127,12 @@ def test_a_misspelt_setting_is_answered_with_file_nearest_and_valid_names(empty_
     assert "workload" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("GPU", "There is no setting 'SCALEBENCH_GPU'. Did you mean 'SCALEBENCH_GPUS'?"),
-        ("BATCHSIZE", "'SCALEBENCH_BATCH_SIZE'"),
-        ("GPUS", ""), ("FIELD", ""), ("SECRET", ""), ("LAB_TESTS", ""), ("TRUST_NETWORK", ""),
-    ],
-)  # fmt: skip
+@cases(
+    "name, said",
+    ("GPU", "There is no setting 'SCALEBENCH_GPU'. Did you mean 'SCALEBENCH_GPUS'?"),
+    ("BATCHSIZE", "'SCALEBENCH_BATCH_SIZE'"),
+    *((name, "") for name in ("GPUS", "FIELD", "SECRET", "LAB_TESTS", "TRUST_NETWORK")),
+)
 def test_a_misspelt_variable_is_warned_of_in_one_line(empty_folder, name, said):
     variables = {f"SCALEBENCH_{name}": "1"}
     answer = CliRunner().invoke(cli, ["run", "--show-config"], env=variables)
@@ -141,16 +140,14 @@ def test_a_misspelt_variable_is_warned_of_in_one_line(empty_folder, name, said):
     assert said in answer.stderr and answer.stderr.count("\n") == bool(said)
 
 
-@pytest.mark.parametrize("name", ["out", "resume", "k", "suites"])
+@cases("name", "out", "resume", "k", "suites")
 def test_what_belongs_to_one_call_cannot_be_configured(empty_folder, name):
     (empty_folder / "scalebench.toml").write_text(f'{name} = "x"\n')
     with pytest.raises(UsageError, match=r"scalebench\.toml"):
         shown()
 
 
-@pytest.mark.parametrize(
-    "text", ["gpus = ", "\udcff", "[tool]\nscalebench = 3\n", "tool = 3\n", "[[tool.scalebench]]"]
-)
+@cases("text", "gpus = ", "\udcff", "[tool]\nscalebench = 3\n", "tool = 3\n", "[[tool.scalebench]]")
 def test_a_file_that_cannot_be_read_is_a_usage_error_that_names_it(empty_folder, text):
     raw = text.encode("utf-8", errors="surrogateescape")
     (empty_folder / "pyproject.toml").write_bytes(raw)

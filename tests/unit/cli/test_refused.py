@@ -4,6 +4,8 @@ import shlex
 
 import pytest
 
+from tests.examples import cases
+
 DEEP = 5000
 NO_ROOM = "--memory-limit 4GB"
 KUBERNETES = "--kubernetes --image i"
@@ -106,7 +108,7 @@ def here(project, monkeypatch):
     (project / "e.json").write_text("{}")
 
 
-@pytest.mark.parametrize("typed", ALL, ids=lambda typed: typed[:60])
+@cases("typed", *ALL, ids=lambda typed: typed[:60])
 def test_what_cannot_be_is_refused_in_one_line(in_process, typed):
     done = in_process(*shlex.split(typed))
     assert done.returncode == (5 if NO_ROOM in typed else 2)

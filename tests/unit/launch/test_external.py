@@ -17,6 +17,7 @@ from scalebench.records.storage.secret import VARIABLE, new_secret
 from scalebench.session.machine.survey import refusal
 from scalebench.spec.world import Rendezvous, WorldMember
 from tests.builders.runs import make_cell, make_record
+from tests.examples import cases
 
 SHIFT_NS = 10**15
 RENDEZVOUS = Rendezvous(host="127.0.0.1", port=1, served=True, one_node=False, prefix="x")
@@ -71,15 +72,13 @@ def surveyed(devices, unusable=None):
     return {"answer": json.dumps(survey | {"devices": [{"uuid": uuid} for uuid in devices]})}
 
 
-@pytest.mark.parametrize(
-    ("hosts", "devices", "watched"),
-    [
-        (("a", "a"), (("x",), ("y",)), ("x", "y")),
-        (("a", "a"), (("x", "y"), ("x", "y")), ("x", "y")),
-        (("a", "b"), (("x", "y"), ("z", "w")), ("x", "z")),
-        (("a", "a", "b"), (("x",), ("x",), ("z",)), ("x", None, "z")),
-        (("a", "b"), ((), ("z",)), (None, "z")),
-    ],
+@cases(
+    "hosts, devices, watched",
+    (("a", "a"), (("x",), ("y",)), ("x", "y")),
+    (("a", "a"), (("x", "y"), ("x", "y")), ("x", "y")),
+    (("a", "b"), (("x", "y"), ("z", "w")), ("x", "z")),
+    (("a", "a", "b"), (("x",), ("x",), ("z",)), ("x", None, "z")),
+    (("a", "b"), ((), ("z",)), (None, "z")),
 )
 def test_each_rank_watches_the_gpu_that_it_trains_on(world, tmp_path, hosts, devices, watched):
     launcher = world(hosts, [surveyed(seen) for seen in devices])
@@ -129,26 +128,24 @@ PMI = variables("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 MASTE
 TOLD = variables("OMPI_COMM_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500")
 
 
-@pytest.mark.parametrize(
-    ("environment", "found"),
-    [
-        (TORCHRUN, ("torchrun", 3, 4, "n1")),
-        (SRUN | TORCHRUN, ("torchrun", 3, 4, "n1")),  # in a step of Slurm
-        (MPIRUN, ("mpirun", 1, 2, "127.0.0.1")),
-        (MPIRUN | TOLD, ("mpirun", 1, 4, "10.0.0.1")),
-        (SRUN, ("srun", 2, 4, "n01")),
-        (SRUN | BY_HAND | {"RANK": "2", "WORLD_SIZE": "4"}, ("srun", 2, 4, "a")),
-        (PMI, ("pmi", 1, 2, "127.0.0.1")),
-        (BY_HAND, ("environment", 1, 2, "a")),
-        ({}, None),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),  # a shell on some machines
-        (ALLOCATION, None),
-        (ALLOCATION | variables("SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0"), None),
-        (SRUN | {"SLURM_STEP_ID": "4294967290"}, None),  # salloc's interactive step
-        (SRUN | {"SLURM_STEP_ID": "4294967291"}, None),  # the batch script as a step
-        (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),  # srun --pty bash
-    ],
+@cases(
+    "environment, found",
+    (TORCHRUN, ("torchrun", 3, 4, "n1")),
+    (SRUN | TORCHRUN, ("torchrun", 3, 4, "n1")),  # in a step of Slurm
+    (MPIRUN, ("mpirun", 1, 2, "127.0.0.1")),
+    (MPIRUN | TOLD, ("mpirun", 1, 4, "10.0.0.1")),
+    (SRUN, ("srun", 2, 4, "n01")),
+    (SRUN | BY_HAND | {"RANK": "2", "WORLD_SIZE": "4"}, ("srun", 2, 4, "a")),
+    (PMI, ("pmi", 1, 2, "127.0.0.1")),
+    (BY_HAND, ("environment", 1, 2, "a")),
+    ({}, None),
+    ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+    ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),  # a shell on some machines
+    (ALLOCATION, None),
+    (ALLOCATION | variables("SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0"), None),
+    (SRUN | {"SLURM_STEP_ID": "4294967290"}, None),  # salloc's interactive step
+    (SRUN | {"SLURM_STEP_ID": "4294967291"}, None),  # the batch script as a step
+    (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),  # srun --pty bash
 )
 def test_the_world_that_a_launcher_has_made(environment, found):
     member = find_member(environment)
@@ -156,20 +153,18 @@ def test_the_world_that_a_launcher_has_made(environment, found):
     assert told == found
 
 
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [
-        ({"RANK": "0"}, "RANK=0 is set but WORLD_SIZE is not"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "not a valid rank"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x'"),
-        (SRUN | {"RANK": "0", "WORLD_SIZE": "2"}, "SLURM_PROCID=2"),
-        (MPIRUN | {"RANK": "0", "WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK=1"),
-        (MPIRUN | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun -x"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "MASTER_PORT"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "MASTER_ADDR"),
-        (TORCHRUN | {"MASTER_PORT": "99999"}, "MASTER_PORT='99999'"),
-        ({"TORCHELASTIC_RUN_ID": "x"}, "RANK and WORLD_SIZE"),
-    ],
+@cases(
+    "environment, words",
+    ({"RANK": "0"}, "RANK=0 is set but WORLD_SIZE is not"),
+    ({"RANK": "2", "WORLD_SIZE": "2"}, "not a valid rank"),
+    ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x'"),
+    (SRUN | {"RANK": "0", "WORLD_SIZE": "2"}, "SLURM_PROCID=2"),
+    (MPIRUN | {"RANK": "0", "WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK=1"),
+    (MPIRUN | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun -x"),
+    ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "MASTER_PORT"),
+    ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "MASTER_ADDR"),
+    (TORCHRUN | {"MASTER_PORT": "99999"}, "MASTER_PORT='99999'"),
+    ({"TORCHELASTIC_RUN_ID": "x"}, "RANK and WORLD_SIZE"),
 )
 def test_contradictions_are_told_in_one_line(environment, words):
     with pytest.raises(UsageError) as told:
@@ -180,12 +175,10 @@ def test_contradictions_are_told_in_one_line(environment, words):
 PROGRAM = "from scalebench.launch.loopback import why_no_loopback; print(why_no_loopback())"
 
 
-@pytest.mark.parametrize(
-    ("set_up", "reason"),
-    [
-        ("true", "Network is unreachable"),
-        ("ip link set lo up && ip address del 127.0.0.1/8 dev lo", "Cannot assign requested"),
-    ],
+@cases(
+    "set_up, reason",
+    ("true", "Network is unreachable"),
+    ("ip link set lo up && ip address del 127.0.0.1/8 dev lo", "Cannot assign requested"),
     ids=["down", "IPv6 only"],
 )
 def test_why_they_cannot_is_told(set_up, reason):

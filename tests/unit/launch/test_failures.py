@@ -22,6 +22,7 @@ from scalebench.launch.ranks import RankExit
 from scalebench.records.measured.rank import RankError
 from scalebench.resources import find_hierarchy
 from tests.builders.runs import make_record
+from tests.examples import cases
 
 
 def test_the_rank_that_called_fewer_collectives_is_missing():
@@ -43,15 +44,11 @@ Current thread 0x00007f02 (most recent call first):
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
+@cases("text, place", 
         (STACKS, "train.py:14 in exchange"),
         (STACKS.replace('"/home/me/', '"/usr/lib/python3.11/').replace('"train', '"/scalebench/x'),
          "distributed_c10d.py:3116 in all_reduce"),
-        ("Thread 1 (most recent call first):\n  <no Python frame>\n", None),
-    ],
-)  # fmt: skip
+        ("Thread 1 (most recent call first):\n  <no Python frame>\n", None))  # fmt: skip
 def test_where_a_rank_hangs_is_its_own_innermost_line(tmp_path, text, place):
     (tmp_path / "log").write_text(text)
     assert where_it_hangs(tmp_path / "log") == place
@@ -97,14 +94,12 @@ DOG = "watchdog thread terminated with exception:"
 STACK = "\n".join(f"frame #{n}: <unknown function> + 0x145c0 (0x7f in libtorch)" for n in range(90))
 
 
-@pytest.mark.parametrize(
-    ("written", "kind", "said"),
-    [
-        (f"{ENDED}Process group {DOG} [Rank 1] Watchdog caught {TIMEOUT}", "peer", TIMEOUT),
-        (f"{ENDED}Process group {DOG} CUDA error: {FULL}", "oom", f"CUDA error: {FULL}"),
-        (f"[Rank 1] NCCL {DOG} CUDA error: {ILLEGAL}", "signal", f"CUDA error: {ILLEGAL}"),
-        ("the user's own line", "signal", None),
-    ],
+@cases(
+    "written, kind, said",
+    (f"{ENDED}Process group {DOG} [Rank 1] Watchdog caught {TIMEOUT}", "peer", TIMEOUT),
+    (f"{ENDED}Process group {DOG} CUDA error: {FULL}", "oom", f"CUDA error: {FULL}"),
+    (f"[Rank 1] NCCL {DOG} CUDA error: {ILLEGAL}", "signal", f"CUDA error: {ILLEGAL}"),
+    ("the user's own line", "signal", None),
 )
 def test_what_nccls_watchdog_wrote_is_told_of_the_rank_that_it_ended(logs, written, kind, said):
     logs[1].write_text(f"step 1\n{written}\n{STACK}\nFatal Python error: Aborted\n")
@@ -115,13 +110,11 @@ def test_what_nccls_watchdog_wrote_is_told_of_the_rank_that_it_ended(logs, writt
     assert (found.rank, found.kind, found.message) == (1, kind, message)
 
 
-@pytest.mark.parametrize(
-    ("written", "tail"),
-    [
-        ("".join(f"line {i}\n" for i in range(10_000)), [f"line {i}" for i in range(9985, 10_000)]),
-        ("it broke\nUSDT:2026-11-23 18:07:03 1:1 Handler.cpp:52] profiler_start\n", ["it broke"]),
-        ("x" * 1_000_000, ["x" * LOG_TAIL_BYTES]),
-    ],
+@cases(
+    "written, tail",
+    ("".join(f"line {i}\n" for i in range(10_000)), [f"line {i}" for i in range(9985, 10_000)]),
+    ("it broke\nUSDT:2026-11-23 18:07:03 1:1 Handler.cpp:52] profiler_start\n", ["it broke"]),
+    ("x" * 1_000_000, ["x" * LOG_TAIL_BYTES]),
     ids=["the last lines", "no profiler's notes", "one endless line"],
 )
 def test_the_end_of_a_log_is_told(tmp_path, written, tail):

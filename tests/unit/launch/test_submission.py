@@ -19,6 +19,7 @@ from scalebench.launch import submission
 from scalebench.launch.submission import JobRequest, batch_script, indexed_job, job_set
 from scalebench.records.storage.secret import VARIABLE, given_secret
 from tests.conftest import ran
+from tests.examples import cases
 
 COMMAND = ("run", "ddp", "--gpus", "2,4", "-k", "not (a or b)")
 NASTY = "$(touch pwned); `id` '\" \\ ${HOME} #x"
@@ -79,7 +80,7 @@ def test_a_users_script_keeps_its_words_behind_the_dashes():
     assert words[-4:] == ["--", "train.py", "--launcher", "none"]
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "A", "-a", "a-", "x" * 60, "a b"])
+@cases("name", "", "a/b", "..", "A", "-a", "a-", "x" * 60, "a b")
 def test_names_that_are_none(name):
     with pytest.raises(UsageError, match="--name"):
         JobRequest(name, 1, 1, 0, COMMAND)
@@ -146,8 +147,8 @@ def test_kubernetes_starts_exactly_the_command(extra):
     assert json.loads(submission.as_list([job, train]))["items"] == [job, train]
 
 
-@pytest.mark.parametrize("claim", [None, "runs"])
-@pytest.mark.parametrize("gpus", [0, 8])
+@cases("claim", None, "runs")
+@cases("gpus", 0, 8)
 def test_an_indexed_job_is_as_the_published_schema_has_it(claim, gpus):
     secret, service, job = indexed_job(request(NASTY, gpus=gpus), "registry/image:1", claim)
     # What the schema does not have would be missing when written again.
@@ -164,7 +165,7 @@ def test_an_indexed_job_is_as_the_published_schema_has_it(claim, gpus):
     assert ("resources" in container) is bool(gpus)
 
 
-@pytest.mark.parametrize("claim", [None, "runs"])
+@cases("claim", None, "runs")
 def test_a_jobset_is_as_the_published_schema_has_it(claim):
     secret, jobset = job_set(request(NASTY, gpus=8), "registry/image:1", claim)
     assert JobsetV1alpha2JobSet.from_dict(jobset).to_dict() == jobset

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scalebench.pytest_plugin.claims import Inconclusive, Quantity, launches_to_decide
 from scalebench.stats import Estimate, estimate_over_launches
+from tests.examples import cases
 
 numbers = st.floats(-1e6, 1e6)
 
@@ -18,15 +19,13 @@ def quantity(low=0.82, value=0.86, high=0.89, n=3, explanation=()):
     )
 
 
-@pytest.mark.parametrize(
-    ("bound", "more", "at_least", "less", "at_most"),
-    [
-        (0.80, "certain", "certain", "refuted", "refuted"),
-        (0.82, "inconclusive", "certain", "refuted", "inconclusive"),
-        (0.86, "inconclusive", "inconclusive", "inconclusive", "inconclusive"),
-        (0.89, "refuted", "inconclusive", "inconclusive", "certain"),
-        (0.90, "refuted", "refuted", "certain", "certain"),
-    ],
+@cases(
+    "bound, more, at_least, less, at_most",
+    (0.80, "certain", "certain", "refuted", "refuted"),
+    (0.82, "inconclusive", "certain", "refuted", "inconclusive"),
+    (0.86, "inconclusive", "inconclusive", "inconclusive", "inconclusive"),
+    (0.89, "refuted", "inconclusive", "inconclusive", "certain"),
+    (0.90, "refuted", "refuted", "certain", "certain"),
 )
 def test_the_table_of_outcomes(bound, more, at_least, less, at_most):
     q = quantity()
@@ -50,7 +49,7 @@ def test_one_launch_decides_nothing():
         bool(alone > 0.1)
 
 
-@pytest.mark.parametrize("bound", [math.nan, math.inf, "0.9", None, True])
+@cases("bound", math.nan, math.inf, "0.9", None, True)
 def test_a_bound_is_a_finite_number(bound):
     with pytest.raises(TypeError, match="Compare it with a finite number"):
         assert quantity() > bound

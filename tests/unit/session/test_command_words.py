@@ -3,13 +3,12 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 from scalebench.cli.run import request_from, run
 from scalebench.cli.shell.completion import SCRIPT
 from scalebench.session.plan import Request
 from scalebench.session.run import command_of
 from scalebench.spec import Case, Ddp, Suite
+from tests.examples import cases
 
 VALUES = {
     "world_sizes": (1, 2),
@@ -35,14 +34,12 @@ SWITCHES = [
 ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
-    [
-        VALUES,
-        *({name: value} for name in SWITCHES for value in (True, False)),
-        {"autocast": "float16"},
-        {},
-    ],
+    VALUES,
+    *({name: value} for name in SWITCHES for value in (True, False)),
+    {"autocast": "float16"},
+    {},
 )
 def test_the_command_asks_for_the_same(changes, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ from scalebench.records.measured.probes import TimedTransfer
 from scalebench.session.selftest import Experiments, self_test
 from scalebench.session.selftest.links import measured_rate
 from scalebench.spec.probes import Transfer
+from tests.examples import cases
 
 
 def timed(size_bytes, times):
@@ -43,9 +44,12 @@ def part_of(*attempts):
     return Experiments("part", experiment)
 
 
-@pytest.mark.parametrize(
-    ("attempts", "passed"),
-    [((True,), True), ((False, True), True), ((False, False), False), ((None,), None)],
+@cases(
+    "attempts, passed",
+    ((True,), True),
+    ((False, True), True),
+    ((False, False), False),
+    ((None,), None),
 )
 def test_a_failure_has_to_show_twice(monkeypatch, attempts, passed):
     monkeypatch.setattr("scalebench.session.selftest.PARTS", (part_of(*attempts),))

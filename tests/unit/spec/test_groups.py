@@ -25,13 +25,14 @@ from scalebench.spec.presets import PRESETS, CustomTarget, GptShape, divisible, 
 from scalebench.spec.virtual_hosts import VirtualHosts, parse_rate, rate_text
 from scalebench.spec.workload import ContextPlan, TensorPlan
 from scalebench.spec.world import Node, World
+from tests.examples import cases
 
 
 def agrees(reason, said):
     return reason is None if said is None else said in reason
 
 
-@pytest.mark.parametrize("kind", [Tensor, Context, Expert])
+@cases("kind", Tensor, Context, Expert)
 @given(size=st.integers(1, 9) | st.none(), world_size=st.integers(1, 64))
 def test_groups_and_their_ranks_make_up_the_world_or_the_size_is_refused(kind, size, world_size):
     strategy = kind(size=size)
@@ -44,7 +45,7 @@ def test_groups_and_their_ranks_make_up_the_world_or_the_size_is_refused(kind, s
         assert size is not None and world_size > size and world_size % size
 
 
-@pytest.mark.parametrize("strategy", [Tensor(size=2), LayerWise(size=2), Expert(size=2)])
+@cases("strategy", Tensor(size=2), LayerWise(size=2), Expert(size=2))
 def test_a_size_that_does_not_divide_the_ranks_is_named(strategy):
     reason = strategy.why_not("cpu", 3)
     assert reason == "3 ranks cannot be divided into groups of 2 (size); choose a multiple of 2"
@@ -62,28 +63,26 @@ def attention(sequence=64):
 ULYSSES, RING = Context(method="ulysses"), Context(method="ring")
 
 
-@pytest.mark.parametrize(
-    ("strategy", "plan", "ranks", "said"),
-    [
-        (Tensor(), layers(divisors={"vocabulary": 50257}), 2, "50257 (vocabulary) cannot"),
-        (Tensor(sequence=True), layers(sequence=9), 2, "9 (tokens) cannot be divided among 2"),
-        (Tensor(), layers(sequence=9), 2, None),
-        (Tensor(sequence=True), layers(), 2, "the workload has none"),
-        # Ulysses divides heads, the ring two parts for each rank.
-        (ULYSSES, attention(), 4, None),
-        (ULYSSES, attention(), 8, "4 (heads) cannot be divided among 8 ranks with method='uly"),
-        (ULYSSES, attention(63), 2, "63 (tokens) cannot be divided among 2 ranks with"),
-        (RING, attention(62), 2, "62 (tokens) cannot be divided among 2 ranks, two parts"),
-        (RING, attention(), 3, "64 (tokens) cannot be divided among 3 ranks, two parts for each"),
-        (Expert(), None, 8, None),
-        (Expert(), None, 3, "gpt-moe-tiny: 8 experts cannot be divided among 3 ranks"),
-        (Expert(size=2), None, 16, None),
-        (Expert(top_k=9), None, 2, "top_k is 9 and there are 8 experts; choose at most 8"),
-        (Expert(top_k=0), None, 2, "a token needs an expert"),
-        (Expert(capacity_factor=0), None, 2, "a capacity_factor of 0 lets no token through"),
-        (Expert(capacity_factor=1, dropless=True), None, 2, "give one of the two"),
-        (Expert(capacity_factor=0.5), None, 2, None),
-    ],
+@cases(
+    "strategy, plan, ranks, said",
+    (Tensor(), layers(divisors={"vocabulary": 50257}), 2, "50257 (vocabulary) cannot"),
+    (Tensor(sequence=True), layers(sequence=9), 2, "9 (tokens) cannot be divided among 2"),
+    (Tensor(), layers(sequence=9), 2, None),
+    (Tensor(sequence=True), layers(), 2, "the workload has none"),
+    # Ulysses divides heads, the ring two parts for each rank.
+    (ULYSSES, attention(), 4, None),
+    (ULYSSES, attention(), 8, "4 (heads) cannot be divided among 8 ranks with method='uly"),
+    (ULYSSES, attention(63), 2, "63 (tokens) cannot be divided among 2 ranks with"),
+    (RING, attention(62), 2, "62 (tokens) cannot be divided among 2 ranks, two parts"),
+    (RING, attention(), 3, "64 (tokens) cannot be divided among 3 ranks, two parts for each"),
+    (Expert(), None, 8, None),
+    (Expert(), None, 3, "gpt-moe-tiny: 8 experts cannot be divided among 3 ranks"),
+    (Expert(size=2), None, 16, None),
+    (Expert(top_k=9), None, 2, "top_k is 9 and there are 8 experts; choose at most 8"),
+    (Expert(top_k=0), None, 2, "a token needs an expert"),
+    (Expert(capacity_factor=0), None, 2, "a capacity_factor of 0 lets no token through"),
+    (Expert(capacity_factor=1, dropless=True), None, 2, "give one of the two"),
+    (Expert(capacity_factor=0.5), None, 2, None),
 )
 def test_what_a_strategy_cannot_divide_is_refused_with_the_reason(strategy, plan, ranks, said):
     reason = strategy.why_not("cpu", ranks)
@@ -105,14 +104,12 @@ def test_a_workload_without_experts_is_refused():
         assert agrees(expert.why_not_divided(workload, 2), said)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("gpt-moe+top1", "+top1 is none of"),
-        ("gpt+top-1", "gpt has no experts"),
-        ("gpt-moe+top-9", "cannot have more experts than there are"),
-        ("gpt-mo+top-1", "Did you mean 'gpt-moe'?"),
-    ],
+@cases(
+    "name, said",
+    ("gpt-moe+top1", "+top1 is none of"),
+    ("gpt+top-1", "gpt has no experts"),
+    ("gpt-moe+top-9", "cannot have more experts than there are"),
+    ("gpt-mo+top-1", "Did you mean 'gpt-moe'?"),
 )
 def test_a_name_that_asks_for_what_cannot_be_is_answered(name, said):
     with pytest.raises(UsageError) as error:
@@ -148,42 +145,38 @@ def test_a_mesh_has_every_rank_once_and_groups_differ_along_their_axes(mesh, wor
         assert len(others) == 1
 
 
-@pytest.mark.parametrize(
-    ("mesh", "world_size", "said"),
-    [
-        (Mesh(data=2, tensor=2), 4, None),
-        (Mesh(data=2, tensor=2), 1, None),
-        (Mesh(tensor=2), 3, "tensor=2 do not make 3 ranks; choose numbers whose product is that"),
-        (Mesh(data=None, shard=2, tensor=2), 8, None),
-        (Mesh(data=2, shard=None, pipeline=2, microbatches=2), 6, "pipeline=2 and data=2 do not"),
-        (Mesh(microbatches=4), 2, "microbatches=4 needs a pipeline; give pipeline=2"),
-        (Mesh(data=4, expert=2), 4, None),
-        (Mesh(data=2, expert=4), 2, "data=2 cannot be divided into groups of 4 (expert)"),
-        (Mesh(expert=2), 3, "3 ranks cannot be divided into groups of 2"),
-        (Mesh(expert=2, tensor=2), 4, "expert and tensor cannot be combined yet"),
-        (Mesh(expert=2, pipeline=2), 4, "expert and pipeline cannot be combined yet"),
-        (Mesh(expert=2, shard=None), 4, "expert divides what replicas keep, and shard leaves"),
-        (Mesh(expert=2, loss=True), 4, "expert cannot be combined with sequence=True"),
-        (Mesh(pipeline=2, checkpointing=True), 2, "checkpointing inside the stages"),
-        (Mesh(tensor=2, sequence=True, compile=True), 2, "--no-compile"),
-        (Mesh(tensor=2, sequence=True, compile=True), 1, "--no-compile"),
-    ],
+@cases(
+    "mesh, world_size, said",
+    (Mesh(data=2, tensor=2), 4, None),
+    (Mesh(data=2, tensor=2), 1, None),
+    (Mesh(tensor=2), 3, "tensor=2 do not make 3 ranks; choose numbers whose product is that"),
+    (Mesh(data=None, shard=2, tensor=2), 8, None),
+    (Mesh(data=2, shard=None, pipeline=2, microbatches=2), 6, "pipeline=2 and data=2 do not"),
+    (Mesh(microbatches=4), 2, "microbatches=4 needs a pipeline; give pipeline=2"),
+    (Mesh(data=4, expert=2), 4, None),
+    (Mesh(data=2, expert=4), 2, "data=2 cannot be divided into groups of 4 (expert)"),
+    (Mesh(expert=2), 3, "3 ranks cannot be divided into groups of 2"),
+    (Mesh(expert=2, tensor=2), 4, "expert and tensor cannot be combined yet"),
+    (Mesh(expert=2, pipeline=2), 4, "expert and pipeline cannot be combined yet"),
+    (Mesh(expert=2, shard=None), 4, "expert divides what replicas keep, and shard leaves"),
+    (Mesh(expert=2, loss=True), 4, "expert cannot be combined with sequence=True"),
+    (Mesh(pipeline=2, checkpointing=True), 2, "checkpointing inside the stages"),
+    (Mesh(tensor=2, sequence=True, compile=True), 2, "--no-compile"),
+    (Mesh(tensor=2, sequence=True, compile=True), 1, "--no-compile"),
 )
 def test_what_does_not_make_up_the_ranks_is_named(mesh, world_size, said):
     assert agrees(mesh.why_not("cuda" if mesh.compile else "cpu", world_size), said)
 
 
-@pytest.mark.parametrize(
-    ("mesh", "n", "said"),
-    [
-        (Mesh(tensor=2, context=2), 4, None),
-        (Mesh(tensor=2, context=4), 8, "2 (heads) cannot be divided among 4 ranks"),
-        (Mesh(tensor=2, context=4, method="ring"), 8, None),
-        (Mesh(tensor=3), 3, "4 (heads) cannot be divided among 3 ranks"),
-        (Mesh(context=2, tensor=4, sequence=True), 8, "2 (tokens) cannot be divided among 4 ranks"),
-        (Mesh(pipeline=5, microbatches=5), 5, "4 layers, with the embedding and the output, for 5"),
-        (Mesh(pipeline=2, chunks=3, schedule="interleaved-1f1b"), 2, "for 6 stages"),
-    ],
+@cases(
+    "mesh, n, said",
+    (Mesh(tensor=2, context=2), 4, None),
+    (Mesh(tensor=2, context=4), 8, "2 (heads) cannot be divided among 4 ranks"),
+    (Mesh(tensor=2, context=4, method="ring"), 8, None),
+    (Mesh(tensor=3), 3, "4 (heads) cannot be divided among 3 ranks"),
+    (Mesh(context=2, tensor=4, sequence=True), 8, "2 (tokens) cannot be divided among 4 ranks"),
+    (Mesh(pipeline=5, microbatches=5), 5, "4 layers, with the embedding and the output, for 5"),
+    (Mesh(pipeline=2, chunks=3, schedule="interleaved-1f1b"), 2, "for 6 stages"),
 )
 def test_dimensions_that_do_not_divide_a_model_are_named(mesh, n, said):
     context = 4 if mesh.sequence else 16
@@ -199,51 +192,49 @@ RACE = Race(samples=400, evaluate_every=100)
 ASKED, DDP = {"name": "r", "question": "?"}, (Case(name="x", strategy=Ddp()),)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "told"),
-    [
-        (Mesh, {"order": ("data", "tensor")}, "order names data, tensor; name each of pipeline"),
-        (Mesh, {"pipeline": 2, "chunks": 2}, "1f1b has 1 stage per rank"),
-        (Fabric, {"as_shipped": True}, "give bucket_mb=None"),
-        (Accelerate, {"plugin": "deepspeed"}, "stage is for the DeepSpeed plug-in"),
-        (Accelerate, {"plugin": "ddp", "stage": 2}, "stage is for the DeepSpeed plug-in"),
-        (
-            Ddp,
-            {"static_graph": True, "accumulate": 2},
-            "static_graph=True with accumulate=2: tor",
-        ),
-        (ParameterServer, {"backup_workers": 1}, "needs staleness_bound=0"),
-        (ParameterServer, {"backup_workers": 1, **AT_ONCE, "servers": 2}, "needs servers=1"),
-        (ParameterServer, {"staleness_aware": True, **AT_ONCE}, "no gradient is stale"),
-        (ParameterServer, {"pushes": "priority"}, "needs staleness_bound=0"),
-        (ParameterServer, {**EARLY, "staleness_bound": 2}, "needs staleness_bound=0"),
-        (ParameterServer, {**BY_PRIORITY, "backup_workers": 1}, "=0 and backup_workers=0"),
-        (ParameterServer, {**BY_PRIORITY, "compile": True}, "needs compile=False"),
-        (ParameterServer, {**EARLY, **AT_ONCE, "chunk_mb": 1}, 'needs pushes="priority"'),
-        (ParameterServer, {"chunk_mb": 1}, 'chunk_mb=1 needs pushes="priority"'),
-        (ParameterServer, {**BY_PRIORITY, "chunk_mb": 0}, "greater than 0"),
-        (Pipeline, {"schedule": "gpipe", "chunks": 2}, "gpipe has 1 per rank: give chunks=1"),
-        (Pipeline, {"schedule": "zbv"}, "zbv has 2 per rank: give chunks=2"),
-        (Pipeline, {"schedule": "2f2b"}, "schedule"),
-        (Pipeline, {"microbatches": 0}, "microbatches"),
-        (Loader, {"num_workers": -1}, "num_workers"),
-        (Loader, {"prefetch_factor": 2}, "prefetch_factor is for worker processes.*num_workers"),
-        (Loader, {"persistent_workers": True}, "persistent_workers is for worker pro.*num_workers"),
-        (Loader, {"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor"),
-        (Loader, {"workers": 1}, "workers"),
-        (Race, {"samples": 250, "evaluate_every": 100}, r"samples \(250\) must be a multiple"),
-        (Suite, {**ASKED, "cases": DDP, "race": RACE}, r"give a case with Plain\(\)"),
-        (Suite, ASKED, "give cases to train, or collectives to time"),
-        *(
-            (VirtualHosts, {**LINK, **fields}, "VirtualHosts")
-            for fields in (
-                *({"hosts_per_rack": 2}, {"inter_bit_per_s": 10**8}, {"ranks_per_host": 0}),
-                *({"cpus_per_rank": 0}, {"cpus_per_rank": inf}, {"cpu_shares": (0.5, 0)}),
-                {"cpus_per_rank": 0.5, "cpu_shares": (0.5, 0.2)},
-                *({"unknown": 1}, {"link_bit_per_s": ()}),
-            )
-        ),
-    ],
+@cases(
+    "kind, fields, told",
+    (Mesh, {"order": ("data", "tensor")}, "order names data, tensor; name each of pipeline"),
+    (Mesh, {"pipeline": 2, "chunks": 2}, "1f1b has 1 stage per rank"),
+    (Fabric, {"as_shipped": True}, "give bucket_mb=None"),
+    (Accelerate, {"plugin": "deepspeed"}, "stage is for the DeepSpeed plug-in"),
+    (Accelerate, {"plugin": "ddp", "stage": 2}, "stage is for the DeepSpeed plug-in"),
+    (
+        Ddp,
+        {"static_graph": True, "accumulate": 2},
+        "static_graph=True with accumulate=2: tor",
+    ),
+    (ParameterServer, {"backup_workers": 1}, "needs staleness_bound=0"),
+    (ParameterServer, {"backup_workers": 1, **AT_ONCE, "servers": 2}, "needs servers=1"),
+    (ParameterServer, {"staleness_aware": True, **AT_ONCE}, "no gradient is stale"),
+    (ParameterServer, {"pushes": "priority"}, "needs staleness_bound=0"),
+    (ParameterServer, {**EARLY, "staleness_bound": 2}, "needs staleness_bound=0"),
+    (ParameterServer, {**BY_PRIORITY, "backup_workers": 1}, "=0 and backup_workers=0"),
+    (ParameterServer, {**BY_PRIORITY, "compile": True}, "needs compile=False"),
+    (ParameterServer, {**EARLY, **AT_ONCE, "chunk_mb": 1}, 'needs pushes="priority"'),
+    (ParameterServer, {"chunk_mb": 1}, 'chunk_mb=1 needs pushes="priority"'),
+    (ParameterServer, {**BY_PRIORITY, "chunk_mb": 0}, "greater than 0"),
+    (Pipeline, {"schedule": "gpipe", "chunks": 2}, "gpipe has 1 per rank: give chunks=1"),
+    (Pipeline, {"schedule": "zbv"}, "zbv has 2 per rank: give chunks=2"),
+    (Pipeline, {"schedule": "2f2b"}, "schedule"),
+    (Pipeline, {"microbatches": 0}, "microbatches"),
+    (Loader, {"num_workers": -1}, "num_workers"),
+    (Loader, {"prefetch_factor": 2}, "prefetch_factor is for worker processes.*num_workers"),
+    (Loader, {"persistent_workers": True}, "persistent_workers is for worker pro.*num_workers"),
+    (Loader, {"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor"),
+    (Loader, {"workers": 1}, "workers"),
+    (Race, {"samples": 250, "evaluate_every": 100}, r"samples \(250\) must be a multiple"),
+    (Suite, {**ASKED, "cases": DDP, "race": RACE}, r"give a case with Plain\(\)"),
+    (Suite, ASKED, "give cases to train, or collectives to time"),
+    *(
+        (VirtualHosts, {**LINK, **fields}, "VirtualHosts")
+        for fields in (
+            *({"hosts_per_rack": 2}, {"inter_bit_per_s": 10**8}, {"ranks_per_host": 0}),
+            *({"cpus_per_rank": 0}, {"cpus_per_rank": inf}, {"cpu_shares": (0.5, 0)}),
+            {"cpus_per_rank": 0.5, "cpu_shares": (0.5, 0.2)},
+            *({"unknown": 1}, {"link_bit_per_s": ()}),
+        )
+    ),
 )
 def test_fields_that_contradict_one_another_are_refused(kind, fields, told):
     with pytest.raises(ValidationError, match=told):
@@ -310,16 +301,14 @@ def test_ranks_may_have_different_shares():
     assert VirtualHosts(**LINK).shares(2) is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "sizes", "said"),
-    [
-        ({"cpu_shares": (1, 0.6, 0.33)}, [1, 3], None),
-        ({"cpu_shares": (1, 0.6, 0.33)}, [1, 4], "3 shares and N=4 has 4 ranks. Give 4 shares, or"),
-        ({"cpu_shares": (1, 3)}, [2], "--cpus-per-rank 3 is more CPU than there is"),
-        ({"cpus_per_rank": 2}, [1], None),
-        ({"cpus_per_rank": 2.5}, [1], "2.5 is more CPU than there is: 2 core"),
-        ({}, [251], "at most 250"),
-    ],
+@cases(
+    "fields, sizes, said",
+    ({"cpu_shares": (1, 0.6, 0.33)}, [1, 3], None),
+    ({"cpu_shares": (1, 0.6, 0.33)}, [1, 4], "3 shares and N=4 has 4 ranks. Give 4 shares, or"),
+    ({"cpu_shares": (1, 3)}, [2], "--cpus-per-rank 3 is more CPU than there is"),
+    ({"cpus_per_rank": 2}, [1], None),
+    ({"cpus_per_rank": 2.5}, [1], "2.5 is more CPU than there is: 2 core"),
+    ({}, [251], "at most 250"),
 )
 def test_no_more_cpu_than_there_is_and_no_more_hosts_than_addresses(fields, sizes, said):
     try:

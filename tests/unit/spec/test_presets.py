@@ -10,6 +10,7 @@ from scalebench.errors import UsageError
 from scalebench.spec.presets import PRESETS, resolve_workload
 from scalebench.spec.script import ScriptTarget, evaluate, script_from
 from scalebench.spec.selection import matches
+from tests.examples import cases
 
 
 def test_the_large_models_have_the_published_sizes():
@@ -20,7 +21,7 @@ def test_the_large_models_have_the_published_sizes():
 MISSPELT = {"gpt-tny": "gpt-tiny", "gtp": "gpt", "cnn20": "cnn-20", "gpt-124M": "gpt-124m"}
 
 
-@pytest.mark.parametrize("given", MISSPELT)
+@cases("given", *MISSPELT)
 def test_a_misspelt_name_is_answered_with_the_nearest_and_all_valid_ones(given):
     with pytest.raises(UsageError, match=f"Did you mean {MISSPELT[given]!r}?") as error:
         resolve_workload(given, "cpu")
@@ -28,12 +29,10 @@ def test_a_misspelt_name_is_answered_with_the_nearest_and_all_valid_ones(given):
     assert all(name in told for name in (repr(given), *PRESETS, "module:function"))
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        *(":", "m:", ":f", "m:f:g", "m.:f", ".m:f", "a..b:f", "m:f.g", "m :f", "m: f", "m:f()"),
-        *("my-models:f", "path/to/m.py:f", "m:1f", "C:\\models:f", "m:f\n"),
-    ],
+    *(":", "m:", ":f", "m:f:g", "m.:f", ".m:f", "a..b:f", "m:f.g", "m :f", "m: f", "m:f()"),
+    *("my-models:f", "path/to/m.py:f", "m:1f", "C:\\models:f", "m:f\n"),
 )
 def test_what_is_no_module_and_function_is_refused_with_an_example(name):
     with pytest.raises(UsageError, match="MODULE:FUNCTION") as error:
@@ -51,28 +50,24 @@ def test_any_text_is_a_workload_or_a_usage_error(name):
     assert found.name == name or family
 
 
-@pytest.mark.parametrize(
-    ("expression", "name", "chosen"),
-    [
-        ("bucket-1mb", "ddp-bucket-1mb", True),
-        ("plain or ddp and bucket", "plain", True),  # and binds closer than or
-        ("not ddp and bucket", "ddp-bucket-1mb", False),  # not binds closest
-        ("  ( ddp )  ", "ddp", True),
-        ("android", "android", True),  # a word that begins with a keyword
-        ("1.3b", "gpt-1.3b", True),
-    ],
+@cases(
+    "expression, name, chosen",
+    ("bucket-1mb", "ddp-bucket-1mb", True),
+    ("plain or ddp and bucket", "plain", True),  # and binds closer than or
+    ("not ddp and bucket", "ddp-bucket-1mb", False),  # not binds closest
+    ("  ( ddp )  ", "ddp", True),
+    ("android", "android", True),  # a word that begins with a keyword
+    ("1.3b", "gpt-1.3b", True),
 )
 def test_what_an_expression_chooses(expression, name, chosen):
     assert matches(expression, name) is chosen
 
 
-@pytest.mark.parametrize(
+@cases(
     "expression",
-    [
-        *("", "  ", "(", ")", "(ddp", "ddp)", "()", "ddp plain", "(ddp) plain"),
-        *("not", "and", "or", "ddp and", "ddp or", "and ddp", "or ddp", "not and", "ddp and or"),
-        *("ddp & plain", "ddp,plain", "d*", "'ddp'", "ddp and (plain or)", "ddp not plain"),
-    ],
+    *("", "  ", "(", ")", "(ddp", "ddp)", "()", "ddp plain", "(ddp) plain"),
+    *("not", "and", "or", "ddp and", "ddp or", "and ddp", "or ddp", "not and", "ddp and or"),
+    *("ddp & plain", "ddp,plain", "d*", "'ddp'", "ddp and (plain or)", "ddp not plain"),
 )
 def test_what_cannot_be_read_is_an_error_that_shows_it(expression):
     with pytest.raises(UsageError, match=r"cannot be read") as error:
@@ -127,15 +122,13 @@ def test_a_race_compares_with_plain_training():
 HERE = "/usr/bin/python3.11"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("train.py", ("train", "train.py", False, ())),
-        ("src/Train_GPT.py -m x", ("train-gpt", "src/Train_GPT.py", False, ("-m", "x"))),
-        ("python train.py", ("train", "train.py", False, ())),
-        ("python3 -m pkg", ("pkg", "pkg", True, ())),
-        ("___.py", ("script", "___.py", False, ())),
-    ],
+@cases(
+    "words, expected",
+    ("train.py", ("train", "train.py", False, ())),
+    ("src/Train_GPT.py -m x", ("train-gpt", "src/Train_GPT.py", False, ("-m", "x"))),
+    ("python train.py", ("train", "train.py", False, ())),
+    ("python3 -m pkg", ("pkg", "pkg", True, ())),
+    ("___.py", ("script", "___.py", False, ())),
 )
 def test_how_a_script_is_called(words, expected):
     found = script_from(words.split(), HERE)
@@ -143,13 +136,11 @@ def test_how_a_script_is_called(words, expected):
     assert (told, found.python) == (expected, HERE)
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        *((words, "Give a script") for words in ("", "python", "-m")),
-        ("--lr 1", "--lr is an option"),
-        ("torchrun train.py", "torchrun starts ranks, and so does scalebench"),
-    ],
+@cases(
+    "words, complaint",
+    *((words, "Give a script") for words in ("", "python", "-m")),
+    ("--lr 1", "--lr is an option"),
+    ("torchrun train.py", "torchrun starts ranks, and so does scalebench"),
 )
 def test_what_is_no_script(words, complaint):
     with pytest.raises(UsageError, match=complaint):

@@ -1,20 +1,19 @@
 """Schedules of the all-reduces: sums, laws, deadlock and shapes, without a process."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalebench.worker.collectives import ALL_REDUCES
 from scalebench.worker.collectives.execute import make_plan
 from tests.builders.tracing.simulated_ranks import run_eagerly, run_in_lockstep
-from tests.examples import examples
+from tests.examples import cases, examples
 from tests.tools.collective_variants import VARIANTS
 
 NUM_RANKS = st.integers(1, 13)
 LENGTHS = st.integers(0, 60)
 SEGMENTS = st.integers(1, 20)
-every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+every_variant = cases("variant", *VARIANTS.values(), ids=VARIANTS.keys())
 
 
 def own_marks(num_ranks, length):
@@ -69,7 +68,7 @@ def test_an_element_is_sent_once_for_each_sum_and_each_copy_however_it_is_cut(
     assert sum(sent) == 2 * (num_ranks - 1) * length
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 4, 5, 8, 16])
+@cases("num_ranks", 2, 3, 4, 5, 8, 16)
 def test_the_laws_are_those_of_the_textbook(num_ranks):
     length = 240 * num_ranks
     least = 2 * (num_ranks - 1) * length // num_ranks

@@ -18,6 +18,7 @@ from scalebench.worker import portable, survey
 from scalebench.worker.collectives import probes
 from scalebench.worker.collectives.operations import Operation
 from scalebench.worker.portable import CudaClock, StepClock, steady_start, step_profiler
+from tests.examples import cases
 
 
 class RecordedEvent:
@@ -84,8 +85,8 @@ def autocorrelated(seed, n, phi=0.6, sigma=0.05):
     return np.array(series)
 
 
-@pytest.mark.parametrize("num_slow", [3, 5, 10, 20])
-@pytest.mark.parametrize("seed", range(5))
+@cases("num_slow", 3, 5, 10, 20)
+@cases("seed", *range(5))
 def test_a_start_up_transient_is_cut(num_slow, seed):
     series = 0.01 * np.exp(noise(seed, 80))
     series[:num_slow] *= 3
@@ -98,7 +99,7 @@ def first_accepted(series):
     return next((n for n in asked if steady_start(series[:n]) is not None), None)
 
 
-@pytest.mark.parametrize("make", [noise, autocorrelated])
+@cases("make", noise, autocorrelated)
 def test_noise_around_a_level_is_accepted_early(make):
     found = [first_accepted(0.01 * np.exp(make(seed, 60))) for seed in range(100)]
     assert None not in found
@@ -106,8 +107,8 @@ def test_noise_around_a_level_is_accepted_early(make):
     assert np.mean([n <= 40 for n in found]) >= 0.95
 
 
-@pytest.mark.parametrize("n", [10, 20, 50, 200])
-@pytest.mark.parametrize("ends", [(2, 1), (1, 2)])
+@cases("n", 10, 20, 50, 200)
+@cases("ends", (2, 1), (1, 2))
 def test_a_series_that_still_drifts_is_not_steady(n, ends):
     assert steady_start(np.linspace(*ends, n) * np.exp(noise(n, n, 0.01))) is None
 
@@ -161,7 +162,7 @@ class Device:
         self.host_s = max(self.host_s, self.device_s)
 
 
-@pytest.mark.parametrize(("ranks", "mean"), [(None, 1.5), ((1,), 2), ((0, 1), 1.5)])
+@cases("ranks, mean", (None, 1.5), ((1,), 2), ((0, 1), 1.5))
 def test_a_gpu_does_a_full_queue_between_two_events(monkeypatch, ranks, mean):
     """As nccl-tests does it: warm up, n operations, divide, average over the ranks."""
     device = Device(monkeypatch)
@@ -184,21 +185,19 @@ DEV = f"apt install python{sys.version_info.major}.{sys.version_info.minor}-dev"
 BOTH = f"apt install gcc; {DEV}"
 
 
-@pytest.mark.parametrize(
-    ("there", "device", "problem", "remedy"),
-    [
-        ({}, "cuda", None, None),
-        ({}, "cpu", None, None),
-        ({"programs": ("clang",)}, "cuda", None, None),
-        ({"programs": ()}, "cuda", "no C compiler", "apt install gcc"),
-        ({"programs": ("gcc",)}, "cpu", "no C++ compiler", "apt install g++"),
-        ({"programs": ("tcc",), "CC": "tcc"}, "cuda", None, None),
-        ({"CC": "/gone/gcc"}, "cuda", "no C compiler", "apt install gcc"),
-        ({"header": ()}, "cuda", "no Python.h", DEV),
-        ({"triton": None}, "cuda", "no triton", "pip install triton"),
-        ({"triton": None}, "cpu", None, None),
-        ({"programs": (), "header": ()}, "cuda", "no C compiler, no Python.h", BOTH),
-    ],
+@cases(
+    "there, device, problem, remedy",
+    ({}, "cuda", None, None),
+    ({}, "cpu", None, None),
+    ({"programs": ("clang",)}, "cuda", None, None),
+    ({"programs": ()}, "cuda", "no C compiler", "apt install gcc"),
+    ({"programs": ("gcc",)}, "cpu", "no C++ compiler", "apt install g++"),
+    ({"programs": ("tcc",), "CC": "tcc"}, "cuda", None, None),
+    ({"CC": "/gone/gcc"}, "cuda", "no C compiler", "apt install gcc"),
+    ({"header": ()}, "cuda", "no Python.h", DEV),
+    ({"triton": None}, "cuda", "no triton", "pip install triton"),
+    ({"triton": None}, "cpu", None, None),
+    ({"programs": (), "header": ()}, "cuda", "no C compiler, no Python.h", BOTH),
     ids=str,
 )
 def test_what_is_missing_is_told_with_what_installs_it(

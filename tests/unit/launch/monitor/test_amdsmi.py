@@ -11,6 +11,7 @@ import pytest
 
 from scalebench.launch.monitor import nvml as reader
 from scalebench.launch.monitor.sampler import DeviceSampler
+from tests.examples import cases
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("amdsmi") is None,
@@ -170,7 +171,7 @@ def test_without_the_library_of_amd_it_is_said_what_to_install(on_amd, tmp_path,
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("drivers", [{"nvidia": True}, {"driver": False}], ids=str)
+@cases("drivers", {"nvidia": True}, {"driver": False}, ids=str)
 def test_nvml_is_asked_unless_amds_driver_is_the_only_one(on_amd, drivers):
     on_amd(**drivers)
     assert reader.load_nvml()[0].__name__ == "pynvml"

@@ -10,6 +10,7 @@ from scalebench.launch.monitor.node import HostWatch
 from scalebench.launch.monitor.nvml import TRAFFIC
 from scalebench.launch.monitor.sampler import HIDDEN, DeviceSampler
 from tests.builders.watched import make_twin, sample
+from tests.examples import cases
 from tests.standins.nvml import SLICE, A, B, nvml
 
 
@@ -38,9 +39,7 @@ def first_device(twin, **kwargs):
     return sample(twin, **kwargs)[0].devices[0]
 
 
-@pytest.mark.parametrize(
-    "code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT]
-)
+@cases("code", pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT)
 def test_a_fault_in_the_middle_leaves_what_was_read_and_the_other_fields(code):
     twin = make_twin()
     twin.fail("nvmlDeviceGetPowerUsage", code, from_s=0.5)
@@ -119,9 +118,7 @@ def sampled(uuids, family=()):
     return sampler.tracks()
 
 
-@pytest.mark.parametrize(
-    ("variants", "lines", "expected"),
-    [
+@cases("variants, lines, expected", 
         ((), (), {"temperature_c": 61, "throttle_bits": 8, "energy_j": 5e6, "power_w": 300.0}),
         (("OLD",), (), {"temperature_c": 55, "throttle_bits": 4, "own_processes": 0}),
         (("NEW",), (), {"temperature_c": 61, "throttle_bits": 8, "own_processes": 0}),
@@ -140,9 +137,7 @@ def sampled(uuids, family=()):
         ((), ("* processes 1073741831 5",), {"foreign_processes": ELSEWHERE}),
         ((), ("* processes",), {"foreign_processes": HIDDEN, "own_processes": 0}),
         ((), ("* power error 999",), {"power_w": "NVML: Unknown Error", "temperature_c": 61}),
-        ((), ("* power error 777",), {"power_w": "NVML: Unknown Error"}),
-    ],
-)  # fmt: skip
+        ((), ("* power error 777",), {"power_w": "NVML: Unknown Error"}))  # fmt: skip
 def test_what_a_library_and_a_device_tell(nvml, variants, lines, expected):
     """A text is the reason of a null; ``sibling`` is a process of the same launch."""
     sibling = os.getppid()

@@ -14,6 +14,7 @@ from scalebench.session.storing.finish import Run
 from scalebench.spec import Collectives, Suite
 from tests.builders.links.calibrated import line, point
 from tests.builders.runs import make_run
+from tests.examples import cases
 
 
 def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
@@ -58,15 +59,13 @@ def test_k_chooses_operations():
         planned(LINKS, selection="nonsense")
 
 
-@pytest.mark.parametrize(
-    ("request_", "complaint"),
-    [
-        ({"world_sizes": (1,)}, "one rank sends nothing. Give --gpus with 2 ranks or more."),
-        (
-            {"link_profile": "link.json"},
-            "measures the links itself, and --link-profile also gives them.",
-        ),
-    ],
+@cases(
+    "request_, complaint",
+    ({"world_sizes": (1,)}, "one rank sends nothing. Give --gpus with 2 ranks or more."),
+    (
+        {"link_profile": "link.json"},
+        "measures the links itself, and --link-profile also gives them.",
+    ),
 )
 def test_what_cannot_be_timed_is_refused(request_, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):

@@ -11,6 +11,7 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.storage.files import write_model
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 from tests.builders.gated import gated_run
+from tests.examples import cases
 
 STUB = """#!{python}
 import json, pathlib, sys
@@ -104,9 +105,7 @@ def test_the_command_finds_a_change_that_drift_hides(interpreters, monkeypatch):
     assert (interpreters / "reports").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [(2, UsageError), (5, EnvironmentUnfit), (130, EnvironmentUnfit)]
-)
+@cases("code, kind", (2, UsageError), (5, EnvironmentUnfit), (130, EnvironmentUnfit))
 def test_a_run_that_ends_badly_ends_the_comparison(interpreters, code, kind):
     with pytest.raises(kind, match="There is no suite"):
         InterleavedRuns(

@@ -14,6 +14,7 @@ from scalebench.gate.result import WORSE, GateResult, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.session.interleaved.until_decided import until_decided
 from tests.builders.summaries import make_plain, make_row, make_summary
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
@@ -129,10 +130,11 @@ def upper(rate):
     return rate + 2 * math.sqrt(rate * (1 - rate) / 1000)
 
 
-@pytest.mark.parametrize("halving", [True, False])
-@pytest.mark.parametrize(
-    ("wanted", "change", "floor"),
-    [(WORSE, 0.0, 1e-9), (("unchanged", "not worse"), 0.01, 0.01)],
+@cases("halving", True, False)
+@cases(
+    "wanted, change, floor",
+    (WORSE, 0.0, 1e-9),
+    (("unchanged", "not worse"), 0.01, 0.01),
     ids=["red though nothing differs", "passes what is as slow as the tolerance"],
 )
 def test_many_analyses_err_no_more_often_than_one(monkeypatch, wanted, change, floor, halving):

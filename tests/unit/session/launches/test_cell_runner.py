@@ -16,9 +16,10 @@ from scalebench.spec.race import Race
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.runs import make_cell, make_info, make_record, make_result
+from tests.examples import cases
 
 
-@pytest.mark.parametrize(("kind", "trains_at"), [("ended", 2), ("ended", 0), ("usage", 2)])
+@cases("kind, trains_at", ("ended", 2), ("ended", 0), ("usage", 2))
 def test_a_script_that_ended_at_one_size_is_launched_at_the_others(
     tmp_path, monkeypatch, kind, trains_at
 ):
@@ -77,15 +78,13 @@ def test_a_shared_launch_of_which_a_result_is_missing_is_done_again_as_a_whole()
 ROWS = [make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)]
 
 
-@pytest.mark.parametrize(
-    ("cells", "says"),
-    [
-        (ROWS, None),
-        ([make_cell("ddp", 2, purpose="save"), *ROWS], "checkpoints"),
-        ([make_cell("ddp", 2, purpose="fail"), *ROWS], "failures"),
-        ([], "only collectives"),
-        ([make_cell("ddp", 2, race=Race(samples=64, evaluate_every=32))], "another seed"),
-    ],
+@cases(
+    "cells, says",
+    (ROWS, None),
+    ([make_cell("ddp", 2, purpose="save"), *ROWS], "checkpoints"),
+    ([make_cell("ddp", 2, purpose="fail"), *ROWS], "failures"),
+    ([], "only collectives"),
+    ([make_cell("ddp", 2, race=Race(samples=64, evaluate_every=32))], "another seed"),
 )
 def test_why_a_run_makes_no_further_round(cells, says):
     info = make_info(cells)

@@ -16,6 +16,7 @@ from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Suite
 from scalebench.worker import survey
 from tests.builders.machines import CONDITIONS, FACTS
+from tests.examples import cases
 
 
 def texts(**changes):
@@ -64,7 +65,7 @@ DESERVED = {
 }
 
 
-@pytest.mark.parametrize("text", DESERVED)
+@cases("text", *DESERVED)
 def test_a_warning_appears_for_the_facts_that_deserve_it_and_alone(text):
     (found,) = texts(**DESERVED[text])
     assert found.startswith(text)
@@ -129,7 +130,7 @@ def plan_with(facts, **request):
     return make_plan(Request(**request), [SUITE], here)
 
 
-@pytest.mark.parametrize(("words", "remedy"), SAID, ids=[remedy for _, remedy in SAID])
+@cases("words, remedy", *SAID, ids=[remedy for _, remedy in SAID])
 def test_run_refuses_in_torchs_words_with_the_remedy_and_doctor_says_the_same(words, remedy):
     facts = facts_with(words)
     with pytest.raises(EnvironmentUnfit) as refused:
@@ -183,7 +184,7 @@ MACHINES = [
 ]
 
 
-@pytest.mark.parametrize(("machine", "devices"), MACHINES, ids=str)
+@cases("machine, devices", *MACHINES, ids=str)
 def test_the_survey_finds_devices_that_torch_cannot_use(torch_says, machine, devices):
     told = torch_says(**machine)
     if devices is None:
@@ -214,7 +215,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@cases("change", *CHANGES.values(), ids=CHANGES)
 def test_an_answer_is_for_this_host_and_these_devices(tmp_path, monkeypatch, change):
     for name in ("dev/nvidia0", "dev/nvidiactl", "proc/driver/nvidia/version"):
         touch(tmp_path, name)

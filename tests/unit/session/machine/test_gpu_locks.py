@@ -13,6 +13,7 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.local import LocalLauncher
 from scalebench.session.machine.gpu_locks import Devices, GpuClaims
 from tests.builders.runs import make_info
+from tests.examples import cases
 
 HOLDER = """
 import sys, pathlib
@@ -89,7 +90,7 @@ def shared_folder():
         os.seteuid(user)
 
 
-@pytest.mark.parametrize("kind", PLANTED)
+@cases("kind", *PLANTED)
 def test_what_cannot_be_locked_counts_as_taken(shared_folder, kind):
     path = shared_folder / "scalebench-gpu-GPU-0"
     keep = shared_folder / "mine"

@@ -38,6 +38,7 @@ from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 from tests.builders.runs import make_cell, make_result
+from tests.examples import cases
 
 CPU_4, GPU_4 = Machine(num_gpus=0, num_cores=4), Machine(num_gpus=4, num_cores=32)
 CROWDED = Machine(num_gpus=4, num_cores=7)
@@ -132,16 +133,14 @@ def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
 RACE = {"race": Race(samples=512, evaluate_every=128), "repeats": 2, "seed": 7}
 
 
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [
-        (Pipeline(microbatches=2), None),
-        (PipeDream(), None),
-        (PipeDream2BW(microbatches=2), None),
-        (PipeDream2BW(microbatches=1), "give microbatches=2 or more, or PipeDream"),
-        (PipeDream2BW(microbatches=3), "16 samples per pipeline cannot be split into 3"),
-        (PipeDream(checkpointing=True), "with newer weights; give checkpointing=False"),
-    ],
+@cases(
+    "strategy, said",
+    (Pipeline(microbatches=2), None),
+    (PipeDream(), None),
+    (PipeDream2BW(microbatches=2), None),
+    (PipeDream2BW(microbatches=1), "give microbatches=2 or more, or PipeDream"),
+    (PipeDream2BW(microbatches=3), "16 samples per pipeline cannot be split into 3"),
+    (PipeDream(checkpointing=True), "with newer weights; give checkpointing=False"),
 )
 def test_pipelines_race_if_their_batch_can_be_cut(strategy, said):
     plain, x = (Case(name=s.kind, strategy=s, batch_size=16) for s in (Plain(), strategy))
@@ -150,31 +149,27 @@ def test_pipelines_race_if_their_batch_can_be_cut(strategy, said):
     assert agrees(reason, said)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [
-        (Mesh(tensor=2), "tensor group"),
-        (Mesh(pipeline=2, microbatches=2), "pipeline"),
-        (Mesh(), "mesh"),
-        (Context(), "context parallel group"),
-        (Expert(), "expert group"),
-    ],
+@cases(
+    "strategy, said",
+    (Mesh(tensor=2), "tensor group"),
+    (Mesh(pipeline=2, microbatches=2), "pipeline"),
+    (Mesh(), "mesh"),
+    (Context(), "context parallel group"),
+    (Expert(), "expert group"),
 )
 def test_ranks_with_a_part_of_the_model_do_not_race(strategy, said):
     assert said in unfit_for_race(suite(PLAIN, **RACE), strategy, 16, 2)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "asked", "said"),
-    [
-        (Tensor(), {"workload": "gpt-tiny"}, None),
-        (Ddp(accumulate=8), {"batch_size": 8}, "4 samples per rank at N=2 cannot be split into 8"),
-        (Fsdp(cpu_offload=True), {}, "these ranks are on CPU"),
-        (Tensor(), {"workload": "cnn-8"}, "cnn-8 has no tensor_plan"),
-        (Context(), {"workload": "mlp-tiny"}, "mlp-tiny has no context_plan"),
-        (Expert(top_k=9), {"workload": "gpt-moe-tiny"}, "top_k is 9 and there are 8 experts"),
-        (Expert(top_k=1), {"workload": "cnn-8"}, "cnn-8 has no experts; choose gpt-moe"),
-    ],
+@cases(
+    "strategy, asked, said",
+    (Tensor(), {"workload": "gpt-tiny"}, None),
+    (Ddp(accumulate=8), {"batch_size": 8}, "4 samples per rank at N=2 cannot be split into 8"),
+    (Fsdp(cpu_offload=True), {}, "these ranks are on CPU"),
+    (Tensor(), {"workload": "cnn-8"}, "cnn-8 has no tensor_plan"),
+    (Context(), {"workload": "mlp-tiny"}, "mlp-tiny has no context_plan"),
+    (Expert(top_k=9), {"workload": "gpt-moe-tiny"}, "top_k is 9 and there are 8 experts"),
+    (Expert(top_k=1), {"workload": "cnn-8"}, "cnn-8 has no experts; choose gpt-moe"),
 )
 def test_what_cannot_run_is_skipped_before_anything_trains(strategy, asked, said):
     cell = rows(plan_of(Case(name="one", strategy=strategy), sizes=(1, 2), **asked))["one", 2]
@@ -184,23 +179,21 @@ def test_what_cannot_run_is_skipped_before_anything_trains(strategy, asked, said
 FIVE = TensorPlan({"up": "columns"}, divisors={"width": 5})
 
 
-@pytest.mark.parametrize(
-    ("strategy", "told", "said"),
-    [
-        (Tensor(), {"tensor_plan": TensorPlan({"up": "columns"})}, None),
-        (
-            Tensor(),
-            {"tensor_plan": FIVE},
-            "5 (width) cannot be divided among 2 ranks; choose",
-        ),
-        (
-            Context(method="ring"),
-            {"context_plan": ContextPlan(("mix",), 3, 6)},
-            "mine:model: 6 (tokens) cannot be divided among 2 ranks",
-        ),
-        (Expert(), {"experts": [8, 5]}, "mine:model: 5 experts cannot be divided among 2 ranks"),
-        (Expert(), {}, "mine:model has no experts"),
-    ],
+@cases(
+    "strategy, told, said",
+    (Tensor(), {"tensor_plan": TensorPlan({"up": "columns"})}, None),
+    (
+        Tensor(),
+        {"tensor_plan": FIVE},
+        "5 (width) cannot be divided among 2 ranks; choose",
+    ),
+    (
+        Context(method="ring"),
+        {"context_plan": ContextPlan(("mix",), 3, 6)},
+        "mine:model: 6 (tokens) cannot be divided among 2 ranks",
+    ),
+    (Expert(), {"experts": [8, 5]}, "mine:model: 5 experts cannot be divided among 2 ranks"),
+    (Expert(), {}, "mine:model has no experts"),
 )
 def test_a_users_workload_is_skipped_by_what_it_says_of_itself(strategy, told, said):
     case = Case(name="divided", strategy=strategy)
@@ -224,21 +217,19 @@ def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():
 BEHIND = Accelerate(plugin="deepspeed", stage=2)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "installed", "said"),
-    [
-        (DeepSpeed(), (), "deepspeed is not installed; pip install 'scalebench[deepspeed]'"),
-        (
-            BEHIND,
-            ("accelerate",),
-            "deepspeed and transformers are not installed; "
-            "pip install 'scalebench[accelerate,deepspeed]'",
-        ),
-        (BEHIND, (), "accelerate, deepspeed and transformers are not installed; "),
-        (DeepSpeed(), ("deepspeed",), None),
-        (Ddp(), (), None),
-        (Horovod(), (), "; make horovod"),
-    ],
+@cases(
+    "strategy, installed, said",
+    (DeepSpeed(), (), "deepspeed is not installed; pip install 'scalebench[deepspeed]'"),
+    (
+        BEHIND,
+        ("accelerate",),
+        "deepspeed and transformers are not installed; "
+        "pip install 'scalebench[accelerate,deepspeed]'",
+    ),
+    (BEHIND, (), "accelerate, deepspeed and transformers are not installed; "),
+    (DeepSpeed(), ("deepspeed",), None),
+    (Ddp(), (), None),
+    (Horovod(), (), "; make horovod"),
 )
 def test_what_is_missing_is_named_with_the_command(strategy, installed, said):
     assert agrees(why_missing(strategy, dict.fromkeys(installed, "1.15").get), said)
@@ -254,16 +245,14 @@ SCRIPT = Suite(
 )
 
 
-@pytest.mark.parametrize(
-    ("measured", "machine", "asked", "pinned"),
-    [
-        (suite(batch_size=16), CPU_4, None, True),
-        (suite(batch_size=16), GPU_4, None, True),
-        (SCRIPT, CPU_4, None, False),
-        (SCRIPT, GPU_4, None, False),
-        (suite(batch_size=16), CROWDED, None, False),
-        (suite(batch_size=16), CROWDED, True, True),
-    ],
+@cases(
+    "measured, machine, asked, pinned",
+    (suite(batch_size=16), CPU_4, None, True),
+    (suite(batch_size=16), GPU_4, None, True),
+    (SCRIPT, CPU_4, None, False),
+    (SCRIPT, GPU_4, None, False),
+    (suite(batch_size=16), CROWDED, None, False),
+    (suite(batch_size=16), CROWDED, True, True),
 )
 def test_who_is_pinned(measured, machine, asked, pinned):
     """Ranks of suites, and not those of scripts, unless the user says so."""

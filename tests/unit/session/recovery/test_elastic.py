@@ -13,6 +13,7 @@ from scalebench.session.recovery import directory
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
 from tests.builders.runs import make_cell
+from tests.examples import cases
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -35,13 +36,11 @@ def refusing(number):
     return refuse
 
 
-@pytest.mark.parametrize(
-    ("number", "why"),
-    [
-        (errno.EACCES, "Permission denied"),
-        (errno.EROFS, "Read-only file system"),
-        (errno.ENOSPC, "No space left on device"),
-    ],
+@cases(
+    "number, why",
+    (errno.EACCES, "Permission denied"),
+    (errno.EROFS, "Read-only file system"),
+    (errno.ENOSPC, "No space left on device"),
 )
 def test_a_directory_that_cannot_be_written(cells, tmp_path, monkeypatch, number, why):
     monkeypatch.setattr(directory.tempfile, "NamedTemporaryFile", refusing(number))
@@ -78,9 +77,12 @@ def phases(*after, outside=OUTSIDE):
     return timeline_of(PLAN, "scalebench", outside, BEFORE, after or [continued(), continued()])
 
 
-@pytest.mark.parametrize(
-    ("argument", "phase"),
-    [("start", "start"), ("connected", "rendezvous"), ("built", "build"), ("load", "load")],
+@cases(
+    "argument, phase",
+    ("start", "start"),
+    ("connected", "rendezvous"),
+    ("built", "build"),
+    ("load", "load"),
 )
 def test_a_delay_is_found_in_its_phase_and_nowhere_else(argument, phase):
     usual = phases().phases_s

@@ -31,33 +31,32 @@ from tests.builders.tracing.traced import (
     make_traced_record,
     make_traced_result,
 )
+from tests.examples import cases
 
 NAMES = {"node7": "<host>", "ann": "<user>", "/scratch/ann": "<folder>", "node7.x.org": "<host>"}
 
 
-@pytest.mark.parametrize(
-    ("text", "clean"),
-    [
-        ('File "/mnt/data/acme/model.py", line 3', 'File "<path>", line 3'),
-        ("--link-profile=/srv/cluster-a/link.json", "--link-profile=<path>"),
-        ("cannot read /data/x.json: no such file", "cannot read <path>: no such file"),
-        ("/scratch/ann/models/a.py", "<folder>/models/a.py"),
-        ("/dev/shm has 64 MB; /proc/self/cgroup", "/dev/shm has 64 MB; /proc/self/cgroup"),
-        ("9 samples/s, 2/3 of it, and/or less", "9 samples/s, 2/3 of it, and/or less"),
-        ("https://example.org/a/b", "https://example.org/a/b"),
-        ("-k a/b or /tmp", "-k a/b or /tmp"),
-        ("PYTHONPATH=/srv/a:/srv/b/c", "PYTHONPATH=<path>:<path>"),
-        ("NODE7 and Node7.Corp.example, not node70", "<host> and <host>, not node70"),
-        ("mail ann@node7, job-ann_3.", "mail <user>@<host>, job-<user>_3."),
-        ("tcp://10.1.2.3:29500 inet:10.9.9.9/8", "tcp://<address>:29500 inet:<address>/8"),
-        ("[fe80::1]:80 2001:db8::ff00:42:8329.", "[<address>]:80 <address>."),
-        (
-            "127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45",
-            "127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45",
-        ),
-        ("c10d::allreduce_ std::vector<int> at::add", "c10d::allreduce_ std::vector<int> at::add"),
-        ("<host> died in <home>/x", "<host> died in <home>/x"),
-    ],
+@cases(
+    "text, clean",
+    ('File "/mnt/data/acme/model.py", line 3', 'File "<path>", line 3'),
+    ("--link-profile=/srv/cluster-a/link.json", "--link-profile=<path>"),
+    ("cannot read /data/x.json: no such file", "cannot read <path>: no such file"),
+    ("/scratch/ann/models/a.py", "<folder>/models/a.py"),
+    ("/dev/shm has 64 MB; /proc/self/cgroup", "/dev/shm has 64 MB; /proc/self/cgroup"),
+    ("9 samples/s, 2/3 of it, and/or less", "9 samples/s, 2/3 of it, and/or less"),
+    ("https://example.org/a/b", "https://example.org/a/b"),
+    ("-k a/b or /tmp", "-k a/b or /tmp"),
+    ("PYTHONPATH=/srv/a:/srv/b/c", "PYTHONPATH=<path>:<path>"),
+    ("NODE7 and Node7.Corp.example, not node70", "<host> and <host>, not node70"),
+    ("mail ann@node7, job-ann_3.", "mail <user>@<host>, job-<user>_3."),
+    ("tcp://10.1.2.3:29500 inet:10.9.9.9/8", "tcp://<address>:29500 inet:<address>/8"),
+    ("[fe80::1]:80 2001:db8::ff00:42:8329.", "[<address>]:80 <address>."),
+    (
+        "127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45",
+        "127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45",
+    ),
+    ("c10d::allreduce_ std::vector<int> at::add", "c10d::allreduce_ std::vector<int> at::add"),
+    ("<host> died in <home>/x", "<host> died in <home>/x"),
 )
 def test_paths_are_replaced_and_nothing_that_only_looks_like_one(text, clean):
     assert Cleaner(NAMES).text(text) == clean
@@ -169,7 +168,7 @@ def numbers(value):
     )
 
 
-@pytest.mark.parametrize("script", [False, True])
+@cases("script", False, True)
 def test_nothing_that_is_stored_has_a_name_in_any_text(tmp_path, here, script):
     info, results = whole_run(script)
     hostile = filled(info, here), [filled(result, here) for result in results]
@@ -196,7 +195,7 @@ def test_nothing_that_is_stored_has_a_name_in_any_text(tmp_path, here, script):
     assert clean.run.info == hostile[0] == named.run.info  # what is launched is as it was given
 
 
-@pytest.mark.parametrize("script", [False, True])
+@cases("script", False, True)
 def test_no_secret_is_stored_in_a_run_that_keeps_its_names(tmp_path, here, script):
     info, results = whole_run(script)
     cleaner = Cleaner(None, SCRIPT, info.command)

@@ -19,6 +19,7 @@ from scalebench.session.plan import Request
 from scalebench.session.storing.code import go_where_started
 from scalebench.session.suites.script import script_suite
 from tests.builders.sessions import NO_FLAGS, ONE, resume, start
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +69,7 @@ def test_a_chosen_directory_is_removed_by_its_run_alone(stopped, tmp_path):
     assert list((tmp_path / "fast").iterdir()) == []
 
 
-@pytest.mark.parametrize("how", ["named", "marked as another's", "unmarked", "link", "relative"])
+@cases("how", "named", "marked as another's", "unmarked", "link", "relative")
 def test_no_other_folder_is_saved_to_or_removed(stopped, tmp_path, how):
     (ours,) = (tmp_path / "fast").iterdir()
     victim = tmp_path / "thesis"
@@ -90,7 +91,7 @@ def test_no_other_folder_is_saved_to_or_removed(stopped, tmp_path, how):
     assert (victim / "weights").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "logs", "cells", "checkpoints/saves"])
+@cases("name", "checkpoints", "logs", "cells", "checkpoints/saves")
 def test_no_link_in_a_run_folder_is_followed(tmp_path, name):
     start(tmp_path / "run", stop_at="restore")
     outside = tmp_path / "outside"
@@ -134,7 +135,7 @@ def of_a_script(tmp_path, monkeypatch):
 WAYS = {"train.py": ["train.py"], "pack/train.py": ["-m", "pack.train"]}
 
 
-@pytest.mark.parametrize("name", WAYS)
+@cases("name", *WAYS)
 def test_a_script_that_has_changed_is_said(of_a_script, name):
     start(of_a_script / "r", script_suite(WAYS[name], NO_FLAGS), ONE, stop_at="measure")
     info = load_run(of_a_script / "r").info
@@ -255,12 +256,10 @@ def line_of(action, *given):
 
 
 @pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *product(NAMES, ("pipe", "device", "folder")),
-        *product(("run.json", ".lock", CELL, "summary.json"), ("link to a pipe", "socket", "huge")),
-    ],
+@cases(
+    "name, kind",
+    *product(NAMES, ("pipe", "device", "folder")),
+    *product(("run.json", ".lock", CELL, "summary.json"), ("link to a pipe", "socket", "huge")),
 )
 def test_what_is_no_file_is_never_waited_for(run, name, kind):
     put(run, name, kind)

@@ -12,6 +12,7 @@ from scalebench.session.storing.written_files import WrittenFiles, warning
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_stored_run
+from tests.examples import cases
 
 
 @pytest.fixture
@@ -54,9 +55,7 @@ def test_without_a_browser_one_line_says_what_is_needed(page, monkeypatch):
         draw_overview(page, page.with_name("a.png"))
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("a.jpg", "ends in .png"), ("nowhere/a.png", "no folder")]
-)
+@cases("name, told", ("a.jpg", "ends in .png"), ("nowhere/a.png", "no folder"))
 def test_a_picture_that_cannot_be_written_is_refused(page, name, told):
     with pytest.raises(UsageError, match=told):
         draw_overview(page, page.parent / name)
@@ -87,7 +86,7 @@ def test_what_two_launches_write_is_named_once(tmp_path):
     assert "every launch writes a, b, c and 1 more" in said and "{run_dir}" in said
 
 
-@pytest.mark.parametrize("name", ["run/cells/x.json.gz", ".cache/x", "__pycache__/x.pyc"])
+@cases("name", "run/cells/x.json.gz", ".cache/x", "__pycache__/x.pyc")
 def test_what_is_not_the_scripts_output_is_left_out(tmp_path, name):
     files = WrittenFiles(tmp_path, tmp_path / "run")
     launch(files, name)

@@ -8,6 +8,7 @@ from scalebench.session.suites.files import (
     strategies_suite,
     suite_files,
 )
+from tests.examples import cases
 
 SUITE = """
 from scalebench import Case, Ddp, Plain, Suite
@@ -50,12 +51,10 @@ def test_local_suites_hide_bundled_ones_of_the_same_name(here):
     assert set(suite_files()) == {"ddp", "other", "own"}
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("dpp", r"Did you mean 'ddp'.*Valid: ddp, other"),
-        *((name, "There is no suite") for name in ("nowhere.py", "suites/ddp.py", ".py")),
-    ],
+@cases(
+    "name, told",
+    ("dpp", r"Did you mean 'ddp'.*Valid: ddp, other"),
+    *((name, "There is no suite") for name in ("nowhere.py", "suites/ddp.py", ".py")),
 )
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_valid_ones(here, name, told):
     with pytest.raises(UsageError, match=told):
@@ -69,20 +68,18 @@ def test_a_training_script_without_the_dashes_is_not_executed(here):
     assert not (here / "executed").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (NONE + "raise ValueError('why it broke')", "ValueError: why it broke"),
-        (NONE + "raise ValueError", "ValueError"),
-        (NONE + "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("SUITE = (", "SyntaxError"),
-        (NONE + "raise SystemExit(0)", "SystemExit"),
-        (NONE + "import sys; sys.exit('why it left')", "why it left"),
-        *((text, "does not define SUITE") for text in ("", "SUITE = 3", NONE, "suite = 1")),
-        (OF_CASE.format("name='ddp', strategy=Ddp(bucket_size=3)"), "bucket_size"),
-        (OF_CASE.format("name='Not A Name', strategy=Ddp()"), "name"),
-        (OF_CASE.format("name='ddp', strategy='ddp'"), "strategy"),
-    ],
+@cases(
+    "text, told",
+    (NONE + "raise ValueError('why it broke')", "ValueError: why it broke"),
+    (NONE + "raise ValueError", "ValueError"),
+    (NONE + "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ("SUITE = (", "SyntaxError"),
+    (NONE + "raise SystemExit(0)", "SystemExit"),
+    (NONE + "import sys; sys.exit('why it left')", "why it left"),
+    *((text, "does not define SUITE") for text in ("", "SUITE = 3", NONE, "suite = 1")),
+    (OF_CASE.format("name='ddp', strategy=Ddp(bucket_size=3)"), "bucket_size"),
+    (OF_CASE.format("name='Not A Name', strategy=Ddp()"), "name"),
+    (OF_CASE.format("name='ddp', strategy='ddp'"), "strategy"),
 )
 def test_a_file_that_is_no_suite_is_a_usage_error_that_says_what_and_where(here, text, told):
     (here / "x.py").write_text(text)
@@ -109,14 +106,12 @@ def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch, tmp_pa
     assert CORE_SUITES[0] == "ddp"
 
 
-@pytest.mark.parametrize(
-    ("names", "cases", "workload"),
-    [
-        (("ddp", "fsdp", "tensor"), ["plain", "ddp", "fsdp", "tensor"], "gpt"),
-        (("hsdp", "ddp"), ["plain", "hsdp", "ddp"], "gpt"),  # optional in its own suite
-        (("ddp", "pipeline"), ["plain", "ddp", "gpipe", "1f1b", "interleaved-1f1b"], "gpt-deep"),
-        (("ring-2-groups",), ["plain", "ring-2-groups"], "gpt-long"),
-    ],
+@cases(
+    "names, cases, workload",
+    (("ddp", "fsdp", "tensor"), ["plain", "ddp", "fsdp", "tensor"], "gpt"),
+    (("hsdp", "ddp"), ["plain", "hsdp", "ddp"], "gpt"),  # optional in its own suite
+    (("ddp", "pipeline"), ["plain", "ddp", "gpipe", "1f1b", "interleaved-1f1b"], "gpt-deep"),
+    (("ring-2-groups",), ["plain", "ring-2-groups"], "gpt-long"),
 )
 def test_cases_and_suites_become_one_suite(names, cases, workload):
     suite = strategies_suite(names, None)
@@ -127,14 +122,12 @@ def test_cases_and_suites_become_one_suite(names, cases, workload):
     assert not any(case.optional for case in suite.cases)
 
 
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (("ddp", "fdsp"), "no strategy 'fdsp'. Did you mean 'fsdp'?"),
-        (("plain",), "no strategy 'plain'"),
-        (("asynchronous",), "no strategy 'asynchronous'"),  # a race
-        (("pipeline", "context"), "pipeline for gpt-deep, context for gpt-long"),
-    ],
+@cases(
+    "names, told",
+    (("ddp", "fdsp"), "no strategy 'fdsp'. Did you mean 'fsdp'?"),
+    (("plain",), "no strategy 'plain'"),
+    (("asynchronous",), "no strategy 'asynchronous'"),  # a race
+    (("pipeline", "context"), "pipeline for gpt-deep, context for gpt-long"),
 )
 def test_what_cannot_be_compared_is_said(names, told):
     with pytest.raises(UsageError) as error:

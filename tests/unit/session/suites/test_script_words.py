@@ -11,6 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.session.suites.script import script_suite, understood
 from scalebench.spec.script import script_from
 from tests.builders.sessions import NO_FLAGS
+from tests.examples import cases
 
 ACCELERATE = """
 import os, subprocess
@@ -61,13 +62,11 @@ def test_python_is_the_users_and_what_is_asked_for_wins(bin_):
     assert (found.environment, found.arguments) == (("A=1", "B=x=y"), ("-u",))
 
 
-@pytest.mark.parametrize(
-    ("text", "python"),
-    [
-        ("#!/opt/env/bin/python3.11\nimport x\n", "/opt/env/bin/python3.11"),
-        ("#!/usr/bin/env python3\n", "python3"),
-        ("#!/bin/sh\n'''exec' \"/very/long/python\" \"$0\" \"$@\"\n' '''\n", "/very/long/python"),
-    ],
+@cases(
+    "text, python",
+    ("#!/opt/env/bin/python3.11\nimport x\n", "/opt/env/bin/python3.11"),
+    ("#!/usr/bin/env python3\n", "python3"),
+    ("#!/bin/sh\n'''exec' \"/very/long/python\" \"$0\" \"$@\"\n' '''\n", "/very/long/python"),
 )
 def test_a_console_script_is_the_python_file_that_it_is(bin_, text, python):
     file = executable(bin_ / "litgpt", text)
@@ -102,25 +101,23 @@ def test_accelerate_is_asked_for_its_settings(bin_, tmp_path, monkeypatch):
         script("accelerate", "launch", *words)
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("torchrun --nproc-per-node 2 train.py --lr 1", "-- train.py --lr 1."),
-        ("torchrun --standalone -m pack.train --lr 1", "-- -m pack.train --lr 1."),
-        ("python -m torch.distributed.run --nproc-per-node 2 a/t.py", "-- a/t.py."),
-        ("-m torch.distributed.launch t.py x.py", "-- t.py x.py."),
-        ("deepspeed --num_gpus 2 train.py --deepspeed ds.json", "-- train.py --deepspeed ds.json."),
-        ("mpirun -np 2 python train.py --lr 1", "-- train.py --lr 1."),
-        ("uv run --with x python t.py", '--python "$(uv run --with x which python)" -- t.py.'),
-        ("conda run -n e python -m p", '--python "$(conda run -n e which python)" -- -m p.'),
-        ("fabric run --devices 2 t.py --lr 1", "-- t.py --lr 1."),
-        ("nice -n 5 python t.py", "nice scalebench run -- t.py."),
-        ("numactl -N 0 python t.py", "numactl scalebench run -- t.py."),
-        ("bash train.sh 1", "scalebench run -- train.py --lr 1"),
-        ("./train.sh", "scalebench run -- train.py --lr 1"),
-        ("bash", "bash starts a shell"),
-        ("bash -c x", "scalebench run -- train.py --lr 0.1"),
-    ],
+@cases(
+    "words, line",
+    ("torchrun --nproc-per-node 2 train.py --lr 1", "-- train.py --lr 1."),
+    ("torchrun --standalone -m pack.train --lr 1", "-- -m pack.train --lr 1."),
+    ("python -m torch.distributed.run --nproc-per-node 2 a/t.py", "-- a/t.py."),
+    ("-m torch.distributed.launch t.py x.py", "-- t.py x.py."),
+    ("deepspeed --num_gpus 2 train.py --deepspeed ds.json", "-- train.py --deepspeed ds.json."),
+    ("mpirun -np 2 python train.py --lr 1", "-- train.py --lr 1."),
+    ("uv run --with x python t.py", '--python "$(uv run --with x which python)" -- t.py.'),
+    ("conda run -n e python -m p", '--python "$(conda run -n e which python)" -- -m p.'),
+    ("fabric run --devices 2 t.py --lr 1", "-- t.py --lr 1."),
+    ("nice -n 5 python t.py", "nice scalebench run -- t.py."),
+    ("numactl -N 0 python t.py", "numactl scalebench run -- t.py."),
+    ("bash train.sh 1", "scalebench run -- train.py --lr 1"),
+    ("./train.sh", "scalebench run -- train.py --lr 1"),
+    ("bash", "bash starts a shell"),
+    ("bash -c x", "scalebench run -- train.py --lr 0.1"),
 )
 def test_what_starts_something_else_is_refused_with_the_line_to_write(bin_, words, line):
     Path("train.sh").write_text(
@@ -147,18 +144,16 @@ def suite(*words, **flags):
     return script_suite(["train.py", *words], NO_FLAGS | flags)
 
 
-@pytest.mark.parametrize(
-    ("words", "flags", "complaint"),
-    [
-        (["{rank_batch}"], {}, "give --batch-size"),
-        ([], {"batch_size": 32}, "--batch-size does not reach the script"),
-        ([], {"workload": "gpt"}, "--workload is for scalebench's own workloads"),
-        ([], {"compile": True}, "--compile is for"),
-        ([], {"suites": ("ddp",)}, "Give a suite"),
-        ([], {"python": "/nowhere/python"}, "There is no interpreter /nowhere/python"),
-        ([], {"samples_per_step": "{global_batch}"}, "names a batch that nothing gives"),
-        ([], {"samples_per_step": "many"}, "is not a number of samples"),
-    ],
+@cases(
+    "words, flags, complaint",
+    (["{rank_batch}"], {}, "give --batch-size"),
+    ([], {"batch_size": 32}, "--batch-size does not reach the script"),
+    ([], {"workload": "gpt"}, "--workload is for scalebench's own workloads"),
+    ([], {"compile": True}, "--compile is for"),
+    ([], {"suites": ("ddp",)}, "Give a suite"),
+    ([], {"python": "/nowhere/python"}, "There is no interpreter /nowhere/python"),
+    ([], {"samples_per_step": "{global_batch}"}, "names a batch that nothing gives"),
+    ([], {"samples_per_step": "many"}, "is not a number of samples"),
 )
 def test_options_that_do_not_fit(words, flags, complaint):
     with pytest.raises(UsageError, match=complaint):

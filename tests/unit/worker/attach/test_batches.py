@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from scalebench.worker.attach.batches import Batches, Inputs, leading_of, tokens_of
 from scalebench.worker.attach.checks.data import Fed
 from scalebench.worker.portable import HostClock
+from tests.examples import cases
 
 NEXT = _BaseDataLoaderIter.__next__
 ASK = _BaseDataLoaderIter._next_index
@@ -131,18 +132,16 @@ def test_a_sample_that_is_a_whole_batch_does_not_count_as_one(counted):
 IMAGE = (torch.zeros(3, 8, 8), 1)
 
 
-@pytest.mark.parametrize(
-    ("items", "batch_size", "given", "told"),
-    [
-        ([IMAGE] * 6, 2, {(3, 8, 8): 2}, set()),
-        ([(torch.zeros(5, 9), torch.zeros(5))], None, {(9,): 5}, set()),
-        ([(torch.zeros(5, 8, 8, 3), torch.zeros(5))], None, {(3, 8, 8): 5}, set()),
-        ([IMAGE], None, {(3, 8, 8): 1}, {"samples_doubted"}),  # no three channels are three samples
-        ([(torch.zeros(5, 9), torch.zeros(5))], 1, {(9,): 5}, {"samples_doubted"}),
-        ([IMAGE], 1, {(3, 8, 8): 1}, set()),
-        ([IMAGE], 1, {}, set()),
-        ([IMAGE] * 4, 4, {(3, 8, 8): 2}, {"trains_on_part"}),
-    ],
+@cases(
+    "items, batch_size, given, told",
+    ([IMAGE] * 6, 2, {(3, 8, 8): 2}, set()),
+    ([(torch.zeros(5, 9), torch.zeros(5))], None, {(9,): 5}, set()),
+    ([(torch.zeros(5, 8, 8, 3), torch.zeros(5))], None, {(3, 8, 8): 5}, set()),
+    ([IMAGE], None, {(3, 8, 8): 1}, {"samples_doubted"}),  # no three channels are three samples
+    ([(torch.zeros(5, 9), torch.zeros(5))], 1, {(9,): 5}, {"samples_doubted"}),
+    ([IMAGE], 1, {(3, 8, 8): 1}, set()),
+    ([IMAGE], 1, {}, set()),
+    ([IMAGE] * 4, 4, {(3, 8, 8): 2}, {"trains_on_part"}),
 )
 def test_what_the_model_is_given_tells_whether_samples_can_be_right(
     counted, items, batch_size, given, told
@@ -170,17 +169,15 @@ def test_a_model_that_is_given_all_but_the_last_word_is_given_the_whole_batch(co
     assert not counted.trained_as({(4,): 5})["trains_on_part"]
 
 
-@pytest.mark.parametrize(
-    ("given", "part", "words", "has_fewer"),
-    [
-        ({(33,): 8}, 1.0, 1.0, False),
-        ({(32,): 8}, 1.0, 32 / 33, False),  # all but the last word
-        ({(33,): 4}, 0.5, 1.0, True),
-        ({(32,): 4}, 0.5, 32 / 33, True),
-        ({(16,): 8}, 0.5, 32 / 33, False),  # half of each text
-        ({(17,): 8}, None, 1.0, False),
-        ({(32,): 4, (33,): 8}, None, 1.0, True),
-    ],
+@cases(
+    "given, part, words, has_fewer",
+    ({(33,): 8}, 1.0, 1.0, False),
+    ({(32,): 8}, 1.0, 32 / 33, False),  # all but the last word
+    ({(33,): 4}, 0.5, 1.0, True),
+    ({(32,): 4}, 0.5, 32 / 33, True),
+    ({(16,): 8}, 0.5, 32 / 33, False),  # half of each text
+    ({(17,): 8}, None, 1.0, False),
+    ({(32,): 4, (33,): 8}, None, 1.0, True),
 )
 def test_a_model_may_be_given_one_of_two_parts_of_a_batch(counted, given, part, words, has_fewer):
     next(iter(DataLoader(TensorDataset(torch.zeros(8, 33)), 8)))
@@ -200,16 +197,14 @@ def test_batches_that_are_joined_are_known_by_their_rows(counted):
     assert counted.take().most == 2
 
 
-@pytest.mark.parametrize(
-    ("batch", "samples", "tokens"),
-    [
-        (torch.zeros(8, 3), 8, 0),
-        ({"labels": torch.zeros(4), "input_ids": torch.ones(4, 16, dtype=torch.long)}, 4, 64),
-        ({"mask": torch.ones(4, 16), "scale": torch.tensor(2.0), "names": list("abcd")}, 4, 0),
-        (SimpleNamespace(x=torch.zeros(6, 2)), 6, 0),
-        ({"x": torch.zeros(39, 32), "lengths": torch.zeros(32)}, None, 0),
-        ("text", None, 0),
-    ],
+@cases(
+    "batch, samples, tokens",
+    (torch.zeros(8, 3), 8, 0),
+    ({"labels": torch.zeros(4), "input_ids": torch.ones(4, 16, dtype=torch.long)}, 4, 64),
+    ({"mask": torch.ones(4, 16), "scale": torch.tensor(2.0), "names": list("abcd")}, 4, 0),
+    (SimpleNamespace(x=torch.zeros(6, 2)), 6, 0),
+    ({"x": torch.zeros(39, 32), "lengths": torch.zeros(32)}, None, 0),
+    ("text", None, 0),
 )
 def test_parts_of_a_batch_that_differ_in_length_tell_no_samples(batch, samples, tokens):
     assert (leading_of(batch), tokens_of(batch)) == (samples, tokens)
@@ -289,7 +284,7 @@ def test_what_is_read_while_evaluating_is_not_trained_on(counted):
     assert found == [8, 4, 4] * 3
 
 
-@pytest.mark.parametrize("evaluating", [(True, True), (True, False)])
+@cases("evaluating", (True, True), (True, False))
 def test_two_batches_of_each_step_are_trained_on_whatever_mode_they_are_read_in(
     counted, evaluating
 ):
@@ -314,20 +309,18 @@ class _WithoutShape:
         raise RuntimeError("has no sizes")
 
 
-@pytest.mark.parametrize(
-    ("given", "passes", "samples"),
-    [
-        (
-            {(2,): 4},
-            4,
-            [20] + [4] * 7,
-        ),  # the prompts are for rollouts, on which the model is trained
-        ({(2,): 8}, 4, [20] + [4] * 7),  # two models
-        ({(2,): 16}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # some may be read ahead
-        ({(2,): 20}, 4, [20, 4, 4, 4] * 2),  # labelled and unlabelled
-        ({(3,): 4}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # nothing is known of what it is given
-        ({(2,): 4}, 1, [20] * 8),  # another optimizer trains on the others, after its first call
-    ],
+@cases(
+    "given, passes, samples",
+    (
+        {(2,): 4},
+        4,
+        [20] + [4] * 7,
+    ),  # the prompts are for rollouts, on which the model is trained
+    ({(2,): 8}, 4, [20] + [4] * 7),  # two models
+    ({(2,): 16}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # some may be read ahead
+    ({(2,): 20}, 4, [20, 4, 4, 4] * 2),  # labelled and unlabelled
+    ({(3,): 4}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # nothing is known of what it is given
+    ({(2,): 4}, 1, [20] * 8),  # another optimizer trains on the others, after its first call
 )
 def test_what_is_read_for_rollouts_is_not_trained_on(counted, given, passes, samples):
     found = []
@@ -345,7 +338,7 @@ def test_what_is_read_for_rollouts_is_not_trained_on(counted, given, passes, sam
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged, None])
+@cases("layout", torch.strided, torch.jagged, None)
 def test_a_batch_of_another_kind_reaches_the_script(counted, inputs, layout):
     def collate(rows):
         kind = torch.nested.nested_tensor
@@ -369,7 +362,7 @@ def inputs():
     assert (nn.Module.__call__, torch.compile) == before
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@cases("times", 1, 2)
 def test_a_whole_module_that_is_compiled_is_looked_at_from_outside(inputs, times):
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     model(torch.ones(4, 8))

@@ -1,7 +1,5 @@
 """Calls of optimizers are grouped as the user would count steps."""
 
-import pytest
-
 from scalebench.spec import StepPlan
 from scalebench.worker.attach.calls import FEWEST_CALLS, PATIENCE, OptimizerCalls, find_period
 from scalebench.worker.attach.timing.schedule import (
@@ -13,6 +11,7 @@ from scalebench.worker.attach.timing.schedule import (
     first_steady,
 )
 from scalebench.worker.portable import FEWEST_STEPS
+from tests.examples import cases
 
 GENERATOR, DISCRIMINATOR = 1, 2
 
@@ -26,16 +25,14 @@ def test_a_call_without_a_backward_pass_is_no_step():
     assert steps([1, "b", 1, 1, 1]) == [1]
 
 
-@pytest.mark.parametrize(
-    ("turn", "period"),
-    [
-        ([1], 1),
-        ([DISCRIMINATOR, GENERATOR], 2),
-        ([DISCRIMINATOR] * 5 + [GENERATOR], 6),
-        ([1, 2, 3], 3),
-        ([DISCRIMINATOR] * 10 + [GENERATOR], 11),
-        ([DISCRIMINATOR] * 25 + [GENERATOR], 26),
-    ],
+@cases(
+    "turn, period",
+    ([1], 1),
+    ([DISCRIMINATOR, GENERATOR], 2),
+    ([DISCRIMINATOR] * 5 + [GENERATOR], 6),
+    ([1, 2, 3], 3),
+    ([DISCRIMINATOR] * 10 + [GENERATOR], 11),
+    ([DISCRIMINATOR] * 25 + [GENERATOR], 26),
 )
 def test_optimizers_that_take_turns_make_a_step_together(turn, period):
     assert find_period(turn * FEWEST_CALLS) == period
@@ -55,8 +52,8 @@ def test_regularisation_every_few_iterations_makes_one_long_step():
     assert {find_period(whole[:n]) for n in range(FEWEST_STEPS * 9, PATIENCE)} <= {None, 37}
 
 
-@pytest.mark.parametrize("with_outer", [[1, 2], [2, 1]], ids=["after", "in its post-hook"])
-@pytest.mark.parametrize("every", [2, 3, 8, 9])
+@cases("with_outer", [1, 2], [2, 1], ids=["after", "in its post-hook"])
+@cases("every", 2, 3, 8, 9)
 def test_an_outer_optimizer_every_few_steps_makes_no_longer_step(every, with_outer):
     """DiLoCo: its hook runs before everybody's, so the outer one may be seen first."""
     calls = OptimizerCalls()
@@ -111,9 +108,11 @@ def test_an_unsteady_warm_up_is_given_up_after_its_limits():
     assert not found.steady and 20 < found.first_clean <= 25
 
 
-@pytest.mark.parametrize(
-    ("pattern", "cycle"),
-    [([0.002] * 3 + [0.156], 4), ([0.11] + [0.009] * 15, 16), ([0.011] * 63 + [0.5], 64)],
+@cases(
+    "pattern, cycle",
+    ([0.002] * 3 + [0.156], 4),
+    ([0.11] + [0.009] * 15, 16),
+    ([0.011] * 63 + [0.5], 64),
 )
 def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle):
     """However long ago the warm-up ended, and however long the first long step takes to come."""
@@ -123,18 +122,16 @@ def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle
     assert all(count % cycle == 0 for count in counts) == (cycle * sum(pattern) < 4)
 
 
-@pytest.mark.parametrize(
-    ("met", "period", "every"),
-    [
-        ([8, 16, 24], 1, 8),
-        ([8, 16, 20, 28, 36, 40], 1, 8),  # and where an epoch of 20 steps ends
-        ([3, 8, 16], 1, 8),
-        ([4, 8, 12], 2, 2),
-        ([2, 3], 1, 1),
-        ([1, 9, 10], 1, 1),
-        ([2, 4, 6], 2, 1),
-        ([8], 1, 1),
-    ],
+@cases(
+    "met, period, every",
+    ([8, 16, 24], 1, 8),
+    ([8, 16, 20, 28, 36, 40], 1, 8),  # and where an epoch of 20 steps ends
+    ([3, 8, 16], 1, 8),
+    ([4, 8, 12], 2, 2),
+    ([2, 3], 1, 1),
+    ([1, 9, 10], 1, 1),
+    ([2, 4, 6], 2, 1),
+    ([8], 1, 1),
 )
 def test_exchanges_now_and_then_are_known_also_where_they_are_not_regular(met, period, every):
     assert exchange_every(met, period) == every

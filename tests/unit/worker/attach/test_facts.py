@@ -21,9 +21,10 @@ from scalebench.worker.attach.timing.agreement import Agreement, store_at
 from scalebench.worker.attach.timing.schedule import Block, Schedule
 from scalebench.worker.attach.traffic import TrafficWatch
 from scalebench.worker.process.store_queue import listen, serve_on
+from tests.examples import cases
 
 
-@pytest.mark.parametrize("version", ["1.13.1", "2.3.1+cu121"])
+@cases("version", "1.13.1", "2.3.1+cu121")
 def test_versions_that_are_too_old(version):
     with pytest.raises(ScriptProblem, match=r"2\.4 or newer is needed"):
         check_torch(version)
@@ -51,7 +52,7 @@ def test_experts_of_deepspeed_are_compared_with_their_copies_alone(monkeypatch):
     assert replicas.noted()["held"] == held
 
 
-@pytest.mark.parametrize("factor", [float("inf"), float("nan")])
+@cases("factor", float("inf"), float("nan"))
 def test_a_loss_that_is_multiplied_by_no_number_ends_no_check(factor):
     loss = torch.ones(4, requires_grad=True).mean() * factor
     assert divided_by(loss) == (1.0, None)
@@ -70,7 +71,7 @@ OTHERS = [dist.all_gather_into_tensor, dist.reduce_scatter_tensor]
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")  # two of the names for users, from torch 2.13 on
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("ask", [*OF_PARTS, *OTHERS])
+@cases("ask", *OF_PARTS, *OTHERS)
 def test_operations_that_torch_has_renamed_are_counted(ask, monkeypatch):
     watch = TrafficWatch()
     watch.install(monkeypatch.setattr)
@@ -81,7 +82,7 @@ def test_operations_that_torch_has_renamed_are_counted(ask, monkeypatch):
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("ask", [dist.barrier, dist.monitored_barrier])
+@cases("ask", dist.barrier, dist.monitored_barrier)
 def test_a_barrier_holds_no_gradients(ask, monkeypatch):
     barrier = dist.ProcessGroup.barrier
 
@@ -181,7 +182,7 @@ def test_a_schedule_of_somebody_else_is_not_followed(connect):
     assert second.received is None
 
 
-@pytest.mark.parametrize("key", [KEY, "guessed"])
+@cases("key", KEY, "guessed")
 def test_a_rank_knows_that_another_one_has_ended(connect, key):
     first, second = Agreement(0, 2, connect, 20.0, key), Agreement(1, 2, connect, 20.0, KEY)
     first.send(SCHEDULE)

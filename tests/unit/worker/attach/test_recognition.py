@@ -18,6 +18,7 @@ from scalebench.worker import attach, portable
 from scalebench.worker.attach.imports import after_import_of
 from scalebench.worker.attach.nested import is_rank_of_its_own, launched
 from tests.builders.repository.imports import imported
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +58,7 @@ def with_other_finders():
     importlib.import_module(NAME)
 
 
-@pytest.mark.parametrize(
-    "load", [lambda: importlib.import_module(NAME), in_a_thread, lazily, with_other_finders]
-)
+@cases("load", lambda: importlib.import_module(NAME), in_a_thread, lazily, with_other_finders)
 def test_questions_before_the_import_change_nothing(called, load):
     for _ in range(2):
         spec = importlib.util.find_spec(NAME)
@@ -72,19 +71,17 @@ def test_questions_before_the_import_change_nothing(called, load):
     assert "exec_module" not in vars(sys.modules[NAME].__spec__.loader)
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ("torchrun --nproc-per-node 2 t.py --lr 1", ("torchrun", "t.py --lr 1")),
-        ("/e/bin/python -m torch.distributed.run t.py", ("torch.distributed.run", "t.py")),
-        ("/e/bin/accelerate launch t.py", ("accelerate launch", "t.py")),
-        ("/e/bin/python /e/bin/accelerate launch t.py", ("accelerate launch", "t.py")),
-        ("deepspeed --num_gpus 2 -m pack", ("deepspeed", "train.py")),
-        ("accelerate config", None),
-        ("python t.py torchrun", None),
-        ("git log torchrun", None),
-        ("nvidia-smi", None),
-    ],
+@cases(
+    "words, found",
+    ("torchrun --nproc-per-node 2 t.py --lr 1", ("torchrun", "t.py --lr 1")),
+    ("/e/bin/python -m torch.distributed.run t.py", ("torch.distributed.run", "t.py")),
+    ("/e/bin/accelerate launch t.py", ("accelerate launch", "t.py")),
+    ("/e/bin/python /e/bin/accelerate launch t.py", ("accelerate launch", "t.py")),
+    ("deepspeed --num_gpus 2 -m pack", ("deepspeed", "train.py")),
+    ("accelerate config", None),
+    ("python t.py torchrun", None),
+    ("git log torchrun", None),
+    ("nvidia-smi", None),
 )
 def test_a_command(words, found):
     assert launched(words.split(), {}) == found
@@ -95,7 +92,7 @@ OURS = ("scalebench.worker.attach", "scalebench.worker.portable")
 ON_THE_WAY = [Path(attach.__file__).parents[up] / "__init__.py" for up in (1, 2)]
 
 
-@pytest.mark.parametrize("path", [*MODULES, *ON_THE_WAY], ids=lambda p: f"{p.parent.name}.{p.stem}")
+@cases("path", *MODULES, *ON_THE_WAY, ids=lambda p: f"{p.parent.name}.{p.stem}")
 def test_it_imports_nothing_else(path):
     code = path.read_text()
     ast.parse(code, feature_version=(3, 9))
@@ -125,17 +122,15 @@ def reads(path, queue):
     queue.put(torch.load(path))
 
 
-@pytest.mark.parametrize(
-    ("run", "is_rank"),
-    [
-        (makes_a_group, True),
-        (is_called_from_afar, True),
-        (starts_training, True),
-        (partial(starts_training, None), True),
-        (reads, False),
-        (_worker_loop, False),
-        (len, False),
-    ],
+@cases(
+    "run, is_rank",
+    (makes_a_group, True),
+    (is_called_from_afar, True),
+    (starts_training, True),
+    (partial(starts_training, None), True),
+    (reads, False),
+    (_worker_loop, False),
+    (len, False),
 )
 def test_a_process_that_trains_is_a_rank_of_the_script_s_own(run, is_rank):
     assert is_rank_of_its_own(run) is is_rank

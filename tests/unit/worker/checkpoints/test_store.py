@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.worker.checkpoints.store import MANIFEST, CheckpointStore
+from tests.examples import cases
 
 NUM_KILLS = 100
 FILES = ("a", "b", "deep/c")
@@ -46,9 +47,7 @@ def test_the_same_step_may_be_saved_again_and_the_last_one_counts(store):
     assert list(store.root.iterdir()) == [newest.folder], "the older ones are removed"
 
 
-@pytest.mark.parametrize(
-    ("where", "what", "kept"), [(Path, "rename", "first "), (shutil, "rmtree", "second ")]
-)
+@cases("where, what, kept", (Path, "rename", "first "), (shutil, "rmtree", "second "))
 def test_a_kill_while_a_step_is_saved_again_leaves_a_complete_one(
     store, monkeypatch, where, what, kept
 ):
@@ -70,16 +69,14 @@ def test_a_kill_while_a_step_is_saved_again_leaves_a_complete_one(
     assert list(store.root.iterdir()) == [found.checkpoint.folder]
 
 
-@pytest.mark.parametrize(
-    ("damage", "why"),
-    [
-        (lambda f: (f / "b").unlink(), "b is missing"),
-        (lambda f: (f / "b").write_bytes(b"x"), "b has 1 bytes, and 2000 were written"),
-        (lambda f: (f / "b").write_bytes(b"x" * 2000), "b does not have the checksum"),
-        (lambda f: (f / MANIFEST).unlink(), "its manifest cannot be read: FileNotFoundError"),
-        (lambda f: (f / MANIFEST).write_text("{"), "its manifest cannot be read: JSONDecodeError"),
-        (lambda f: (f / MANIFEST).write_text("[1]"), "its manifest cannot be read: TypeError"),
-    ],
+@cases(
+    "damage, why",
+    (lambda f: (f / "b").unlink(), "b is missing"),
+    (lambda f: (f / "b").write_bytes(b"x"), "b has 1 bytes, and 2000 were written"),
+    (lambda f: (f / "b").write_bytes(b"x" * 2000), "b does not have the checksum"),
+    (lambda f: (f / MANIFEST).unlink(), "its manifest cannot be read: FileNotFoundError"),
+    (lambda f: (f / MANIFEST).write_text("{"), "its manifest cannot be read: JSONDecodeError"),
+    (lambda f: (f / MANIFEST).write_text("[1]"), "its manifest cannot be read: TypeError"),
 )
 def test_a_damaged_one_is_passed_over_and_named(store, damage, why):
     save(store, 4)

@@ -23,6 +23,7 @@ from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.process.context import connected
 from scalebench.worker.workloads.flops import CountedFlops
+from tests.examples import cases
 
 GPT = PRESETS["gpt-tiny"]
 FLOPS = 64 * (6 * (2 * 12 * 128**2 + 256 * 128) + 12 * 2 * 128 * 64)
@@ -121,7 +122,7 @@ def watched(optimizer, wrap=None, batch=BATCH):
     return watch.memory
 
 
-@pytest.mark.parametrize("view", [True, False])
+@cases("view", True, False)
 def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communication(
     view, process_group
 ):
@@ -151,8 +152,8 @@ def gradient_deviation(given, reference):
     return furthest(deviations(given, reference), FP32_TOLERANCE)
 
 
-@pytest.mark.parametrize("where", ["a", "b"])
-@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@cases("where", "a", "b")
+@cases("bad", NAN, INF, -INF)
 def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, bad):
     given = {**REFERENCE, where: torch.tensor([bad, 1.0])}
     found = gradient_deviation(given, REFERENCE)
@@ -162,9 +163,9 @@ def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, ba
     assert not gradient_deviation(given, given).value <= FP32_TOLERANCE
 
 
-@pytest.mark.parametrize("position", range(3))
-@pytest.mark.parametrize("bad", [NAN, INF, -INF])
-@pytest.mark.parametrize("side", ["given", "both"])
+@cases("position", *range(3))
+@cases("bad", NAN, INF, -INF)
+@cases("side", "given", "both")
 def test_a_loss_that_is_not_finite_deviates_at_whatever_step_it_stands(position, bad, side):
     losses = [5.0, 4.0, 3.0]
     spoilt = [*losses[:position], bad, *losses[position + 1 :]]
@@ -180,14 +181,12 @@ UNKNOWN = CountedFlops()
 CUDA = torch.device("cuda")
 
 
-@pytest.mark.parametrize(
-    ("matmul", "convolution", "reduced"),
-    [
-        (False, True, {"cnn", "pure", "unknown"}),  # torch's defaults
-        (True, False, {"gpt", "cnn", "unknown"}),
-        (False, False, set()),
-        (True, True, {"gpt", "cnn", "pure", "unknown"}),
-    ],
+@cases(
+    "matmul, convolution, reduced",
+    (False, True, {"cnn", "pure", "unknown"}),  # torch's defaults
+    (True, False, {"gpt", "cnn", "unknown"}),
+    (False, False, set()),
+    (True, True, {"gpt", "cnn", "pure", "unknown"}),
 )
 def test_tf32_is_allowed_for_only_where_the_model_uses_it(
     monkeypatch, matmul, convolution, reduced

@@ -13,6 +13,7 @@ from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.data_parallel import PlainTraining
 from scalebench.worker.workloads import build_workload
 from tests.builders.runs import make_cell
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
@@ -53,8 +54,8 @@ def rank_0(world_size, strategy=None, rank_batch=16, **changes):
     return Rank0(cell, 0, 0, CPU)
 
 
-@pytest.mark.parametrize("strategy", [Ddp(), Ddp(accumulate=4), Fsdp()])
-@pytest.mark.parametrize("rank_batch", [8, 4])
+@cases("strategy", Ddp(), Ddp(accumulate=4), Fsdp())
+@cases("rank_batch", 8, 4)
 def test_pieces_make_the_gradient_and_the_losses_of_the_whole_batch(strategy, rank_batch):
     """One rank with all samples trains on the same global batch."""
     in_pieces = reference_run([], rank_0(3, strategy, rank_batch))
@@ -65,13 +66,11 @@ def test_pieces_make_the_gradient_and_the_losses_of_the_whole_batch(strategy, ra
     assert in_pieces.losses == pytest.approx(whole.losses, rel=1e-4)
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        MemoryError("planted"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
-    ],
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    MemoryError("planted"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
 )
 def test_a_model_that_one_process_cannot_hold_has_no_reference_and_is_no_failure(
     monkeypatch, error

@@ -21,6 +21,7 @@ from scalebench.worker.measure.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK
 from tests.builders.loops import Fake, level, run_loop
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.watched import BEGIN_NS, A, make_twin, sample
+from tests.examples import cases
 
 
 def measured(duration, settling_steps=0, world_size=1, **plan):
@@ -58,7 +59,7 @@ def test_a_run_that_is_steady_from_the_first_step_counts_them_all_but_the_first_
     check_consistent(seen, fake)
 
 
-@pytest.mark.parametrize("settling_steps", [2, 9, 14])
+@cases("settling_steps", 2, 9, 14)
 def test_steps_in_which_a_strategy_still_settles_are_never_clean(settling_steps):
     """However steady they are: PowerSGD's first steps are as even as its later ones."""
     seen, fake = measured(level(0.01), settling_steps=settling_steps, window_s=0.2)
@@ -67,7 +68,7 @@ def test_steps_in_which_a_strategy_still_settles_are_never_clean(settling_steps)
     assert min(block.first for block in clean) == settling_steps
 
 
-@pytest.mark.parametrize("num_slow", [3, 4, 5, 6, 7])
+@cases("num_slow", 3, 4, 5, 6, 7)
 def test_warm_up_goes_on_until_the_transient_lies_in_the_first_half(num_slow):
     seen, fake = measured(lambda i: level(0.1 if i < num_slow else 0.01)(i), window_s=0.495)
     num_warmup = FIRST_WARMUP_BLOCK + (0 if num_slow <= FIRST_WARMUP_BLOCK // 2 else WARMUP_BLOCK)
@@ -83,7 +84,7 @@ def drifting(i):
     return 0.01 * 0.999**i
 
 
-@pytest.mark.parametrize("limit", [2, 9, 10, 11, 23, 60, 200])
+@cases("limit", 2, 9, 10, 11, 23, 60, 200)
 def test_a_series_that_never_settles_is_given_up_at_the_limit_of_steps(limit):
     seen, fake = measured(drifting, max_warmup_steps=limit, window_s=0.2)
     assert sum(count for phase, count in blocks(seen) if phase == "warmup") == limit
@@ -122,7 +123,7 @@ def measured_on_twin(step_s, **request):
     return make_result(cell, ranks=[rank], node=node), fake
 
 
-@pytest.mark.parametrize("step_s", [0.003, 0.03, 0.15, 0.4])
+@cases("step_s", 0.003, 0.03, 0.15, 0.4)
 def test_a_run_with_the_defaults_has_an_energy_number(step_s):
     result, _ = measured_on_twin(step_s)
     energy = energy_per_sample(result)
@@ -130,7 +131,7 @@ def test_a_run_with_the_defaults_has_an_energy_number(step_s):
     assert energy.j_per_sample == pytest.approx(WATTS * step_s / 32, rel=0.01)
 
 
-@pytest.mark.parametrize("request_", [{"quick": True}, {"steps": 20}])
+@cases("request_", {"quick": True}, {"steps": 20})
 def test_a_run_that_is_to_be_short_has_none_and_says_why(request_):
     result, fake = measured_on_twin(0.03, **request_)
     energy = energy_per_sample(result)

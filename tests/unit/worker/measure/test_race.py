@@ -12,11 +12,12 @@ from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.measure.race import held_out_of, local_square
 from scalebench.worker.workloads import build_workload
+from tests.examples import cases
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("evaluation", [None, [], [1, 2, 3]])
+@cases("evaluation", None, [], [1, 2, 3])
 def test_samples_that_ranks_cannot_divide_are_refused(evaluation):
     workload = Workload(
         torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), evaluation=evaluation
@@ -25,13 +26,11 @@ def test_samples_that_ranks_cannot_divide_are_refused(evaluation):
         held_out_of(workload, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "told"),
-    [
-        ([8, 8, 8, 3], "batches of 3 and of 8 samples. Give each the same number"),
-        ([0, 8], "batches of 0 and of 8 samples"),
-        (["x", "y"], "is no batch: its tensors have no samples along dimension 0."),
-    ],
+@cases(
+    "sizes, told",
+    ([8, 8, 8, 3], "batches of 3 and of 8 samples. Give each the same number"),
+    ([0, 8], "batches of 0 and of 8 samples"),
+    (["x", "y"], "is no batch: its tensors have no samples along dimension 0."),
 )
 def test_held_out_batches_of_different_sizes_are_refused(sizes, told):
     batches = [torch.zeros(size, 2) if isinstance(size, int) else size for size in sizes]
@@ -40,7 +39,7 @@ def test_held_out_batches_of_different_sizes_are_refused(sizes, told):
         held_out_of(workload, 2, 2)
 
 
-@pytest.mark.parametrize("name", ["gpt-tiny", "cnn-8", "mlp-tiny"])
+@cases("name", "gpt-tiny", "cnn-8", "mlp-tiny")
 def test_what_is_held_out_is_the_same_on_all_ranks_and_never_trained_on(name):
     shards = [Shard(rank, 2, 64, 3, CPU) for rank in (0, 1)]
     workloads = [build_workload(PRESETS[name], shard) for shard in shards]
@@ -88,7 +87,7 @@ def norms_of_a_step(module, batches):
     return norms, total
 
 
-@pytest.mark.parametrize(("ranks", "rank_batch"), [(2, 1), (4, 4)])
+@cases("ranks, rank_batch", (2, 1), (4, 4))
 def test_a_quadratic_gives_its_gradient_and_its_covariance(ranks, rank_batch):
     generator = torch.Generator().manual_seed(0)
     module = torch.nn.Linear(3, 1, bias=False)

@@ -16,6 +16,7 @@ from scalebench.trace.operations.names import STEP
 from scalebench.worker.measure import tracing
 from scalebench.worker.measure.trace_record import step_spans, trace_record
 from scalebench.worker.measure.tracing import Capture, read_events, traced
+from tests.examples import cases
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "traces"
 MS = 1_000_000
@@ -69,7 +70,7 @@ def twins_of(path):
     return [KinetoTwin(e) for e in recorded if e.get("ph") == "X" and e.get("cat") in kinds]
 
 
-@pytest.mark.parametrize("name", ["nccl-2.17_2ranks_rank0", "nccl-sendrecv_128ranks_rank1"])
+@cases("name", "nccl-2.17_2ranks_rank0", "nccl-sendrecv_128ranks_rank1")
 def test_a_gpus_events_from_memory_say_what_their_file_says(name):
     path = GOLDEN / f"{name}.json.gz"
     events, _ = read_events(twins_of(path), [], [])
@@ -85,7 +86,7 @@ def test_a_gpus_events_from_memory_say_what_their_file_says(name):
         assert length(mine) == pytest.approx(length(theirs), rel=1e-4)
 
 
-@pytest.mark.parametrize("from_memory", [True, False])
+@cases("from_memory", True, False)
 def test_a_real_profile_is_put_on_the_clock_of_the_steps(from_memory, monkeypatch):
     """torch before 2.13 says only in its file what an event is; both ways tell the same."""
     monkeypatch.setattr(tracing, "FROM_MEMORY", from_memory)
@@ -179,14 +180,12 @@ MARKS = asynchronous_steps()[:2]
 CALLED = twin("user_annotation", "nccl:all_reduce", 3, 4)
 
 
-@pytest.mark.parametrize(
-    ("raw", "on_gpu", "told"),
-    [
-        ([*LOST, LAUNCH], True, "1 of 2 launches"),
-        ([*MARKS, LAUNCH], False, "CUPTI gave no GPU kernel"),
-        ([*MARKS, CALLED], False, "CUPTI gave no GPU kernel"),
-        (MARKS, True, "CUPTI gave no GPU kernel"),
-    ],
+@cases(
+    "raw, on_gpu, told",
+    ([*LOST, LAUNCH], True, "1 of 2 launches"),
+    ([*MARKS, LAUNCH], False, "CUPTI gave no GPU kernel"),
+    ([*MARKS, CALLED], False, "CUPTI gave no GPU kernel"),
+    (MARKS, True, "CUPTI gave no GPU kernel"),
 )
 def test_a_trace_that_cannot_be_true_is_refused_with_what_to_do(raw, on_gpu, told):
     capture = Capture(step_ns=[0, 10 * MS], events=events_of(raw, 0, 10))

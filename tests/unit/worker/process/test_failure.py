@@ -9,6 +9,7 @@ from torch._inductor.exc import InductorError
 from scalebench.errors import UsageError
 from scalebench.records.measured.rank import RankError
 from scalebench.worker.process.failure import Unsupported, building_nothing, classify, describe
+from tests.examples import cases
 
 NCCL = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
@@ -58,7 +59,7 @@ NOT_FULL = [
 ]
 
 
-@pytest.mark.parametrize("error", [*FULL, *NOT_FULL], ids=lambda error: str(error)[-60:])
+@cases("error", *FULL, *NOT_FULL, ids=lambda error: str(error)[-60:])
 def test_every_way_to_run_out_of_memory_is_one_and_its_message_says_so(error):
     if error in NOT_FULL:
         assert classify(error) == "exception"
@@ -111,20 +112,18 @@ def test_a_description_has_the_type_the_first_line_and_the_traceback():
     assert found.time_ns > 0
 
 
-@pytest.mark.parametrize("text", ["file \udcff.bin", "nul \0", "\x1b[31mred", "größe", "x" * 10**6])
+@cases("text", "file \udcff.bin", "nul \0", "\x1b[31mred", "größe", "x" * 10**6)
 def test_any_text_can_be_described_and_stored(text):
     found = raised(OSError(text))
     assert RankError.model_validate_json(found.model_dump_json()) == found
 
 
-@pytest.mark.parametrize(
-    ("told", "flag"),
-    [
-        ("Unable to JIT load the deepspeed_shm_comm op due to ninja", "DS_BUILD_SHM_COMM=1"),
-        ("Error building extension 'cpu_adam': ninja: build stopped", "DS_BUILD_CPU_ADAM=1"),
-        ("DeepSpeedCPUAdam requires the cpu_adam op, which failed to build/load.", "_CPU_ADAM=1"),
-        ("Ninja is required to load C++ extensions", "DS_BUILD_OPS=1"),
-    ],
+@cases(
+    "told, flag",
+    ("Unable to JIT load the deepspeed_shm_comm op due to ninja", "DS_BUILD_SHM_COMM=1"),
+    ("Error building extension 'cpu_adam': ninja: build stopped", "DS_BUILD_CPU_ADAM=1"),
+    ("DeepSpeedCPUAdam requires the cpu_adam op, which failed to build/load.", "_CPU_ADAM=1"),
+    ("Ninja is required to load C++ extensions", "DS_BUILD_OPS=1"),
 )
 def test_a_build_that_fails_is_one_line_with_the_way_round_it(told, flag):
     with pytest.raises(Unsupported, match=flag) as error, building_nothing():

@@ -27,12 +27,10 @@ from scalebench.worker.process.store_queue import join_session, open_session
 from scalebench.worker.process.token import Token, next_slot, order_of_cycle
 from scalebench.worker.process.zygote import Zygote
 from tests.builders.links.nccl_wire_logs import LOGS
+from tests.examples import cases
 
 
-@pytest.mark.parametrize(
-    ("major", "hip", "computes"),
-    [(7, None, False), (8, None, True), (9, None, True), (9, "7.2", True)],
-)
+@cases("major, hip, computes", (7, None, False), (8, None, True), (9, None, True), (9, "7.2", True))
 def test_which_gpus_compute_in_bfloat16(monkeypatch, major, hip, computes):
     """The V100 and the T4 do not; the A100 and AMD's do."""
     gpu = SimpleNamespace(name="x", uuid="u", total_memory=1, major=major, minor=0)
@@ -74,7 +72,7 @@ zygote.reap()
 """
 
 
-@pytest.mark.parametrize("what", ["works on", "first thread ends"])
+@cases("what", "works on", "first thread ends")
 def test_the_time_of_what_a_rank_left_behind_is_the_jobs_when_its_end_is_told(what):
     done = subprocess.run([sys.executable, "-c", PROGRAM, what], capture_output=True, text=True)
     assert float(done.stdout) >= 0.5, done.stderr
@@ -129,16 +127,14 @@ def test_a_rank_with_a_gpu_takes_cores_of_its_node(monkeypatch):
 ASKED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
 
 
-@pytest.mark.parametrize(
-    ("own", "conf", "transports", "reason"),
-    [
-        ({}, "", ["NET/Socket"], None),
-        ({}, "NCCL_IB_HCA=mlx5\n", ["NET/Socket"], None),
-        ({"NCCL_DEBUG": "INFO"}, "", ["NET/Socket"], None),
-        ({"NCCL_DEBUG": "WARN"}, "", None, "NCCL_DEBUG is set"),
-        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "mine"}, "", None, "NCCL_DEBUG_FILE is set"),
-        ({}, "NCCL_IB_HCA=mlx5\nNCCL_DEBUG=WARN\n", None, "NCCL_DEBUG is set"),
-    ],
+@cases(
+    "own, conf, transports, reason",
+    ({}, "", ["NET/Socket"], None),
+    ({}, "NCCL_IB_HCA=mlx5\n", ["NET/Socket"], None),
+    ({"NCCL_DEBUG": "INFO"}, "", ["NET/Socket"], None),
+    ({"NCCL_DEBUG": "WARN"}, "", None, "NCCL_DEBUG is set"),
+    ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "mine"}, "", None, "NCCL_DEBUG_FILE is set"),
+    ({}, "NCCL_IB_HCA=mlx5\nNCCL_DEBUG=WARN\n", None, "NCCL_DEBUG is set"),
 )
 def test_it_is_written_and_read_unless_the_user_wants_it_otherwise(
     tmp_path, monkeypatch, own, conf, transports, reason
@@ -200,7 +196,7 @@ def world():
     return store, session, ranks[0]
 
 
-@pytest.mark.parametrize("header", GARBAGE, ids=range(len(GARBAGE)))
+@cases("header", *GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_in_the_place_of_a_message_is_refused_and_nothing_is_waited_for(world, header):
     store, _, rank = world
     store.set("to/0/0", header)
@@ -208,7 +204,7 @@ def test_garbage_in_the_place_of_a_message_is_refused_and_nothing_is_waited_for(
         rank.received(0, 0)
 
 
-@pytest.mark.parametrize("source", ["to/1/0", "to/0/1", "of/0/0", "of/1/0"])
+@cases("source", "to/1/0", "to/0/1", "of/0/0", "of/1/0")
 def test_a_message_counts_under_its_own_name_alone(world, source):
     """Not for another rank, not out of order, and not back to where it came from."""
     store, _, rank = world
@@ -218,7 +214,7 @@ def test_a_message_counts_under_its_own_name_alone(world, source):
         rank.received(0, 0)
 
 
-@pytest.mark.parametrize("part", [None, "something else", ""])
+@cases("part", None, "something else", "")
 def test_a_message_whose_parts_were_changed_or_taken_away_is_refused(world, part):
     store, _, rank = world
     store.delete_key("to/0/0/0") if part is None else store.set("to/0/0/0", part)
@@ -226,7 +222,7 @@ def test_a_message_whose_parts_were_changed_or_taken_away_is_refused(world, part
         rank.received(0, 0)
 
 
-@pytest.mark.parametrize("name", ["of/0/0", "of/7/0", "of/0/-1", "to/0/0", "x", ""])
+@cases("name", "of/0/0", "of/7/0", "of/0/-1", "to/0/0", "x", "")
 def test_what_no_rank_has_told_and_what_it_told_before_is_refused(world, name):
     store, session, _ = world
     kept = {key: store.get(key) for key in ("of/0/0", "of/0/0/0")}

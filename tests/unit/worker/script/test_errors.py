@@ -15,6 +15,7 @@ from scalebench.worker.script.errors import ended, error_of
 from scalebench.worker.script.places import Place, sent_by_rank_0
 from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_cell
+from tests.examples import cases
 
 SCRIPT = ScriptTarget(name="train", program="train.py")
 
@@ -47,27 +48,25 @@ class OutOfMemoryError(RuntimeError):
     """As torch's."""
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (ValueError("bad\nlines"), "exception", "ValueError: bad"),
-        (ValueError(), "exception", "ValueError: ValueError"),
-        (ValueError(PASSED_ON), "exception", "ValueError: Caught it in worker 0: ValueError: no x"),
-        (ScriptProblem(NO_GROUP), "usage", f"train.py: {NO_GROUP}"),
-        (NoStep("Advice"), "ended", f"train.py: {NO_STEP}. It ended by itself"),
-        (
-            ModuleNotFoundError("No module named 'torch'"),
-            "usage",
-            f"{SCRIPT.python}, which runs train.py, has no torch",
-        ),
-        (OutOfMemoryError("full"), "oom", "OutOfMemoryError: full"),
-        (MemoryError("full"), "oom", "MemoryError: full"),
-        (RuntimeError("Connection closed by peer"), "peer", None),
-        (ValueError("Connection closed by peer"), "exception", None),
-        (SystemExit("no data"), "exit", "train.py ended itself: no data"),
-        (SystemExit(3), "exit", "train.py ended itself with exit code 3: train.py: error: --lr"),
-        (SystemExit(2), "usage", "train.py did not accept its arguments: train.py: error: --lr is"),
-    ],
+@cases(
+    "error, kind, message",
+    (ValueError("bad\nlines"), "exception", "ValueError: bad"),
+    (ValueError(), "exception", "ValueError: ValueError"),
+    (ValueError(PASSED_ON), "exception", "ValueError: Caught it in worker 0: ValueError: no x"),
+    (ScriptProblem(NO_GROUP), "usage", f"train.py: {NO_GROUP}"),
+    (NoStep("Advice"), "ended", f"train.py: {NO_STEP}. It ended by itself"),
+    (
+        ModuleNotFoundError("No module named 'torch'"),
+        "usage",
+        f"{SCRIPT.python}, which runs train.py, has no torch",
+    ),
+    (OutOfMemoryError("full"), "oom", "OutOfMemoryError: full"),
+    (MemoryError("full"), "oom", "MemoryError: full"),
+    (RuntimeError("Connection closed by peer"), "peer", None),
+    (ValueError("Connection closed by peer"), "exception", None),
+    (SystemExit("no data"), "exit", "train.py ended itself: no data"),
+    (SystemExit(3), "exit", "train.py ended itself with exit code 3: train.py: error: --lr"),
+    (SystemExit(2), "usage", "train.py did not accept its arguments: train.py: error: --lr is"),
     ids=repr,
 )
 def test_what_the_script_raised(error, kind, message, log):
@@ -78,14 +77,12 @@ def test_what_the_script_raised(error, kind, message, log):
     assert "\n" not in found.message
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (ImportError("No module named pack"), "usage"),
-        (ImportError("Error while finding module specification for 'pack.train'"), "usage"),
-        (ImportError("No module named transformers"), "exception"),
-        (ModuleNotFoundError("No module named 'pack.models'"), "exception"),
-    ],
+@cases(
+    "error, kind",
+    (ImportError("No module named pack"), "usage"),
+    (ImportError("Error while finding module specification for 'pack.train'"), "usage"),
+    (ImportError("No module named transformers"), "exception"),
+    (ModuleNotFoundError("No module named 'pack.models'"), "exception"),
 )
 def test_a_module_that_does_not_exist(error, kind, log):
     module = ScriptTarget(name="pack", program="pack.train", module=True)
@@ -95,13 +92,11 @@ def test_a_module_that_does_not_exist(error, kind, log):
     assert error_of(describe(error, None), 1, SCRIPT, log).kind == "exception"
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "message"),
-    [
-        (-9, "signal", "train.py was killed by SIGKILL"),
-        (-11, "signal", "train.py was killed by SIGSEGV"),
-        (7, "exit", "train.py ended with exit code 7: train.py: error: --lr is required"),
-    ],
+@cases(
+    "code, kind, message",
+    (-9, "signal", "train.py was killed by SIGKILL"),
+    (-11, "signal", "train.py was killed by SIGSEGV"),
+    (7, "exit", "train.py ended with exit code 7: train.py: error: --lr is required"),
 )
 def test_a_process_that_left_nothing(code, kind, message, log):
     found = error_of(None, code, SCRIPT, log)
@@ -189,9 +184,12 @@ def supervised(tmp_path, monkeypatch, then, to_the_end=False):
     return supervise.run_process({}, cell, LaunchPaths(tmp_path), identity, addresses, {}, raw_file)
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [("ends", (0, False)), ("fails", (7, False)), ("stays", (-15, True)), ("ignores", (-9, True))],
+@cases(
+    "how, expected",
+    ("ends", (0, False)),
+    ("fails", (7, False)),
+    ("stays", (-15, True)),
+    ("ignores", (-9, True)),
 )
 def test_a_script_that_does_not_end_is_killed_and_that_is_known(
     tmp_path, monkeypatch, capsys, how, expected

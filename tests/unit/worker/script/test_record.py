@@ -9,6 +9,7 @@ from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.script.record import RankSeen, blocks_for, gaps_of, rank_fields, seen_by
 from tests.builders.runs import make_cell
+from tests.examples import cases
 
 SCHEDULE = {
     "period": 1,
@@ -48,65 +49,61 @@ def test_only_what_is_recognised_is_a_gap_between_steps():
     }
 
 
-@pytest.mark.parametrize(
-    ("fed", "passes", "told", "samples"),
-    [
-        # four passes of a batch of 8 a step; the window begins with an epoch, whose first step
-        # reads one ahead, and ends within it
-        ([[40, 5]] + [[32, 4]] * 39, 4, {}, 32),
-        # a short batch ends an epoch: it is trained on
-        ([[32, 4]] * 39 + [[28, 4]], 4, {}, (39 * 32 + 28) / 40),
-        # two passes on each batch (adversarial training); the second time every fourth is left out
-        ([[16, 2]] + [[8, 1]] * 39, 2, {}, 8),
-        ([[8, 1], [8, 1], [16, 2], [8, 1]] * 10, 2, {}, 8),
-        ([[16, 2], [8, 1]] * 20, 2, {}, 8),
-        ([[8, 1], [16, 2]] * 18 + [[16, 2]] * 4, 2, {}, 8),
-        # a reader in the background, and several passes on each batch: nothing is left out
-        ([[32, 2], [0, 0]] * 20, 3, {}, 16),
-        ([[24, 3], [8, 1], [16, 2], [16, 2]] * 10, 4, {}, 16),
-        # every other batch is left out, from the second step on
-        ([[8, 1]] + [[16, 2]] * 39, 1, {"trains_on_all": True}, None),
-        # the same, and two passes on each batch
-        ([[8, 1]] + [[16, 2]] * 39, 2, {}, None),
-        # two batches make one, and the model was given both
-        ([[16, 2]] * 40, 1, {"trains_on_all": True}, 16),
-        # a reader in the background takes two at a time
-        ([[32, 2], [0, 0]] * 20, 1, {}, 16),
-        # three steps on each batch
-        ([[8, 1], [0, 0], [0, 0]] * 13 + [[8, 1]], 1, {}, None),
-        ([[8, 1]] * 40, 1, {"trains_on_part": True}, None),
-        ([[8, 1]] * 40, 1, {"samples_doubted": True}, None),
-        # the accumulation, or the batch, warms up
-        ([[8, 1]] * 34 + [[16, 2]] * 6, 1, {"backwards": [1] * 34 + [2] * 7}, None),
-        ([[8 + i // 4, 1] for i in range(40)], 1, {}, None),
-        # batches as large as texts are short
-        ([[4 + 7 * i % 9, 1] for i in range(40)], 1, {}, 7.975),
-    ],
+@cases(
+    "fed, passes, told, samples",
+    # four passes of a batch of 8 a step; the window begins with an epoch, whose first step
+    # reads one ahead, and ends within it
+    ([[40, 5]] + [[32, 4]] * 39, 4, {}, 32),
+    # a short batch ends an epoch: it is trained on
+    ([[32, 4]] * 39 + [[28, 4]], 4, {}, (39 * 32 + 28) / 40),
+    # two passes on each batch (adversarial training); the second time every fourth is left out
+    ([[16, 2]] + [[8, 1]] * 39, 2, {}, 8),
+    ([[8, 1], [8, 1], [16, 2], [8, 1]] * 10, 2, {}, 8),
+    ([[16, 2], [8, 1]] * 20, 2, {}, 8),
+    ([[8, 1], [16, 2]] * 18 + [[16, 2]] * 4, 2, {}, 8),
+    # a reader in the background, and several passes on each batch: nothing is left out
+    ([[32, 2], [0, 0]] * 20, 3, {}, 16),
+    ([[24, 3], [8, 1], [16, 2], [16, 2]] * 10, 4, {}, 16),
+    # every other batch is left out, from the second step on
+    ([[8, 1]] + [[16, 2]] * 39, 1, {"trains_on_all": True}, None),
+    # the same, and two passes on each batch
+    ([[8, 1]] + [[16, 2]] * 39, 2, {}, None),
+    # two batches make one, and the model was given both
+    ([[16, 2]] * 40, 1, {"trains_on_all": True}, 16),
+    # a reader in the background takes two at a time
+    ([[32, 2], [0, 0]] * 20, 1, {}, 16),
+    # three steps on each batch
+    ([[8, 1], [0, 0], [0, 0]] * 13 + [[8, 1]], 1, {}, None),
+    ([[8, 1]] * 40, 1, {"trains_on_part": True}, None),
+    ([[8, 1]] * 40, 1, {"samples_doubted": True}, None),
+    # the accumulation, or the batch, warms up
+    ([[8, 1]] * 34 + [[16, 2]] * 6, 1, {"backwards": [1] * 34 + [2] * 7}, None),
+    ([[8 + i // 4, 1] for i in range(40)], 1, {}, None),
+    # batches as large as texts are short
+    ([[4 + 7 * i % 9, 1] for i in range(40)], 1, {}, 7.975),
 )
 def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
     found = fields_of(fed, passes, told)
     assert found["samples_per_step"] == (samples and pytest.approx(samples))
 
 
-@pytest.mark.parametrize(
-    ("other", "part", "samples"),
-    [
-        ({"batches": [7, 8], "part": 0.5}, 0.5, 4),
-        ({"batches": [7, 8], "part": 0.75}, 0.25, 2),
-        (
-            {"batches": [7, 9], "part": 0.5},
-            0.5,
-            None,
-        ),  # it reads other batches: some samples are left out
-        (
-            {"batches": [7, 8], "part": 0.75},
-            0.5,
-            None,
-        ),  # both are given the same samples, some at least
-        ({"batches": [], "part": 0.5}, 0.5, None),
-        ({"batches": [7, 8], "part": 0.5, "given_print": 1}, 0.5, None),  # the same half on both
-        ({"batches": [7, 8], "part": 0.5, "given_print": 0}, 0.5, None),  # its half is not known
-    ],
+@cases(
+    "other, part, samples",
+    ({"batches": [7, 8], "part": 0.5}, 0.5, 4),
+    ({"batches": [7, 8], "part": 0.75}, 0.25, 2),
+    (
+        {"batches": [7, 9], "part": 0.5},
+        0.5,
+        None,
+    ),  # it reads other batches: some samples are left out
+    (
+        {"batches": [7, 8], "part": 0.75},
+        0.5,
+        None,
+    ),  # both are given the same samples, some at least
+    ({"batches": [], "part": 0.5}, 0.5, None),
+    ({"batches": [7, 8], "part": 0.5, "given_print": 1}, 0.5, None),  # the same half on both
+    ({"batches": [7, 8], "part": 0.5, "given_print": 0}, 0.5, None),  # its half is not known
 )
 def test_ranks_that_divide_a_batch_that_all_read_train_on_their_part(other, part, samples):
     told = {"trains_on_part": True, "part": part, "checks": {"batches": [7, 8]}, "given_print": 1}
@@ -120,14 +117,12 @@ def test_a_word_that_only_follows_the_others_is_no_token_that_was_trained_on():
     assert fields_of(fed, 1, {"words": 32 / 33}, tokens=264)["tokens_per_sample"] == 32
 
 
-@pytest.mark.parametrize(
-    ("other", "samples"),
-    [
-        ({"given": 8, "read": 0.0}, 8),
-        ({"given": 4, "read": 0.0}, None),  # some of what is read is left out
-        ({"given": 8, "read": 16.0}, None),  # it has batches of its own
-        ({"given": None, "read": 0.0}, None),
-    ],
+@cases(
+    "other, samples",
+    ({"given": 8, "read": 0.0}, 8),
+    ({"given": 4, "read": 0.0}, None),  # some of what is read is left out
+    ({"given": 8, "read": 16.0}, None),  # it has batches of its own
+    ({"given": None, "read": 0.0}, None),
 )
 def test_where_one_rank_reads_for_all_each_trains_on_what_its_model_is_given(other, samples):
     fed = [[24, 6]] + [[16, 4]] * 39  # two microbatches for each of two ranks; one is read ahead
@@ -143,7 +138,7 @@ def test_the_last_step_of_an_epoch_in_which_one_rank_reads_for_all_has_fewer_sam
     assert found["samples_per_step"] == pytest.approx(8 * 40 / 48)
 
 
-@pytest.mark.parametrize(("loss", "samples"), [(2.0, 8), (2.5, None), (None, 8)])
+@cases("loss, samples", (2.0, 8), (2.5, None), (None, 8))
 def test_losses_tell_that_each_rank_takes_a_part_where_no_model_is_looked_at(loss, samples):
     told = {"checks": {"batches": [1, 2], "losses": [[0, 2.0]]}}
     found = fields_of([[8, 1]] * 40, 1, told, {"batches": [1, 2], "loss": loss})
@@ -151,21 +146,19 @@ def test_losses_tell_that_each_rank_takes_a_part_where_no_model_is_looked_at(los
     assert found["facts"]["trains_on_part"] == (samples is None)
 
 
-@pytest.mark.parametrize(("less", "samples"), [(True, None), (False, 16)])
+@cases("less, samples", (True, None), (False, 16))
 def test_of_two_loaders_side_by_side_one_may_evaluate(less, samples):
     told = {"fed": [[None, 16, 0, 0.0, 2, 0, 1]] * 40, "given_less": less}
     assert fields_of([], 1, told)["samples_per_step"] == samples
 
 
-@pytest.mark.parametrize(
-    ("kinds", "traffic", "is_told"),
-    [
-        (["DistributedDataParallel"], [30, 30, 120], True),  # the loss alone: it is not called
-        (["DistributedDataParallel"], [60, 30, 120], False),
-        (["FSDPModule"], [30, 30, 120], False),
-        ([], [30, 30, 0], True),  # barriers
-        ([], [30, 30, 120_000], False),
-    ],
+@cases(
+    "kinds, traffic, is_told",
+    (["DistributedDataParallel"], [30, 30, 120], True),  # the loss alone: it is not called
+    (["DistributedDataParallel"], [60, 30, 120], False),
+    (["FSDPModule"], [30, 30, 120], False),
+    ([], [30, 30, 0], True),  # barriers
+    ([], [30, 30, 120_000], False),
 )
 def test_ranks_whose_gradients_stay_with_them_are_refused(kinds, traffic, is_told):
     facts = {"wrappers": [{"kind": kind} for kind in kinds]}
@@ -174,14 +167,12 @@ def test_ranks_whose_gradients_stay_with_them_are_refused(kinds, traffic, is_tol
         fields_of([[8, 1]] * 40, 1, told, {}, ranks=2)
 
 
-@pytest.mark.parametrize(
-    ("wrappers", "batches", "samples"),
-    [
-        ([], [1, 2, 3], None),  # a pipeline or parts of layers, written by hand
-        ([], [1, 1, 1], 8),  # a stand-in for data
-        ([], [4, 5, 6], 8),
-        ([{"kind": "DistributedDataParallel"}], [1, 2, 3], 8),
-    ],
+@cases(
+    "wrappers, batches, samples",
+    ([], [1, 2, 3], None),  # a pipeline or parts of layers, written by hand
+    ([], [1, 1, 1], 8),  # a stand-in for data
+    ([], [4, 5, 6], 8),
+    ([{"kind": "DistributedDataParallel"}], [1, 2, 3], 8),
 )
 def test_ranks_that_read_alike_without_a_wrapper_may_share_samples(wrappers, batches, samples):
     own = [1, 1, 1] if batches == [1, 1, 1] else [1, 2, 3]

@@ -12,7 +12,7 @@ from scalebench.spec.compression import METHODS, resolve
 from scalebench.worker.strategies.compression.codec import Bucket, Draw, NoMemory, num_kept
 from scalebench.worker.strategies.compression.emulation import run_in_lockstep
 from scalebench.worker.strategies.compression.methods import CODECS, new_memory
-from tests.examples import examples
+from tests.examples import cases, examples
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +132,7 @@ def error_bound(variant, x):
     return x.abs()  # sparse: an element is exact, or it is left out
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@cases("variant", *VARIANTS)
 @settings(max_examples=examples(30), deadline=None)
 @given(x=vectors)
 def test_the_round_trip_of_one_rank_is_within_the_bound(variant, x):
@@ -158,14 +158,14 @@ def mean_is_off(codec, x, width):
     return bool(((mean - x.double()).abs() > allowed * width.double()).any())
 
 
-@pytest.mark.parametrize("variant", UNBIASED)
+@cases("variant", *UNBIASED)
 def test_the_mean_over_many_draws_is_the_gradient(variant):
     x = normal(45)
     assert not mean_is_off(codec_of(variant), x, error_bound(variant, x))
 
 
-@pytest.mark.parametrize("shape", ["normal", "one large"])
-@pytest.mark.parametrize(("numel", "padded"), [(64, 64), (50, 64), (1500, 2048)])
+@cases("shape", "normal", "one large")
+@cases("numel, padded", (64, 64), (50, 64), (1500, 2048))
 def test_a_random_projection_has_the_mean_the_variance_and_the_norm_of_its_formulas(
     shape, numel, padded
 ):
@@ -189,7 +189,7 @@ def test_a_random_projection_has_the_mean_the_variance_and_the_norm_of_its_formu
     assert float(errors.mean(dim=0).square().sum()) <= 2 * (every - 1) / len(draws)
 
 
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "dgc"])
+@cases("variant", *[v for v in VARIANTS if v != "dgc"])
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), numel=st.sampled_from([1, 7, 45, 128]))
 def test_error_feedback_loses_nothing(variant, seed, numel):
@@ -206,9 +206,9 @@ def test_error_feedback_loses_nothing(variant, seed, numel):
     assert torch.allclose(sent + kept, total, atol=rounding * float(1 + sent.abs().max()))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", [0, 36])
+@cases("variant", *VARIANTS)
+@cases("bad", math.nan, math.inf, -math.inf)
+@cases("place", 0, 36)
 def test_what_is_not_finite_is_never_hidden(variant, bad, place):
     healthy = normal(37)
     ill = healthy.clone()
@@ -217,20 +217,18 @@ def test_what_is_not_finite_is_never_hidden(variant, bad, place):
     assert not bool(got.isfinite().all())
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "words"),
-    [
-        ("zip", {}, "Valid: bf16, count-sketch"),
-        ("top-k", {"ratio": 0.0}, "ratio is 0.0; give more than 0 and at most 1"),
-        ("top-k", {"ratio": 1.5}, "ratio is 1.5"),
-        ("quantise", {"bits": 9}, "bits is 9; give a whole number from 1 to 8"),
-        ("quantise", {"bits": 0}, "bits is 0"),
-        ("qsgd", {"bits": 1}, "bits is 1; qsgd needs 2 to 8"),
-        ("quantise", {"chunk": 12}, "chunk is 12; give a multiple of 8"),
-        ("fp16", {"ratio": 0.1}, "fp16 has no ratio; it takes error_feedback"),
-        ("none", {"bits": 2}, "none has no bits; it takes no parameter"),
-        ("powersgd", {"start_step": 1}, "start_step is 1; give at least 2"),
-    ],
+@cases(
+    "method, given, words",
+    ("zip", {}, "Valid: bf16, count-sketch"),
+    ("top-k", {"ratio": 0.0}, "ratio is 0.0; give more than 0 and at most 1"),
+    ("top-k", {"ratio": 1.5}, "ratio is 1.5"),
+    ("quantise", {"bits": 9}, "bits is 9; give a whole number from 1 to 8"),
+    ("quantise", {"bits": 0}, "bits is 0"),
+    ("qsgd", {"bits": 1}, "bits is 1; qsgd needs 2 to 8"),
+    ("quantise", {"chunk": 12}, "chunk is 12; give a multiple of 8"),
+    ("fp16", {"ratio": 0.1}, "fp16 has no ratio; it takes error_feedback"),
+    ("none", {"bits": 2}, "none has no bits; it takes no parameter"),
+    ("powersgd", {"start_step": 1}, "start_step is 1; give at least 2"),
 )
 def test_wrong_parameters_are_told_in_one_line(method, given, words):
     with pytest.raises(ValueError) as told:

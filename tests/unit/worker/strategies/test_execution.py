@@ -26,12 +26,13 @@ from scalebench.worker.strategies.pipelining.schedule import inputs_of
 from scalebench.worker.strategies.pipelining.stages import cut
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.gpt import Block
+from tests.examples import cases
 
 CPU = torch.device("cpu")
 WITH = {"momentum": {"momentum": 0.9}, "amsgrad": {"amsgrad": True}}
 
 
-@pytest.mark.parametrize("kind", STATES)
+@cases("kind", *STATES)
 def test_the_state_of_an_optimizer_is_as_large_as_the_cost_model_says(kind):
     name, _, option = kind.partition(" with ")
     parameter = nn.Parameter(torch.ones(1000))
@@ -102,33 +103,31 @@ NAMED = A._replace(address_of_name="127.0.1.1")
 reach = horovod.refuse_without_addresses
 
 
-@pytest.mark.parametrize(
-    ("ask", "said"),
-    [
-        (
-            lambda: prepare_module(NAMELESS, Plain(checkpointing="selective"), CPU),
-            "names its block",
-        ),
-        (
-            lambda: inputs_of(lambda module, batch: module(x=batch), torch.ones(2)),
-            "must call module",
-        ),
-        (
-            lambda: inputs_of(lambda module, batch: batch.sum(), torch.ones(2)),
-            "does not call the mo",
-        ),
-        (
-            lambda: cut(Pipeline(), build_workload(TINY, Shard(0, 1, 4, 0, CPU)), 6, CPU),
-            "6 stages need as many layers, and there are 5",
-        ),
-        (lambda: cut(Pipeline(), NAMELESS, 2, CPU), r"names its layers: Workload\(layers"),
-        *((lambda fine=fine: reach(fine), None) for fine in ([ONE, ONE], [A, B], [NAMED, NAMED])),
-        (lambda: reach([ONE, ONE._replace(name="two")]), "GLOO_SOCKET_IFNAME=eth0"),
-        (lambda: reach([NAMED, B]), "a is 127.0.1.1, which other hosts cannot reach"),
-        (lambda: horovod.refuse_without_nccl("cuda", True), None),
-        (lambda: horovod.refuse_without_nccl("cpu", False), None),
-        (lambda: horovod.refuse_without_nccl("cuda", False), "OPERATIONS=NCCL make horovod"),
-    ],
+@cases(
+    "ask, said",
+    (
+        lambda: prepare_module(NAMELESS, Plain(checkpointing="selective"), CPU),
+        "names its block",
+    ),
+    (
+        lambda: inputs_of(lambda module, batch: module(x=batch), torch.ones(2)),
+        "must call module",
+    ),
+    (
+        lambda: inputs_of(lambda module, batch: batch.sum(), torch.ones(2)),
+        "does not call the mo",
+    ),
+    (
+        lambda: cut(Pipeline(), build_workload(TINY, Shard(0, 1, 4, 0, CPU)), 6, CPU),
+        "6 stages need as many layers, and there are 5",
+    ),
+    (lambda: cut(Pipeline(), NAMELESS, 2, CPU), r"names its layers: Workload\(layers"),
+    *((lambda fine=fine: reach(fine), None) for fine in ([ONE, ONE], [A, B], [NAMED, NAMED])),
+    (lambda: reach([ONE, ONE._replace(name="two")]), "GLOO_SOCKET_IFNAME=eth0"),
+    (lambda: reach([NAMED, B]), "a is 127.0.1.1, which other hosts cannot reach"),
+    (lambda: horovod.refuse_without_nccl("cuda", True), None),
+    (lambda: horovod.refuse_without_nccl("cpu", False), None),
+    (lambda: horovod.refuse_without_nccl("cuda", False), "OPERATIONS=NCCL make horovod"),
 )
 def test_what_a_strategy_cannot_do_is_refused_with_the_reason(ask, said):
     if said is None:

@@ -13,6 +13,7 @@ from scalebench.worker.strategies.asynchronous.chunks import ELEMENTWISE, cut, o
 from scalebench.worker.strategies.asynchronous.fedavg import divide_by_class, divide_evenly
 from scalebench.worker.strategies.asynchronous.replica import contraction, neighbours
 from scalebench.worker.strategies.asynchronous.server import Server, TooFewWorkers
+from tests.examples import cases
 
 RATE = 0.5
 
@@ -88,7 +89,7 @@ def test_more_servers_than_layers_are_refused_with_the_remedy():
         one_each([5, 5], 3, OPTIMIZER)
 
 
-@pytest.mark.parametrize("kind", ELEMENTWISE)
+@cases("kind", *ELEMENTWISE)
 def test_optimizers_that_may_be_cut_step_a_cut_vector_as_the_whole(kind):
     torch.manual_seed(0)
     whole = torch.nn.Parameter(torch.randn(8))
@@ -121,7 +122,7 @@ def test_a_client_without_samples_is_told():
         divide_evenly(8, 9, seed=0)
 
 
-@pytest.mark.parametrize("num_ranks", range(1, 12))
+@cases("num_ranks", *range(1, 12))
 def test_models_come_together_by_the_second_eigenvalue_of_the_ring(num_ranks):
     weights = np.zeros((num_ranks, num_ranks))
     for rank in range(num_ranks):

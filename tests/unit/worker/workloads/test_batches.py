@@ -22,7 +22,7 @@ from scalebench.worker.workloads.flops import count_flops
 from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.loaded import LoadedBatches
 from scalebench.worker.workloads.moe import route
-from tests.examples import examples
+from tests.examples import cases, examples
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_joining_what_was_split_gives_the_batch_again(data, parts, rank_batch):
     assert same(concatenate(pieces), batch)
 
 
-@pytest.mark.parametrize(("num_samples", "parts"), [(10, 4), (6, 4), (2, 4), (5, 2)])
+@cases("num_samples, parts", (10, 4), (6, 4), (2, 4), (5, 2))
 def test_a_batch_that_cannot_be_cut_into_equal_parts_is_refused(num_samples, parts):
     with pytest.raises((ValueError, UsageError), match=str(parts)):
         split(samples(num_samples), parts)
@@ -78,13 +78,11 @@ def test_a_batch_that_cannot_be_cut_into_equal_parts_is_refused(num_samples, par
 UNEVEN = (samples(2), samples(3))
 
 
-@pytest.mark.parametrize(
-    ("batches", "told"),
-    [
-        ([samples(64)], "contain 64 samples, but 32 were requested"),
-        *(([batch], "cannot be counted") for batch in (UNEVEN, [], {"name": "x"})),
-        *((nothing, "ended without a single batch") for nothing in ([], (), iter(()))),
-    ],
+@cases(
+    "batches, told",
+    ([samples(64)], "contain 64 samples, but 32 were requested"),
+    *(([batch], "cannot be counted") for batch in (UNEVEN, [], {"name": "x"})),
+    *((nothing, "ended without a single batch") for nothing in ([], (), iter(()))),
 )
 def test_a_feed_of_another_size_uncounted_or_of_nothing_is_refused(batches, told):
     with pytest.raises(UsageError, match=told):
@@ -127,7 +125,7 @@ def gpt_counted(shape, **inside):
     return flops.total // 2
 
 
-@pytest.mark.parametrize("autocast", [False, True])
+@cases("autocast", False, True)
 def test_gpt_is_the_formula_of_palm_to_the_last_operation(autocast):
     shape = PRESETS["gpt-tiny"]
     assert gpt_counted(shape, enabled=autocast) == gpt_by_hand(shape)

@@ -20,7 +20,7 @@ from scalebench.worker.workloads.classifiers import Cnn, Mlp
 from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.moe import MoeGpt
 from scalebench.worker.workloads.paced import Paced
-from tests.examples import examples
+from tests.examples import cases, examples
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def identity(index):
     return index, index
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@cases("name", *PRESETS)
 def test_every_preset_has_the_parameters_that_the_catalog_says(name):
     spec = PRESETS[name]
     with torch.device("meta"):
@@ -50,7 +50,7 @@ def test_every_preset_has_the_parameters_that_the_catalog_says(name):
     assert sum(p.numel() for p in module.parameters()) == spec.num_parameters
 
 
-@pytest.mark.parametrize("folder", ["empty", "missing"])
+@cases("folder", "empty", "missing")
 def test_missing_sources_are_told_with_a_remedy(tmp_path, monkeypatch, folder):
     (tmp_path / "empty").mkdir()
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / folder)})
@@ -107,7 +107,7 @@ def test_order_is_that_of_distributed_sampler(world_size, batch_size, extra, see
         assert got == epochs
 
 
-@pytest.mark.parametrize(("world_size", "fits"), [(5, True), (6, False)])
+@cases("world_size, fits", (5, True), (6, False))
 def test_fewer_samples_than_a_global_batch_is_a_usage_error(world_size, fits):
     if fits:
         ResidentBatches("w", 10, shard_of(2, 0, world_size), identity)
@@ -116,15 +116,13 @@ def test_fewer_samples_than_a_global_batch_is_a_usage_error(world_size, fits):
         ResidentBatches("w", 10, shard_of(2, 0, world_size), identity)
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (CnnShape(name="c", depth=10, batch_size=4), "6n \\+ 2, and 10 is not. Choose 8 or 14"),
-        (
-            GptShape(name="g", layers=1, heads=3, width=8, context=8, batch_size=4),
-            "3 heads do not divide the width 8",
-        ),
-    ],
+@cases(
+    "spec, message",
+    (CnnShape(name="c", depth=10, batch_size=4), "6n \\+ 2, and 10 is not. Choose 8 or 14"),
+    (
+        GptShape(name="g", layers=1, heads=3, width=8, context=8, batch_size=4),
+        "3 heads do not divide the width 8",
+    ),
 )
 def test_a_shape_that_contradicts_itself_is_a_usage_error(spec, message):
     with pytest.raises(UsageError, match=message):
@@ -177,7 +175,7 @@ CUSTOM_ERRORS = {
 }
 
 
-@pytest.mark.parametrize("case", CUSTOM_ERRORS)
+@cases("case", *CUSTOM_ERRORS)
 def test_custom_error_is_one_line_that_says_what_to_do(custom, case):
     source, message = CUSTOM_ERRORS[case]
     with pytest.raises(UsageError, match=message) as caught:
@@ -186,7 +184,7 @@ def test_custom_error_is_one_line_that_says_what_to_do(custom, case):
     assert "mine" in str(caught.value)
 
 
-@pytest.mark.parametrize("error", ["MemoryError", "torch.OutOfMemoryError"])
+@cases("error", "MemoryError", "torch.OutOfMemoryError")
 def test_custom_workload_out_of_memory_is_not_a_usage_error(custom, error):
     with pytest.raises((MemoryError, torch.OutOfMemoryError)):
         custom(f"def workload(shard):\n    raise {error}\n")
