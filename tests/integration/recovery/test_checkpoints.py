@@ -15,9 +15,7 @@ from tests.integration.recovery.checkpoint_ranks import (
     SAVED_BY,
     STEPS_BETWEEN,
 )
-from tests.integration.recovery.checkpoint_ranks import (
-    cases as of_size,
-)
+from tests.integration.recovery.checkpoint_ranks import cases as of_size
 
 METHODS = ["full", "sharded", "async"]
 

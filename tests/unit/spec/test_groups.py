@@ -199,11 +199,7 @@ ASKED, DDP = {"name": "r", "question": "?"}, (Case(name="x", strategy=Ddp()),)
     (Fabric, {"as_shipped": True}, "give bucket_mb=None"),
     (Accelerate, {"plugin": "deepspeed"}, "stage is for the DeepSpeed plug-in"),
     (Accelerate, {"plugin": "ddp", "stage": 2}, "stage is for the DeepSpeed plug-in"),
-    (
-        Ddp,
-        {"static_graph": True, "accumulate": 2},
-        "static_graph=True with accumulate=2: tor",
-    ),
+    (Ddp, {"static_graph": True, "accumulate": 2}, "static_graph=True with accumulate=2: tor"),
     (ParameterServer, {"backup_workers": 1}, "needs staleness_bound=0"),
     (ParameterServer, {"backup_workers": 1, **AT_ONCE, "servers": 2}, "needs servers=1"),
     (ParameterServer, {"staleness_aware": True, **AT_ONCE}, "no gradient is stale"),

@@ -182,11 +182,7 @@ FIVE = TensorPlan({"up": "columns"}, divisors={"width": 5})
 @cases(
     "strategy, told, said",
     (Tensor(), {"tensor_plan": TensorPlan({"up": "columns"})}, None),
-    (
-        Tensor(),
-        {"tensor_plan": FIVE},
-        "5 (width) cannot be divided among 2 ranks; choose",
-    ),
+    (Tensor(), {"tensor_plan": FIVE}, "5 (width) cannot be divided among 2 ranks; choose"),
     (
         Context(method="ring"),
         {"context_plan": ContextPlan(("mix",), 3, 6)},

@@ -51,10 +51,7 @@ NAMES = {"node7": "<host>", "ann": "<user>", "/scratch/ann": "<folder>", "node7.
     ("mail ann@node7, job-ann_3.", "mail <user>@<host>, job-<user>_3."),
     ("tcp://10.1.2.3:29500 inet:10.9.9.9/8", "tcp://<address>:29500 inet:<address>/8"),
     ("[fe80::1]:80 2001:db8::ff00:42:8329.", "[<address>]:80 <address>."),
-    (
-        "127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45",
-        "127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45",
-    ),
+    ("127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45", "127.0.0.1 ::1 0.0.0.0 torch 2.13.0 12:30:45"),
     ("c10d::allreduce_ std::vector<int> at::add", "c10d::allreduce_ std::vector<int> at::add"),
     ("<host> died in <home>/x", "<host> died in <home>/x"),
 )

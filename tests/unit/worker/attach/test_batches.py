@@ -311,11 +311,7 @@ class _WithoutShape:
 
 @cases(
     "given, passes, samples",
-    (
-        {(2,): 4},
-        4,
-        [20] + [4] * 7,
-    ),  # the prompts are for rollouts, on which the model is trained
+    ({(2,): 4}, 4, [20] + [4] * 7),  # the prompts are for rollouts, on which the model is trained
     ({(2,): 8}, 4, [20] + [4] * 7),  # two models
     ({(2,): 16}, 4, [20, 4, 4, 4, None, 4, 4, 4]),  # some may be read ahead
     ({(2,): 20}, 4, [20, 4, 4, 4] * 2),  # labelled and unlabelled

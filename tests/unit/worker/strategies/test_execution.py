@@ -105,18 +105,9 @@ reach = horovod.refuse_without_addresses
 
 @cases(
     "ask, said",
-    (
-        lambda: prepare_module(NAMELESS, Plain(checkpointing="selective"), CPU),
-        "names its block",
-    ),
-    (
-        lambda: inputs_of(lambda module, batch: module(x=batch), torch.ones(2)),
-        "must call module",
-    ),
-    (
-        lambda: inputs_of(lambda module, batch: batch.sum(), torch.ones(2)),
-        "does not call the mo",
-    ),
+    (lambda: prepare_module(NAMELESS, Plain(checkpointing="selective"), CPU), "names its block"),
+    (lambda: inputs_of(lambda module, batch: module(x=batch), torch.ones(2)), "must call module"),
+    (lambda: inputs_of(lambda module, batch: batch.sum(), torch.ones(2)), "does not call the mo"),
     (
         lambda: cut(Pipeline(), build_workload(TINY, Shard(0, 1, 4, 0, CPU)), 6, CPU),
         "6 stages need as many layers, and there are 5",
