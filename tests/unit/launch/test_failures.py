@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.launch.failures import (
-    LOG_TAIL_BYTES,
-    first_failure,
-    log_tail,
-    where_it_hangs,
-    who_is_missing,
-)
+from scalebench.launch import failures
 from scalebench.launch.lab import quota
 from scalebench.launch.lab.quota import NoQuota, Quotas
 from scalebench.launch.ranks import RankExit
@@ -26,10 +20,10 @@ from tests.examples import cases
 
 
 def test_the_rank_that_called_fewer_collectives_is_missing():
-    assert who_is_missing([0, 1], {0: 42, 1: 41}) == [1]
-    assert who_is_missing([0, 1], {0: 42}) == [1]  # rank 1 is stopped and says nothing
-    assert who_is_missing([0, 1], {0: 42, 1: 42}) == []  # all are there: nobody can tell
-    assert who_is_missing([0, 1], {}) == []
+    assert failures.who_is_missing([0, 1], {0: 42, 1: 41}) == [1]
+    assert failures.who_is_missing([0, 1], {0: 42}) == [1]  # rank 1 is stopped and says nothing
+    assert failures.who_is_missing([0, 1], {0: 42, 1: 42}) == []  # all are there: nobody can tell
+    assert failures.who_is_missing([0, 1], {}) == []
 
 
 STACKS = """Fatal Python error: earlier
@@ -51,8 +45,8 @@ Current thread 0x00007f02 (most recent call first):
         ("Thread 1 (most recent call first):\n  <no Python frame>\n", None))  # fmt: skip
 def test_where_a_rank_hangs_is_its_own_innermost_line(tmp_path, text, place):
     (tmp_path / "log").write_text(text)
-    assert where_it_hangs(tmp_path / "log") == place
-    assert where_it_hangs(tmp_path / "none") is None
+    assert failures.where_it_hangs(tmp_path / "log") == place
+    assert failures.where_it_hangs(tmp_path / "none") is None
 
 
 def failed(rank, kind="exception", time_ns=100, message="it broke"):
@@ -80,7 +74,7 @@ def test_a_lost_peer_never_hides_the_real_cause(order, kind, when):
     *peers, cause = order
     records = [failed(rank, "peer", time_ns=rank) for rank in peers]
     records.insert(cause % 3, failed(cause, kind, time_ns=when))
-    found = first_failure(records, [], dict.fromkeys(range(4), Path("none")))
+    found = failures.first_failure(records, [], dict.fromkeys(range(4), Path("none")))
     assert (found.rank, found.kind) == (cause, kind)
 
 
@@ -103,7 +97,9 @@ STACK = "\n".join(f"frame #{n}: <unknown function> + 0x145c0 (0x7f in libtorch)"
 )
 def test_what_nccls_watchdog_wrote_is_told_of_the_rank_that_it_ended(logs, written, kind, said):
     logs[1].write_text(f"step 1\n{written}\n{STACK}\nFatal Python error: Aborted\n")
-    found = first_failure([], [killed(1, -signal.SIGABRT), killed(0, -9, by_us=True)], logs)
+    found = failures.first_failure(
+        [], [killed(1, -signal.SIGABRT), killed(0, -9, by_us=True)], logs
+    )
     watchdog = "" if said is None else f" by NCCL's watchdog: {said}"
     blame = " (rank 0 never answered)" if kind == "peer" else ""
     message = f"killed by SIGABRT{watchdog}{blame}"
@@ -114,13 +110,13 @@ def test_what_nccls_watchdog_wrote_is_told_of_the_rank_that_it_ended(logs, writt
     "written, tail",
     ("".join(f"line {i}\n" for i in range(10_000)), [f"line {i}" for i in range(9985, 10_000)]),
     ("it broke\nUSDT:2026-11-23 18:07:03 1:1 Handler.cpp:52] profiler_start\n", ["it broke"]),
-    ("x" * 1_000_000, ["x" * LOG_TAIL_BYTES]),
+    ("x" * 1_000_000, ["x" * failures.LOG_TAIL_BYTES]),
     ids=["the last lines", "no profiler's notes", "one endless line"],
 )
 def test_the_end_of_a_log_is_told(tmp_path, written, tail):
     (tmp_path / "log").write_text(written)
-    assert log_tail(tmp_path / "log").splitlines() == tail
-    assert log_tail(tmp_path / "none") == log_tail(tmp_path) == ""
+    assert failures.log_tail(tmp_path / "log").splitlines() == tail
+    assert failures.log_tail(tmp_path / "none") == failures.log_tail(tmp_path) == ""
 
 
 V2 = "cgroup2 {top} cgroup2 rw,nosuid 0 0\n"

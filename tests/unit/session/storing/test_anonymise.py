@@ -16,21 +16,11 @@ from scalebench.errors import UsageError
 from scalebench.records.measured.rank import RankError
 from scalebench.records.run import Failure
 from scalebench.records.storage.folder import working_on
-from scalebench.session.storing.anonymise import (
-    OUR_WORDS,
-    Cleaner,
-    names_of_this_machine,
-    with_script,
-)
+from scalebench.session.storing import anonymise
 from scalebench.session.storing.finish import RunStore, finish
 from scalebench.spec.script import script_from
 from tests.builders.runs import make_cell, make_info, make_record, make_result, make_small_run
-from tests.builders.tracing.traced import (
-    make_operation,
-    make_trace,
-    make_traced_record,
-    make_traced_result,
-)
+from tests.builders.tracing import traced
 from tests.examples import cases
 
 NAMES = {"node7": "<host>", "ann": "<user>", "/scratch/ann": "<folder>", "node7.x.org": "<host>"}
@@ -56,21 +46,21 @@ NAMES = {"node7": "<host>", "ann": "<user>", "/scratch/ann": "<folder>", "node7.
     ("<host> died in <home>/x", "<host> died in <home>/x"),
 )
 def test_paths_are_replaced_and_nothing_that_only_looks_like_one(text, clean):
-    assert Cleaner(NAMES).text(text) == clean
+    assert anonymise.Cleaner(NAMES).text(text) == clean
 
 
 def test_the_other_machines_of_a_launch_lose_their_names_too():
     failure = Failure(rank=1, kind="exit", message="lost Node8.corp and node9")
     ranks = [make_record(n, host=f"node{8 + n}.corp.example") for n in range(2)]
     result = make_result(make_cell("ddp", 2), ranks=ranks, failure=failure)
-    clean = Cleaner(NAMES).model(result)
+    clean = anonymise.Cleaner(NAMES).model(result)
     assert [rank.host for rank in clean.ranks] == ["<host 1>", "<host 2>"]
     assert clean.failure is not None and clean.failure.message == "lost <host 1> and <host 2>"
 
 
 @given(st.text())
 def test_no_name_of_this_machine_is_left_in_any_text(text):
-    cleaner = Cleaner(names_of_this_machine())
+    cleaner = anonymise.Cleaner(anonymise.names_of_this_machine())
     host = platform.node()
     clean = cleaner.text(f"{text} {host} {os.getcwd()}/x {text}")
     assert host not in clean.split() and f"{os.getcwd()}/x" not in clean.split()
@@ -86,7 +76,9 @@ def filled(value, text):
             changes[name] = filled(old, text)
         elif isinstance(old, list | tuple) and old and isinstance(old[0], BaseModel):
             changes[name] = type(old)(filled(one, text) for one in old)
-        elif name in OUR_WORDS or any(getattr(one, "pattern", None) for one in field.metadata):
+        elif name in anonymise.OUR_WORDS or any(
+            getattr(one, "pattern", None) for one in field.metadata
+        ):
             continue
         elif name != "gate" and str in kinds and "Literal" not in repr(field.annotation):
             as_before = {dict: {"a": text, text: text}, list: [text, f"--a={text}"], tuple: (text,)}
@@ -120,9 +112,13 @@ def here(monkeypatch):
 
 
 def whole_run(script):
-    trace = make_trace([make_operation(10, 40), make_operation(50, 70)], [(0, 30)])
-    traced = make_traced_result(*(make_traced_record(rank, trace) for rank in range(2)), repeat=5)
-    results = [*make_small_run(), traced]
+    trace = traced.make_trace(
+        [traced.make_operation(10, 40), traced.make_operation(50, 70)], [(0, 30)]
+    )
+    last = traced.make_traced_result(
+        *(traced.make_traced_record(rank, trace) for rank in range(2)), repeat=5
+    )
+    results = [*make_small_run(), last]
     failed = make_result(make_cell("ddp", 2, repeat=9), status="failed", reason="it broke")
     error = RankError(kind="exit", message="it broke", time_ns=1)
     found = {
@@ -172,14 +168,14 @@ def test_nothing_that_is_stored_has_a_name_in_any_text(tmp_path, here, script):
     if script:  # the filled one is no script that can be started
         spec = hostile[0].spec.model_copy(update={"suites": info.spec.suites})
         hostile = hostile[0].model_copy(update={"spec": spec, "command": info.command}), hostile[1]
-    cleaner = Cleaner(names_of_this_machine(), SCRIPT, info.command)
+    cleaner = anonymise.Cleaner(anonymise.names_of_this_machine(), SCRIPT, info.command)
     log = tmp_path / "clean" / "logs" / results[0].cell.id / "rank0.log"
     clean = stored(tmp_path / "clean", *hostile, cleaner)
     log.parent.mkdir(parents=True)
     log.write_text(f"1 {here}\n2\n" + here)
     os.symlink(tmp_path / "elsewhere", log.with_name("link"))
     cleaner.files(log.parent)
-    named = stored(tmp_path / "named", *hostile, Cleaner())
+    named = stored(tmp_path / "named", *hostile, anonymise.Cleaner())
     for path in (p for p in (tmp_path / "clean").rglob("*") if p.is_file()):
         text = path.read_text(errors="replace").lower()
         assert not {one for one in LEFT_OUT if one.lower() in text}, path
@@ -195,7 +191,7 @@ def test_nothing_that_is_stored_has_a_name_in_any_text(tmp_path, here, script):
 @cases("script", False, True)
 def test_no_secret_is_stored_in_a_run_that_keeps_its_names(tmp_path, here, script):
     info, results = whole_run(script)
-    cleaner = Cleaner(None, SCRIPT, info.command)
+    cleaner = anonymise.Cleaner(None, SCRIPT, info.command)
     stored(tmp_path / "r", filled(info, here), [filled(one, here) for one in results], cleaner)
     for path in (p for p in (tmp_path / "r").rglob("*") if p.is_file()):
         assert SECRET not in path.read_text(errors="replace"), path
@@ -205,22 +201,22 @@ def test_no_secret_is_stored_in_a_run_that_keeps_its_names(tmp_path, here, scrip
 
 def test_a_run_that_has_not_stored_its_command_needs_it_to_go_on(tmp_path, here):
     info, _ = whole_run(script=True)
-    for anonymise in (False, True):
-        spec = info.spec.model_copy(update={"anonymise": anonymise})
+    for hidden in (False, True):
+        spec = info.spec.model_copy(update={"anonymise": hidden})
         given = info.model_copy(update={"spec": spec})
-        names = names_of_this_machine() if anonymise else None
-        kept = Cleaner(names, SCRIPT, info.command).model(given)
+        names = anonymise.names_of_this_machine() if hidden else None
+        kept = anonymise.Cleaner(names, SCRIPT, info.command).model(given)
         with pytest.raises(
             UsageError, match="Give the script again: scalebench run --resume r -- "
         ):
-            with_script(kept, None, "r")
+            anonymise.with_script(kept, None, "r")
         other = script_from([SCRIPT.program, "--lr=0.5", "--api-key", SECRET], "python")
         with pytest.raises(UsageError, match="is not the script of r"):
-            with_script(kept, other, "r")
-        again = with_script(kept, SCRIPT, "r")
+            anonymise.with_script(kept, other, "r")
+        again = anonymise.with_script(kept, SCRIPT, "r")
         assert {cell.workload.arguments for cell in again.plan} == {SCRIPT.arguments}
         assert again.spec.suites[0].script.program == SCRIPT.program
     open_run = make_info([])
-    assert with_script(open_run, None, "r") == open_run
+    assert anonymise.with_script(open_run, None, "r") == open_run
     with pytest.raises(UsageError, match="leave out the suite or script"):
-        with_script(open_run, SCRIPT, "r")
+        anonymise.with_script(open_run, SCRIPT, "r")

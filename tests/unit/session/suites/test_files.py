@@ -1,13 +1,7 @@
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.session.suites.files import (
-    CORE_SUITES,
-    load_suite,
-    load_suites,
-    strategies_suite,
-    suite_files,
-)
+from scalebench.session.suites import files
 from tests.examples import cases
 
 SUITE = """
@@ -45,10 +39,10 @@ def write(folder, name, question, file=None):
 def test_local_suites_hide_bundled_ones_of_the_same_name(here):
     write(here / "suites", "ddp", "mine")
     write(here / "suites", "own", "mine")
-    assert load_suite("ddp").question == "Is this mine?"
-    assert load_suite("own").question == "Is this mine?"
-    assert load_suite("other").question == "Is this bundled?"
-    assert set(suite_files()) == {"ddp", "other", "own"}
+    assert files.load_suite("ddp").question == "Is this mine?"
+    assert files.load_suite("own").question == "Is this mine?"
+    assert files.load_suite("other").question == "Is this bundled?"
+    assert set(files.suite_files()) == {"ddp", "other", "own"}
 
 
 @cases(
@@ -58,13 +52,13 @@ def test_local_suites_hide_bundled_ones_of_the_same_name(here):
 )
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_valid_ones(here, name, told):
     with pytest.raises(UsageError, match=told):
-        load_suite(name)
+        files.load_suite(name)
 
 
 def test_a_training_script_without_the_dashes_is_not_executed(here):
     (here / "train.py").write_text("open('executed', 'w')")
     with pytest.raises(UsageError, match=r"scalebench run -- train\.py"):
-        load_suite("train.py")
+        files.load_suite("train.py")
     assert not (here / "executed").exists()
 
 
@@ -84,26 +78,26 @@ def test_a_training_script_without_the_dashes_is_not_executed(here):
 def test_a_file_that_is_no_suite_is_a_usage_error_that_says_what_and_where(here, text, told):
     (here / "x.py").write_text(text)
     with pytest.raises(UsageError, match=r"x\.py") as error:
-        load_suite("x.py")
+        files.load_suite("x.py")
     assert told in str(error.value).replace("x.py", "")
 
 
 def test_two_suites_of_one_name_are_refused(here):
     write(here, "ddp", "another", file="another")
     with pytest.raises(UsageError, match="the same name: ddp"):
-        load_suites(["ddp", "another.py"])
+        files.load_suites(["ddp", "another.py"])
 
 
 def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    found = suite_files()
+    found = files.suite_files()
     assert "ddp" in found
     for name in found:
-        suite = load_suite(name)
+        suite = files.load_suite(name)
         assert suite.name == name
         assert suite.collectives or any(not case.optional for case in suite.cases)
         assert len({case.name for case in suite.cases}) == len(suite.cases)
-    assert CORE_SUITES[0] == "ddp"
+    assert files.CORE_SUITES[0] == "ddp"
 
 
 @cases(
@@ -114,7 +108,7 @@ def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch, tmp_pa
     (("ring-2-groups",), ["plain", "ring-2-groups"], "gpt-long"),
 )
 def test_cases_and_suites_become_one_suite(names, cases, workload):
-    suite = strategies_suite(names, None)
+    suite = files.strategies_suite(names, None)
     assert [case.name for case in suite.cases] == cases
     assert suite.workload == workload
     # One batch for all: cases of different batches are not ranked.
@@ -131,9 +125,9 @@ def test_cases_and_suites_become_one_suite(names, cases, workload):
 )
 def test_what_cannot_be_compared_is_said(names, told):
     with pytest.raises(UsageError) as error:
-        strategies_suite(names, None)
+        files.strategies_suite(names, None)
     assert told in str(error.value) and len(str(error.value)) < 300
 
 
 def test_the_user_may_name_the_workload_of_unlike_strategies():
-    assert len(strategies_suite(("pipeline", "context"), "gpt").cases) == 6
+    assert len(files.strategies_suite(("pipeline", "context"), "gpt").cases) == 6

@@ -12,13 +12,6 @@ from scalebench.spec import Cell, Ddp, Plain, StepPlan
 from scalebench.spec.presets import PRESETS
 from scalebench.worker.inspection import deviation
 from scalebench.worker.inspection.allocations import CATEGORIES
-from scalebench.worker.inspection.deviation import (
-    FP32_TOLERANCE,
-    deviations,
-    furthest,
-    loss_deviation,
-    tolerance,
-)
 from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.process.context import connected
@@ -149,7 +142,7 @@ REFERENCE = gradients(a=[3.0, 4.0], b=[0.0, 12.0])  # norms 5 and 12, together 1
 
 
 def gradient_deviation(given, reference):
-    return furthest(deviations(given, reference), FP32_TOLERANCE)
+    return deviation.furthest(deviation.deviations(given, reference), deviation.FP32_TOLERANCE)
 
 
 @cases("where", "a", "b")
@@ -159,8 +152,8 @@ def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, ba
     found = gradient_deviation(given, REFERENCE)
     assert not found.value <= 1e300
     assert found.where == where
-    assert not gradient_deviation(REFERENCE, given).value <= FP32_TOLERANCE
-    assert not gradient_deviation(given, given).value <= FP32_TOLERANCE
+    assert not gradient_deviation(REFERENCE, given).value <= deviation.FP32_TOLERANCE
+    assert not gradient_deviation(given, given).value <= deviation.FP32_TOLERANCE
 
 
 @cases("position", *range(3))
@@ -169,7 +162,7 @@ def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, ba
 def test_a_loss_that_is_not_finite_deviates_at_whatever_step_it_stands(position, bad, side):
     losses = [5.0, 4.0, 3.0]
     spoilt = [*losses[:position], bad, *losses[position + 1 :]]
-    found = loss_deviation(spoilt, spoilt if side == "both" else losses)
+    found = deviation.loss_deviation(spoilt, spoilt if side == "both" else losses)
     assert not found.value <= 1e300
     assert found.where == f"step {position}"
 
@@ -194,5 +187,7 @@ def test_tf32_is_allowed_for_only_where_the_model_uses_it(
     on = {"matmul_tf32": matmul, "convolution_tf32": convolution}
     monkeypatch.setattr(deviation, "tf32_in_force", lambda _: on)
     models = {"gpt": OF_GPT, "cnn": CNN, "pure": PURE_CNN, "unknown": UNKNOWN}
-    found = {name for name, flops in models.items() if tolerance(Plain(), CUDA, flops) > 1e-4}
+    found = {
+        name for name, flops in models.items() if deviation.tolerance(Plain(), CUDA, flops) > 1e-4
+    }
     assert found == reduced

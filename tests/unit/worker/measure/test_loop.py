@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Plain, StepPlan, Suite
-from scalebench.worker.measure import loop
-from scalebench.worker.measure.alignment import (
-    ROUND_TRIPS,
-    ClockOffset,
-    Exchange,
-    combine,
-    offset_of,
-)
+from scalebench.worker.measure import alignment, loop
 from scalebench.worker.measure.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK
 from tests.builders.loops import Fake, level, run_loop
 from tests.builders.runs import make_cell, make_record, make_result
@@ -147,17 +140,17 @@ S = 10**9
 
 def exchange(offset_ns, there_ns, on_the_way_ns, back_ns):
     own = there_ns + offset_ns
-    return Exchange(own - on_the_way_ns, there_ns, own + back_ns)
+    return alignment.Exchange(own - on_the_way_ns, there_ns, own + back_ns)
 
 
 def offset_at(offset_ns, at_ns, bound_ns=0, error_ns=0):
-    return ClockOffset(offset_ns + error_ns, bound_ns, at_ns, "ping-pong")
+    return alignment.ClockOffset(offset_ns + error_ns, bound_ns, at_ns, "ping-pong")
 
 
-@given(OFFSETS, st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=ROUND_TRIPS))
+@given(OFFSETS, st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=alignment.ROUND_TRIPS))
 def test_the_true_offset_is_within_the_bound_whatever_the_delays(offset, delays):
     exchanges = [exchange(offset, 10**12 + i * S, *delay) for i, delay in enumerate(delays)]
-    found = offset_of(exchanges)
+    found = alignment.offset_of(exchanges)
     assert abs(found.offset_ns - offset) <= found.bound_ns
     assert found.bound_ns <= min(map(sum, delays)) / 2 + 1
 
@@ -180,19 +173,19 @@ def test_drift_is_followed_within_the_bound(
     after = offset_at(
         offset + round(drift * elapsed), start + elapsed, bound_1, round(wrong_1 * bound_1)
     )
-    alignment = combine(before, after)
-    assert alignment.stepped is None
+    aligned = alignment.combine(before, after)
+    assert aligned.stepped is None
     time = start + round(where * elapsed)
     truth = time - offset - drift * (time - start)
-    assert abs(alignment.on_rank_0(time) - truth) <= alignment.bound_ns + 2  # whole nanoseconds
+    assert abs(aligned.on_rank_0(time) - truth) <= aligned.bound_ns + 2  # whole nanoseconds
 
 
 @given(OFFSETS, st.sampled_from([-1, 1]), st.integers(10**6, 10**12), st.integers(0, 10**5))
 def test_a_step_is_told_and_the_bound_reaches_to_both_sides(offset, sign, size, bound):
     before = offset_at(offset, S, bound)
     after = offset_at(offset + sign * size, 2 * S, bound)
-    alignment = combine(before, after)
-    assert f"moved by {sign * size / 1e6:+.3f} ms" in alignment.stepped
+    aligned = alignment.combine(before, after)
+    assert f"moved by {sign * size / 1e6:+.3f} ms" in aligned.stepped
     for true_offset in (offset - bound, offset + sign * size + sign * bound):
-        found = 2 * S - alignment.on_rank_0(2 * S)
-        assert abs(found - true_offset) <= alignment.bound_ns
+        found = 2 * S - aligned.on_rank_0(2 * S)
+        assert abs(found - true_offset) <= aligned.bound_ns

@@ -11,13 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.spec import Loader
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Shard
-from scalebench.worker.workloads.batches import (
-    ResidentBatches,
-    concatenate,
-    endless,
-    mean_cross_entropy,
-    split,
-)
+from scalebench.worker.workloads import batches as feeds
 from scalebench.worker.workloads.flops import count_flops
 from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.loaded import LoadedBatches
@@ -64,15 +58,15 @@ def structures(n):
 @given(st.data(), st.integers(1, 4), st.integers(1, 3))
 def test_joining_what_was_split_gives_the_batch_again(data, parts, rank_batch):
     batch = data.draw(structures(parts * rank_batch))
-    pieces = split(batch, parts)
+    pieces = feeds.split(batch, parts)
     assert len(pieces) == parts
-    assert same(concatenate(pieces), batch)
+    assert same(feeds.concatenate(pieces), batch)
 
 
 @cases("num_samples, parts", (10, 4), (6, 4), (2, 4), (5, 2))
 def test_a_batch_that_cannot_be_cut_into_equal_parts_is_refused(num_samples, parts):
     with pytest.raises((ValueError, UsageError), match=str(parts)):
-        split(samples(num_samples), parts)
+        feeds.split(samples(num_samples), parts)
 
 
 UNEVEN = (samples(2), samples(3))
@@ -86,11 +80,11 @@ UNEVEN = (samples(2), samples(3))
 )
 def test_a_feed_of_another_size_uncounted_or_of_nothing_is_refused(batches, told):
     with pytest.raises(UsageError, match=told):
-        next(endless(batches, CPU, 32))
+        next(feeds.endless(batches, CPU, 32))
 
 
 def test_a_feed_that_can_be_iterated_once_says_so_at_its_end():
-    feed = endless((samples(1) for _ in range(2)), CPU, 1)
+    feed = feeds.endless((samples(1) for _ in range(2)), CPU, 1)
     next(feed), next(feed)
     with pytest.raises(UsageError, match="more than once"):
         next(feed)
@@ -102,7 +96,7 @@ def test_epochs_follow_one_another_as_resident_ones_do(world_size, batch_size, e
     num_samples = 2 * world_size * batch_size + extra
     for rank in range(world_size):
         shard = Shard(rank, world_size, batch_size, seed, CPU)
-        resident = ResidentBatches("w", num_samples, shard, lambda index: (index, -index))
+        resident = feeds.ResidentBatches("w", num_samples, shard, lambda index: (index, -index))
         loaded = LoadedBatches(resident, Loader(), CPU)
         for _ in range(2):  # every iteration starts at the first epoch
             pairs = islice(zip(resident, loaded, strict=True), 3 * (2 + extra))
@@ -120,7 +114,7 @@ def gpt_counted(shape, **inside):
     module = Gpt(shape)
     tokens = torch.randint(shape.vocabulary, (2, shape.context + 1))
     with count_flops() as flops, torch.autocast("cpu", torch.bfloat16, **inside):
-        mean_cross_entropy(module, (tokens[:, :-1], tokens[:, 1:])).backward()
+        feeds.mean_cross_entropy(module, (tokens[:, :-1], tokens[:, 1:])).backward()
     assert flops.total % 2 == 0
     return flops.total // 2
 
