@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,27 +100,32 @@ def false_wall_clock(folder):
     return library
 
 
-@pytest.fixture
-def one_core():
+@contextmanager
+def within(parent, limits):
+    """Words before a command that keep it within a cgroup with these limits."""
+    group = parent / f"scalebench-test-{os.getpid()}"
+    group.mkdir()
     try:
-        hierarchy = cpu_hierarchy()
-        group = hierarchy.own / f"scalebench-test-{os.getpid()}"
-        group.mkdir()
-    except (NoQuota, OSError):
-        yield ["taskset", "-c", "0"]
-        return
-    try:
-        if hierarchy.version == 1:
-            (group / "cpu.cfs_quota_us").write_text("100000")
-            (group / "cpu.cfs_period_us").write_text("100000")
-        else:
-            (group / "cpu.max").write_text("100000 100000")
-        enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
-        yield ["sh", "-c", enter, "sh"]
-    except OSError:  # version 2, and the controller is not handed on
-        yield ["taskset", "-c", "0"]
+        for name, limit in limits.items():
+            (group / name).write_text(limit)
+        yield ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh"]
     finally:
         group.rmdir()
+
+
+@pytest.fixture
+def one_core():
+    """A cgroup's quota, else one processor."""
+    with ExitStack() as stack:
+        try:
+            hierarchy = cpu_hierarchy()
+            limits = {"cpu.max": "100000 100000"}
+            if hierarchy.version == 1:
+                limits = {"cpu.cfs_quota_us": "100000", "cpu.cfs_period_us": "100000"}
+            words = stack.enter_context(within(hierarchy.own, limits))
+        except (NoQuota, OSError):  # as of version 2, where the controller is not handed on
+            words = ["taskset", "-c", "0"]
+        yield words
 
 
 def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core):
@@ -195,20 +201,13 @@ def little_memory():
     hierarchy = own_hierarchy("memory")
     if hierarchy is None:
         pytest.skip("no cgroup limits memory here")
-    group = hierarchy.top / f"scalebench-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"cannot make a group with a limit of memory here: {error}")
-    limit = group / ("memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes")
-    enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
-    try:
-        if not limit.exists():
-            pytest.skip("the controller of memory is not handed on to new groups here")
-        limit.write_text("800000000")
-        yield ["sh", "-c", enter, "sh"]
-    finally:
-        group.rmdir()
+    limit = "memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes"
+    with ExitStack() as stack:
+        try:
+            words = stack.enter_context(within(hierarchy.top, {limit: "800000000"}))
+        except OSError as error:
+            pytest.skip(f"no group with a limit of memory can be made here: {error}")
+        yield words
 
 
 def test_a_script_that_the_cgroup_kills_is_out_of_memory(start_scalebench, project, little_memory):

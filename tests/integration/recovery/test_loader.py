@@ -15,8 +15,8 @@ from scalebench.analysis.run import load_run
 from scalebench.launch.base import Launched
 from scalebench.launch.local import LocalLauncher
 from scalebench.session.plan import Request
-from scalebench.spec import Cell
 from scalebench.spec.presets import PRESETS
+from tests.builders.runs import make_cell
 from tests.processes import has_ended
 
 WORKERS = 2
@@ -62,23 +62,8 @@ def temporary(monkeypatch):
 
 @pytest.fixture
 def endless_launch(project, temporary):
-    cell = Cell(
-        suite="fed",
-        case="endless",
-        strategy=sb.Ddp(),
-        workload=PRESETS["mlp-tiny"],
-        scaling="strong",
-        world_size=2,
-        global_batch=64,
-        rank_batch=32,
-        device="cpu",
-        backend="gloo",
-        threads=1,
-        loader=PERSISTENT,
-        purpose="measure",
-        steps=sb.StepPlan(steps=10**7),
-        limit_s=60,
-    )
+    fed = {"workload": PRESETS["mlp-tiny"], "loader": PERSISTENT, "limit_s": 60}
+    cell = make_cell("endless", 2, steps=sb.StepPlan(steps=10**7), **fed)
     launched: list[Launched] = []
     with LocalLauncher() as launcher:
         thread = threading.Thread(

@@ -39,12 +39,12 @@ def counted(monkeypatch):
     return counter
 
 
-def trained(counted, loader):
+def samples_of(counted, loader):
+    """Train on each batch; return the samples of every step."""
     found = []
     for _ in loader:
         counted.backward()
-        fed = counted.take()
-        found.append((fed.samples, fed.tokens))
+        found.append(counted.take().samples)
     return found
 
 
@@ -60,73 +60,55 @@ class Stream(IterableDataset):
         return iter(self.items)
 
 
-def samples_of(counted, loader):
-    return [samples for samples, _ in trained(counted, loader)]
+IMAGES = [(torch.zeros(3, 8 + i % 4, 8), {"boxes": torch.zeros(2, 4)}) for i in range(10)]
+ROWS = [(torch.zeros(4, 4), i % 2) for i in range(10)]
+VIEWS = [(torch.zeros(4), torch.zeros(4)) for _ in range(4)]
+RECORDS = [{"image": torch.zeros(3, 8, 8)} for _ in range(8)]
+WHOLE = [(torch.zeros(6 + i, 40), torch.zeros(6 + i)) for i in range(2)]
+BUCKETS = [[0, 1, 2], [3], [4, 5]]
+UNEVEN = iter([2, 1])
+READS = {"sampler": BatchSampler(range(8), 3, False), "batch_size": None}
 
 
-def test_samples_are_what_the_sampler_asks_for_whatever_the_tensors_begin_with(counted):
-    images = [(torch.zeros(3, 8 + i % 4, 8), {"boxes": torch.zeros(2, 4)}) for i in range(10)]
-    lists = DataLoader(images, 4, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))
-    assert samples_of(counted, lists) == [4, 4, 2]
-    time_first = DataLoader(sentences(12), 6, collate_fn=pad_sequence)
-    assert samples_of(counted, time_first) == [6, 6]
-    graphs = DataLoader(sentences(8), 4, collate_fn=torch.cat)
-    assert samples_of(counted, graphs) == [4, 4]
-    buckets = DataLoader(sentences(6), batch_sampler=[[0, 1, 2], [3], [4, 5]], collate_fn=list)
-    assert samples_of(counted, buckets) == [3, 1, 2]
-    fetched = DataLoader(
-        TensorDataset(torch.zeros(8, 2)), sampler=BatchSampler(range(8), 3, False), batch_size=None
-    )
-    assert samples_of(counted, fetched) == [3, 3, 2]
+def without_some(batch):
+    return default_collate([one for k, one in enumerate(batch) if k % 3])
+
+
+@cases(
+    "samples, data, batch_size, collate",
+    # What the sampler asks for, whatever the tensors begin with.
+    ([4, 4, 2], IMAGES, 4, lambda batch: tuple(zip(*batch, strict=True))),
+    ([6, 6], sentences(12), 6, pad_sequence),
+    ([4, 4], sentences(8), 4, torch.cat),
+    ([3, 1, 2], sentences(6), {"batch_sampler": BUCKETS}, list),
+    ([3, 3, 2], TensorDataset(torch.zeros(8, 2)), READS, None),
+    # A stream ends with a batch that is not full.
+    ([3, 3, 1], Stream(*torch.zeros(7, 5)), 3, None),
+    ([6], Stream(*sentences(6)), 6, pad_sequence),
+    # Samples that what collates has dropped are not counted.
+    ([3, 3], ROWS, 5, without_some),
+    ([1] * 5, ROWS, 2, lambda batch: default_collate(batch[1:])),
+    ([2, 1], VIEWS, 2, lambda batch: default_collate(batch[: next(UNEVEN)])),
+    ([4, 4], RECORDS, 4, list),
+    ([None, None], RECORDS, 4, lambda batch: batch[1:]),
+    ([4, 4], sentences(8), 4, lambda batch: torch.cat(batch)[None]),
+    ([8], sentences(8), 8, pad_sequence),  # fewer words than sentences
+    # A sample that is a whole batch does not count as one.
+    ([None, None], WHOLE, 1, lambda one: one[0]),
+    ([1, 1], sentences(2), 1, pad_sequence),
+)
+def test_samples_are_those_that_reach_the_script(counted, samples, data, batch_size, collate):
+    given = batch_size if isinstance(batch_size, dict) else {"batch_size": batch_size}
+    assert samples_of(counted, DataLoader(data, collate_fn=collate, **given)) == samples
 
 
 def test_workers_that_read_ahead_change_no_count(counted):
-    sampler = [[0, 1, 2], [3], [4, 5], [6, 7, 8, 9]]
-    loader = DataLoader(
-        sentences(10), batch_sampler=sampler, collate_fn=pad_sequence, num_workers=2,
-        persistent_workers=True,
-    )  # fmt: skip
+    ahead = {"num_workers": 2, "persistent_workers": True, "collate_fn": pad_sequence}
+    loader = DataLoader(sentences(10), batch_sampler=[*BUCKETS, [6, 7, 8, 9]], **ahead)
     assert samples_of(counted, loader) == [3, 1, 2, 4]
     next(iter(loader))  # an epoch that is left: what is on its way never comes
     counted.take()
     assert samples_of(counted, loader) == [3, 1, 2, 4]
-
-
-def test_a_stream_ends_with_a_batch_that_is_not_full(counted):
-    rows = Stream(*torch.zeros(7, 5))
-    assert samples_of(counted, DataLoader(rows, 3)) == [3, 3, 1]
-    time_first = DataLoader(Stream(*sentences(6)), 6, collate_fn=pad_sequence)
-    assert samples_of(counted, time_first) == [6]
-
-
-def test_samples_that_what_collates_has_dropped_are_not_counted(counted):
-    rows = [(torch.zeros(4, 4), i % 2) for i in range(10)]
-
-    def without_some(batch):
-        return default_collate([one for k, one in enumerate(batch) if k % 3])
-
-    assert samples_of(counted, DataLoader(rows, 5, collate_fn=without_some)) == [3, 3]
-    pairs = DataLoader(rows, 2, collate_fn=lambda batch: default_collate(batch[1:]))
-    assert samples_of(counted, pairs) == [1] * 5
-    views = [(torch.zeros(4), torch.zeros(4)) for _ in range(4)]
-    left = iter([2, 1])
-    some = DataLoader(views, 2, collate_fn=lambda batch: default_collate(batch[: next(left)]))
-    assert samples_of(counted, some) == [2, 1]
-    records = [{"image": torch.zeros(3, 8, 8)} for _ in range(8)]
-    assert samples_of(counted, DataLoader(records, 4, collate_fn=list)) == [4, 4]
-    assert samples_of(counted, DataLoader(records, 4, collate_fn=lambda b: b[1:])) == [None, None]
-    flat = DataLoader(sentences(8), 4, collate_fn=lambda batch: torch.cat(batch)[None])
-    assert samples_of(counted, flat) == [4, 4]
-    short = DataLoader(sentences(8), 8, collate_fn=pad_sequence)  # fewer words than sentences
-    assert samples_of(counted, short) == [8]
-
-
-def test_a_sample_that_is_a_whole_batch_does_not_count_as_one(counted):
-    batches = [(torch.zeros(6 + i, 40), torch.zeros(6 + i)) for i in range(2)]
-    unwrapped = DataLoader(batches, 1, collate_fn=lambda one: one[0])
-    assert samples_of(counted, unwrapped) == [None, None]
-    time_first = DataLoader(sentences(2), 1, collate_fn=pad_sequence)
-    assert samples_of(counted, time_first) == [1, 1]
 
 
 IMAGE = (torch.zeros(3, 8, 8), 1)

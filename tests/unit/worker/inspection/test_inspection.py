@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.spec import Cell, Ddp, Plain, StepPlan
+from scalebench.spec import Ddp, Plain
 from scalebench.spec.presets import PRESETS
 from scalebench.worker.inspection import deviation
 from scalebench.worker.inspection.allocations import CATEGORIES
@@ -17,6 +17,7 @@ from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.process.context import connected
 from scalebench.worker.workloads.flops import CountedFlops
 from tests.examples import cases
+from tests.integration.programs import inspecting
 
 GPT = PRESETS["gpt-tiny"]
 FLOPS = 64 * (6 * (2 * 12 * 128**2 + 256 * 128) + 12 * 2 * 128 * 64)
@@ -24,21 +25,7 @@ FLOPS = 64 * (6 * (2 * 12 * 128**2 + 256 * 128) + 12 * 2 * 128 * 64)
 
 
 def inspected(tmp_path, strategy, batch=16):
-    cell = Cell(
-        suite="x",
-        case="y",
-        strategy=strategy,
-        workload=GPT,
-        scaling="strong",
-        world_size=1,
-        global_batch=batch,
-        rank_batch=batch,
-        device="cpu",
-        backend=None if strategy.kind == "plain" else "gloo",
-        threads=1,
-        purpose="inspect",
-        steps=StepPlan(),
-    )
+    cell = inspecting(strategy, GPT, 1, batch)
     with connected(cell, 0, tmp_path / f"store-{strategy.kind}-{batch}") as context:
         return inspect(context)
 

@@ -1,7 +1,9 @@
 """Reading the profiler from memory, held against the same trace read from its file."""
 
+import gzip
 import json
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,49 +24,32 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "traces"
 MS = 1_000_000
 
 
+TOLD = {
+    "name": lambda event, _: event["name"],
+    "activity_type": lambda event, _: event["cat"],
+    "start_ns": lambda event, _: round(event["ts"] * 1000),
+    "duration_ns": lambda event, _: round(event["dur"] * 1000),
+    "start_thread_id": lambda event, _: event["tid"],
+    "device_resource_id": lambda _, args: args["stream"],
+    "correlation_id": lambda _, args: args.get("correlation") or args.get("External id") or 0,
+    "linked_correlation_id": lambda _, args: args.get("External id") or 0,
+    "shapes": lambda _, args: args.get("Input Dims", []),
+    "dtypes": lambda _, args: args.get("Input type", []),
+    "extra_meta": lambda _, args: {name: json.dumps(value) for name, value in args.items()},
+}
+
+
 class KinetoTwin:
     """Stands in for torch's ``_KinetoEvent``; made of an event of a recorded file."""
 
     def __init__(self, recorded):
         self.recorded, self.args = recorded, recorded.get("args", {})
 
-    def name(self):
-        return self.recorded["name"]
-
-    def activity_type(self):
-        return self.recorded["cat"]
-
-    def start_ns(self):
-        return round(self.recorded["ts"] * 1000)
-
-    def duration_ns(self):
-        return round(self.recorded["dur"] * 1000)
-
-    def start_thread_id(self):
-        return self.recorded["tid"]
-
-    def device_resource_id(self):
-        return self.args["stream"]
-
-    def correlation_id(self):
-        return self.args.get("correlation") or self.args.get("External id") or 0
-
-    def linked_correlation_id(self):
-        return self.args.get("External id") or 0
-
-    def shapes(self):
-        return self.args.get("Input Dims", [])
-
-    def dtypes(self):
-        return self.args.get("Input type", [])
-
-    def extra_meta(self):
-        return {name: json.dumps(value) for name, value in self.args.items()}
+    def __getattr__(self, name):
+        return partial(TOLD[name], self.recorded, self.args)
 
 
 def twins_of(path):
-    import gzip
-
     recorded = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     kinds = {"cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
     return [KinetoTwin(e) for e in recorded if e.get("ph") == "X" and e.get("cat") in kinds]
@@ -76,13 +61,10 @@ def test_a_gpus_events_from_memory_say_what_their_file_says(name):
     events, _ = read_events(twins_of(path), [], [])
     memory, file = timeline_of(events), timeline_of(read_kineto(path))
     assert memory.on_gpu
-    assert len(memory.operations) == len(file.operations)
-    assert [op.kind for op in memory.operations] == [op.kind for op in file.operations]
-    assert [op.num_bytes for op in memory.operations] == [op.num_bytes for op in file.operations]
-    for mine, theirs in (
-        (memory.communication, file.communication),
-        (memory.compute, file.compute),
-    ):
+    told = [[(op.kind, op.num_bytes) for op in one.operations] for one in (memory, file)]
+    assert told[0] == told[1]
+    for name in ("communication", "compute"):
+        mine, theirs = getattr(memory, name), getattr(file, name)
         assert length(mine) == pytest.approx(length(theirs), rel=1e-4)
 
 
@@ -191,9 +173,8 @@ def test_a_trace_that_cannot_be_true_is_refused_with_what_to_do(raw, on_gpu, tol
     capture = Capture(step_ns=[0, 10 * MS], events=events_of(raw, 0, 10))
     with pytest.raises(ValueError, match=told) as refused:
         trace_record([capture], on_gpu=on_gpu)
-    assert (
-        "--no-trace" in str(refused.value) and "record it again" not in str(refused.value).lower()
-    )
+    said = str(refused.value)
+    assert "--no-trace" in said and "record it again" not in said.lower()
 
 
 def test_copies_of_a_gpu_are_stored_step_by_step():
