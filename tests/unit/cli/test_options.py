@@ -1,5 +1,8 @@
+"""What options take, where they come from, and what Tab offers for them."""
+
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from scalebench.cli import cli
 from scalebench.cli.options import DURATION, FRACTION, MESSAGE_SIZE, POSITIVE, WORLD_SIZES, Count
 from scalebench.errors import UsageError
+from tests.builders.runs import make_stored_run
 from tests.examples import cases
 
 
@@ -153,3 +157,48 @@ def test_a_file_that_cannot_be_read_is_a_usage_error_that_names_it(empty_folder,
     (empty_folder / "pyproject.toml").write_bytes(raw)
     with pytest.raises(UsageError, match=r"pyproject\.toml(: |.* is not TOML: .* name = value)"):
         shown()
+
+
+FILES = ["file"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for variable in ("SCALEBENCH_OUT", "SCALEBENCH_WORKLOAD"):
+        monkeypatch.delenv(variable, raising=False)
+    make_stored_run(tmp_path / "reports/20250101T000000Z_ddp")
+    (tmp_path / "reports/baselines/a-machine").mkdir(parents=True)
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites/mine.py").write_text("open('ran', 'w')\nSUITE = 1")
+
+
+def offered(line):
+    *words, incomplete = line.split("|")
+    found = ShellComplete(cli, {}, "scalebench", "_COMPLETE").get_completions(words, incomplete)
+    return [item.value if item.type == "plain" else item.type for item in found]
+
+
+@cases(
+    "line, some",
+    ("run|", {"ddp", "fsdp", "mine"}),
+    ("run|ddp|-k|plain or ddp-bucket", {"plain or ddp-bucket-1mb"}),
+    ("run|--strategies|hs", {"hsdp"}),
+    ("run|--strategies|ddp,fsd", {"ddp,fsdp"}),
+    ("export|--format|ju", {"junit"}),
+    ("list|w", {"workloads"}),
+    *((f"{c}|2025", {"20250101T000000Z_ddp"}) for c in ("show", "report", "export", "history")),
+    ("gate|--baseline|a", {"a-machine"}),
+    ("compare|a-machine|", {"20250101T000000Z_ddp"}),
+    ("baseline|accept|2", {"20250101T000000Z_ddp"}),
+)
+def test_names(here, line, some):
+    found = offered(line)
+    assert some <= {*found}
+    assert all(name.startswith(line.rpartition("|")[2]) for name in found)
+
+
+@cases("line", "run|./su", "run|--|tr", "run|--gpus|2|--|train.py|dd", "run|mine|-k|d", "show|/tm")
+def test_files_where_no_name_fits(here, line, tmp_path):
+    assert offered(line) == FILES
+    assert not (tmp_path / "ran").exists()
