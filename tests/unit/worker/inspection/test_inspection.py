@@ -46,13 +46,14 @@ def test_plain(plain):
     assert plain.flops.total == FLOPS
 
 
-def test_recomputation_is_no_model_flop(tmp_path, plain):
+def test_recomputation_is_no_model_flop_in_either_precision(tmp_path, plain):
     """Under DDP the reference is counted, which does not recompute; plain that does is not."""
     found = inspected(tmp_path, Ddp(checkpointing=True))
     assert found.verification.status == "verified"
     assert found.flops.total == FLOPS
     assert found.memory.activations_peak_bytes < 0.7 * plain.memory.activations_peak_bytes
     assert inspected(tmp_path, Plain(checkpointing=True)).flops is None
+    assert inspected(tmp_path, Ddp(autocast=True), batch=8).flops.total == FLOPS
 
 
 CPU = torch.device("cpu")

@@ -9,11 +9,9 @@ from torch.nn import functional as F
 
 from scalebench.errors import UsageError
 from scalebench.spec import Loader
-from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import batches as feeds
 from scalebench.worker.workloads.flops import count_flops
-from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.loaded import LoadedBatches
 from scalebench.worker.workloads.moe import route
 from tests.examples import cases, examples
@@ -101,28 +99,6 @@ def test_epochs_follow_one_another_as_resident_ones_do(world_size, batch_size, e
         for _ in range(2):  # every iteration starts at the first epoch
             pairs = islice(zip(resident, loaded, strict=True), 3 * (2 + extra))
             assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in pairs)
-
-
-def gpt_by_hand(shape):
-    """PaLM, appendix B: 6·(matrix parameters) + 12·L·H·Q·T a token."""
-    matrices = shape.layers * 12 * shape.width**2 + shape.vocabulary * shape.width
-    attention = 12 * shape.layers * shape.width * shape.context
-    return shape.context * (6 * matrices + attention)
-
-
-def gpt_counted(shape, **inside):
-    module = Gpt(shape)
-    tokens = torch.randint(shape.vocabulary, (2, shape.context + 1))
-    with count_flops() as flops, torch.autocast("cpu", torch.bfloat16, **inside):
-        feeds.mean_cross_entropy(module, (tokens[:, :-1], tokens[:, 1:])).backward()
-    assert flops.total % 2 == 0
-    return flops.total // 2
-
-
-@cases("autocast", False, True)
-def test_gpt_is_the_formula_of_palm_to_the_last_operation(autocast):
-    shape = PRESETS["gpt-tiny"]
-    assert gpt_counted(shape, enabled=autocast) == gpt_by_hand(shape)
 
 
 def test_attention_costs_the_same_by_whatever_kernel():
