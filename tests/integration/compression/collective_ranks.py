@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
@@ -143,22 +144,23 @@ def run_case(case, rank, world_size, watch):
 
 
 def wrong_values(case, result, world_size):
-    """Hold a result against the sum in float64 or int64.
+    """Hold a result against the sum in more digits, or in int64.
 
     Each of N−1 additions is off by half a unit in the last place of a partial sum, which is no
     larger than the sum of the absolute values.
     """
-    wide = torch.float64 if case.dtype.is_floating_point else torch.int64
-    inputs = torch.stack([case.values(rank) for rank in range(world_size)]).to(wide)
-    exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
-    error = (result.to(wide) - exact).abs()
-    bound = torch.zeros_like(error)
-    if case.dtype.is_floating_point:
+    is_float = case.dtype.is_floating_point
+    wide = torch.float64 if is_float else torch.int64
+    inputs = torch.stack([case.values(rank) for rank in range(world_size)]).to(wide).numpy()
+    inputs = inputs.astype(np.longdouble if is_float else np.int64)
+    exact, magnitude = inputs.sum(0), abs(inputs).sum(0)
+    bound = 0 * magnitude
+    if is_float:
         half_unit = torch.finfo(case.accumulate or case.dtype).eps / 2
         bound = 1.1 * (world_size - 1) * half_unit * magnitude
         if case.accumulate:
-            bound += 1.1 * torch.finfo(case.dtype).eps / 2 * exact.abs()
-    too_far = int((error > bound).sum())
+            bound += 1.1 * torch.finfo(case.dtype).eps / 2 * abs(exact)
+    too_far = int((abs(result.to(wide).numpy() - exact) > bound).sum())
     return [f"{too_far} of {case.length} elements are wrong"] if too_far else []
 
 
