@@ -172,10 +172,11 @@ def _batch(log: Log, stated: Stated, world_size: int) -> float | None:
     lines = lines[np.isfinite(lines)]
     said = float(lines[-1]) if len(lines) else log.facts.number("global_batch")
     if len(lines) and lines.min() != lines.max():
-        log.notices.append(
-            f"the batch grows from {lines.min():g} to {lines.max():g} samples: the mean counts"
-        )
         said = float(lines.mean())
+        if lines.max() > lines.min() * (1 + DIFFER):
+            log.notices.append(
+                f"the batch has {lines.min():g} to {lines.max():g} samples: the mean counts"
+            )
     given = None if stated.batch_per_gpu is None else stated.batch_per_gpu * world_size
     if given is not None and said is not None and abs(given / said - 1) > DIFFER:
         raise UsageError(

@@ -222,6 +222,10 @@ LINES = {
         DAY + " | INFO | train_inner | epoch 001: {i} / 160 loss=9.2, wps=57.3, ups=0.04, wpb=1613,"
         " bsz=64, num_updates={i}, lr=2e-05, gnorm=3.2, train_wall=13, wall={0}"
     ),
+    "fairseq-epochs": (
+        DAY + " | INFO | train | epoch 001 | loss 5.7 | nll_loss 4.2 | wps 9000 | ups 0.5 | "
+        "wpb 18000 | bsz 64 | num_updates {i} | lr 0.0001 | train_wall 15 | wall 331"
+    ),
     "fairseq of its first years": (
         "| epoch 001  {i} / 8223 loss=1.27 (1.50), wps=32, wpb=64, bsz=64, lr=0.001, clip=100%"
     ),

@@ -338,3 +338,13 @@ def test_steps_that_are_all_printed_alike_tell_no_interval_and_one_size_no_scali
     assert [one and one.low for one in found[1:]] == [None, None]
     assert [row.scaling for row in rows(1, 2)] == ["weak", "weak"]
     assert [row.scaling for row in rows(2)] == ["unknown"]
+
+
+@cases("batches, told", ((1201.2, 1201.5, 1201.3), []), ((64, 64, 128), ["64 to 128"]))
+def test_a_batch_that_changes_is_said_and_one_that_varies_by_little_is_not(batches, told, tmp_path):
+    lines = (LINES["fairseq-epochs"].replace("bsz 64", f"bsz {size}") for size in batches)
+    said = [line.format(i, i=i) for i, line in enumerate(lines, 1)]
+    job = job_in(tmp_path, said)
+    assert job.step_s[0] == pytest.approx(2.0)
+    notices = [one for one in job.notices if "batch" in one]
+    assert len(notices) == len(told) and all(x in y for x, y in zip(told, notices, strict=True))
