@@ -104,9 +104,7 @@ def test_an_announcement_of_nothing_ends_the_run_as_well(start, rendezvous):
     assert complaint.startswith("scalebench:") and "names no message" in complaint
 
 
-def test_one_who_serves_the_store_in_the_place_of_rank_0_can_start_nothing(
-    start, rendezvous, program
-):
+def test_one_who_serves_the_store_in_place_of_rank_0_can_start_nothing(start, rendezvous, program):
     """A stranger who has taken the port first; the variables that the user has set do not agree."""
     serve_store(rendezvous)
     theirs = open_session(open_store(rendezvous, PATIENCE), new_secret())
@@ -133,9 +131,7 @@ def test_a_world_that_trusts_its_network_does_what_it_is_told(start, rendezvous,
 
 
 @cases("own_port", "", "variable", "url")
-def test_what_serves_a_script_on_one_machine_listens_on_the_loopback_interface(
-    scalebench, project, own_port, rendezvous
-):
+def test_what_serves_a_script_here_listens_on_loopback(scalebench, project, own_port, rendezvous):
     """All that scalebench opens; what a script opens by itself at a port of its own is its own."""
     shutil.copy(SCRIPTS / "listening.py", project)
     at = {"": [], "variable": [str(rendezvous.port)], "url": [str(rendezvous.port), "url"]}

@@ -104,9 +104,7 @@ MESHES = {
 
 
 @cases("case", "pipeline × shard × tensor", "data × shard × tensor")
-def test_exposed_communication_is_divided_among_the_dimensions_and_none_of_it_is_lost(
-    reports, case
-):
+def test_exposed_communication_is_divided_among_the_dimensions_and_none_is_lost(reports, case):
     for report in reports[8][:-1]:
         told = report[case]["exposed"]
         assert told.keys() <= MESHES[case].keys()

@@ -62,9 +62,7 @@ def leave_as_a_stopped_run(folder):
 
 
 @cases("by", "scalebench", "torchrun")
-def test_one_job_fails_again_and_again_and_a_planted_delay_is_found_in_its_phase(
-    tmp_path, monkeypatch, by
-):
+def test_a_job_fails_again_and_again_and_a_delay_is_found_in_its_phase(tmp_path, monkeypatch, by):
     """Each failure has its timeline; the first one's attempt starts and loads late."""
     usual = faults.plan_of
 
@@ -108,9 +106,7 @@ def test_one_job_fails_again_and_again_and_a_planted_delay_is_found_in_its_phase
         assert later.saved_after > earlier.failed_after, "saved since it caught up"
 
 
-def test_without_a_complete_checkpoint_the_reason_says_what_is_there_and_what_to_do(
-    tmp_path, monkeypatch
-):
+def test_without_a_complete_checkpoint_the_reason_says_what_to_do(tmp_path, monkeypatch):
     usual = faults._one_failure
 
     def and_lose_the_files(*args):

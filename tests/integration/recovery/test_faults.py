@@ -106,9 +106,7 @@ def test_two_runs_at_once_do_not_meet(start_scalebench, project, troubled):
         assert any(stamp.startswith("foreign load") for stamp in stamps), stamps
 
 
-def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(
-    scalebench, project, troubled
-):
+def test_what_was_skipped_for_a_failure_is_measured_when_mended(scalebench, project, troubled):
     scalebench(*ONE, "--workload", "troubled:works_the_second_time", code=4)
     assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "failed"
     (project / "mended").touch()
@@ -133,9 +131,7 @@ def test_a_reader_that_stops_reading_loses_nothing(project, troubled):
     assert (project / "r" / "report.html").exists()
 
 
-def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
-    start_scalebench, project, monkeypatch
-):
+def test_what_a_killed_launcher_leaves_the_next_removes(start_scalebench, project, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(project))
     process = start_scalebench("run", "ddp", "--out", "scalebench-r")
     wait_for((project / "scalebench-r").is_dir, PATIENCE_S, "the run's folder")
@@ -196,9 +192,7 @@ def started_by(project, rank, size):
     ("fails", 2, 4, "rank 1: RuntimeError: a trouble of its own"),
     ("ends", 1, 0, ""),
 )
-def test_what_a_script_has_started_ends_with_its_launch(
-    scalebench, project, trouble, ranks, code, told
-):
+def test_what_a_script_starts_ends_with_its_launch(scalebench, project, trouble, ranks, code, told):
     limit = ("--time-limit", "6s") if trouble == "hangs" else ()
     command = (*FLAGS, "--gpus", str(ranks), *limit, "--", "script.py", trouble, str(ranks))
     scalebench(*command, timeout=LIMIT_S, code=code)
@@ -230,9 +224,7 @@ def test_what_a_script_has_started_ends_with_the_launcher(start_scalebench, proj
         assert (project / "asked1.0").exists(), "SIGTERM comes first"
 
 
-def test_what_a_script_has_started_ends_when_the_process_that_forks_is_killed(
-    start_scalebench, project
-):
+def test_what_a_script_starts_ends_when_the_process_that_forks_is_killed(start_scalebench, project):
     launcher = start_scalebench(*FLAGS, "--gpus", "1", "--", "script.py", "hangs", "1")
     family = started_by(project, 0, 1)
     (zygote,) = psutil.Process(launcher.pid).children()

@@ -134,9 +134,7 @@ def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core):
     assert done.stdout == "1\n"
 
 
-def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
-    project, troubled, tmp_path, one_core
-):
+def test_one_core_no_network_no_home_and_a_clock_set_back(project, troubled, tmp_path, one_core):
     """All at once, in one run, with secrets in the environment."""
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("needs root and unshare")

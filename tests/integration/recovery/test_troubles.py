@@ -101,9 +101,7 @@ def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(ended):
     ("dies_in_the_rounds", "was lost while steps were traced"),
     ("hangs_in_the_rounds", "was lost while steps were traced"),
 )
-def test_what_fails_after_the_clean_window_costs_the_attribution_and_nothing_else(
-    ended, workload, reason
-):
+def test_what_fails_after_the_clean_window_costs_the_attribution_alone(ended, workload, reason):
     row = row_of(ended[0], workload, 2)
     assert row["status"] == "ok"
     assert row["step_s"] is not None and row["efficiency"] is not None

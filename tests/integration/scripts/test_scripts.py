@@ -321,9 +321,7 @@ def test_a_script_that_catches_its_end_is_measured(troubled):
     assert "measured on one rank only" in " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measured(
-    troubled, project
-):
+def test_a_launch_that_goes_on_from_the_one_before_is_no_measurement(troubled, project):
     done = troubled("troubled_script.py", "resumes", gpus="1,2", code=4)
     assert row_of(project / "run", CASE, 1)["step_s"]["value"] > 0
     reason = row_of(project / "run", CASE, 2)["reason"]

@@ -83,9 +83,7 @@ def fails(error):
     (fails(BrokenPipeError(32, "Broken pipe")), 5),
     (fails(KeyboardInterrupt()), 130),
 )
-def test_what_nobody_foresaw_is_a_defect_and_no_verdict(
-    tmp_path, monkeypatch, capsys, happens, code
-):
+def test_what_nobody_foresaw_is_a_defect_no_verdict(tmp_path, monkeypatch, capsys, happens, code):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(view, "resolve_run", happens)
     assert left(["show"]) == code

@@ -200,7 +200,7 @@ BOTH = f"apt install gcc; {DEV}"
     ({"programs": (), "header": ()}, "cuda", "no C compiler, no Python.h", BOTH),
     ids=str,
 )
-def test_what_is_missing_is_told_with_what_installs_it(
+def test_what_is_missing_is_told_with_a_remedy(
     monkeypatch, tmp_path, there, device, problem, remedy
 ):
     machine = {"programs": ("gcc", "g++"), "header": ("Python.h",), "triton": True} | there

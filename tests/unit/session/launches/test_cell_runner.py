@@ -29,9 +29,7 @@ from tests.examples import cases
 
 
 @cases("kind, trains_at", ("ended", 2), ("ended", 0), ("usage", 2))
-def test_a_script_that_ended_at_one_size_is_launched_at_the_others(
-    tmp_path, monkeypatch, kind, trains_at
-):
+def test_a_script_that_ended_at_one_size_is_tried_at_others(tmp_path, monkeypatch, kind, trains_at):
     target = ScriptTarget(name="train", program="train.py")
     cells = [
         make_cell("script", n, strategy=Script(), workload=target).model_copy(

@@ -125,7 +125,7 @@ IMAGE = (torch.zeros(3, 8, 8), 1)
     ([IMAGE], 1, {}, set()),
     ([IMAGE] * 4, 4, {(3, 8, 8): 2}, {"trains_on_part"}),
 )
-def test_what_the_model_is_given_tells_whether_samples_can_be_right(
+def test_what_the_model_is_given_tells_if_samples_can_be_right(
     counted, items, batch_size, given, told
 ):
     next(iter(DataLoader(Stream(*items), batch_size)))
@@ -267,9 +267,7 @@ def test_what_is_read_while_evaluating_is_not_trained_on(counted):
 
 
 @cases("evaluating", (True, True), (True, False))
-def test_two_batches_of_each_step_are_trained_on_whatever_mode_they_are_read_in(
-    counted, evaluating
-):
+def test_two_batches_of_a_step_are_trained_on_whatever_mode_they_are_read_in(counted, evaluating):
     """Pseudo-labels, or a teacher that is set to evaluation in each step; one set so once."""
     labelled, unlabelled, found = loader(24, 4), loader(48, 8), []
     for epoch in range(2):

@@ -48,7 +48,7 @@ def test_the_same_step_may_be_saved_again_and_the_last_one_counts(store):
 
 
 @cases("where, what, kept", (Path, "rename", "first "), (shutil, "rmtree", "second "))
-def test_a_kill_while_a_step_is_saved_again_leaves_a_complete_one(
+def test_a_kill_while_a_step_is_saved_again_leaves_a_whole_one(
     store, monkeypatch, where, what, kept
 ):
     """The process ends just before the new one has its name, or just before the older one goes."""

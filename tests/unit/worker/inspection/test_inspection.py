@@ -104,9 +104,7 @@ def watched(optimizer, wrap=None, batch=BATCH):
 
 
 @cases("view", True, False)
-def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communication(
-    view, process_group
-):
+def test_buckets_are_gradients_if_gradients_are_views_and_else_communication(view, process_group):
     def wrap(module):
         return DistributedDataParallel(module, gradient_as_bucket_view=view)
 
@@ -169,9 +167,7 @@ CUDA = torch.device("cuda")
     (False, False, set()),
     (True, True, {"gpt", "cnn", "pure", "unknown"}),
 )
-def test_tf32_is_allowed_for_only_where_the_model_uses_it(
-    monkeypatch, matmul, convolution, reduced
-):
+def test_tf32_is_allowed_for_where_the_model_uses_it(monkeypatch, matmul, convolution, reduced):
     on = {"matmul_tf32": matmul, "convolution_tf32": convolution}
     monkeypatch.setattr(deviation, "tf32_in_force", lambda _: on)
     models = {"gpt": OF_GPT, "cnn": CNN, "pure": PURE_CNN, "unknown": UNKNOWN}

@@ -72,9 +72,7 @@ def test_pieces_make_the_gradient_and_the_losses_of_the_whole_batch(strategy, ra
     MemoryError("planted"),
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
 )
-def test_a_model_that_one_process_cannot_hold_has_no_reference_and_is_no_failure(
-    monkeypatch, error
-):
+def test_a_model_that_one_process_cannot_hold_has_no_reference(monkeypatch, error):
     def fails(self, batch):
         raise error
 

@@ -165,9 +165,7 @@ def test_the_true_offset_is_within_the_bound_whatever_the_delays(offset, delays)
     st.floats(-1, 1),
     st.floats(0, 1),
 )
-def test_drift_is_followed_within_the_bound(
-    offset, drift, elapsed, bound_0, bound_1, wrong_0, wrong_1, where
-):
+def test_drift_is_followed(offset, drift, elapsed, bound_0, bound_1, wrong_0, wrong_1, where):
     start = 10**13 + offset
     before = offset_at(offset, start, bound_0, round(wrong_0 * bound_0))
     after = offset_at(

@@ -136,7 +136,7 @@ ASKED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
     ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "mine"}, "", None, "NCCL_DEBUG_FILE is set"),
     ({}, "NCCL_IB_HCA=mlx5\nNCCL_DEBUG=WARN\n", None, "NCCL_DEBUG is set"),
 )
-def test_it_is_written_and_read_unless_the_user_wants_it_otherwise(
+def test_nccl_writes_its_log_unless_the_user_has_one(
     tmp_path, monkeypatch, own, conf, transports, reason
 ):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}

@@ -191,7 +191,7 @@ def supervised(tmp_path, monkeypatch, then, to_the_end=False):
     ("stays", (-15, True)),
     ("ignores", (-9, True)),
 )
-def test_a_script_that_does_not_end_is_killed_and_that_is_known(
+def test_a_script_that_does_not_end_is_known_to_be_killed(
     tmp_path, monkeypatch, capsys, how, expected
 ):
     assert supervised(tmp_path, monkeypatch, WHEN_MEASURED[how]) == expected

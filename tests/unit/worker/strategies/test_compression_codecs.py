@@ -166,9 +166,7 @@ def test_the_mean_over_many_draws_is_the_gradient(variant):
 
 @cases("shape", "normal", "one large")
 @cases("numel, padded", (64, 64), (50, 64), (1500, 2048))
-def test_a_random_projection_has_the_mean_the_variance_and_the_norm_of_its_formulas(
-    shape, numel, padded
-):
+def test_a_random_projection_has_the_mean_variance_and_norm_of_its_formulas(shape, numel, padded):
     """Johnson-Lindenstrauss: the norm of k combinations has a relative variance below 2/k."""
     every, draws = 8, [Draw(7, step, 0, 0) for step in range(400)]
     x = normal(numel) if shape == "normal" else torch.nn.functional.one_hot(torch.tensor(3), numel)
