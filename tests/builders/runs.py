@@ -9,8 +9,9 @@ from scalebench.records.measured.rank import Block, Memory, RankRecord, Verifica
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.storage.files import write_model
-from scalebench.spec import Case, Cell, Ddp, Plain, StepPlan, Strategy, Suite
+from scalebench.spec import Case, Cell, Ddp, Plain, Script, StepPlan, Strategy, Suite
 from scalebench.spec.presets import PRESETS
+from scalebench.spec.script import ScriptTarget
 
 WARMUP_S = 9.0
 FIRST_OF_BLOCK_S = 5.0
@@ -45,6 +46,13 @@ def make_cell(
         "steps": StepPlan(),
     }
     return Cell(**{**fields, **changes})
+
+
+def make_script_cell(world_size: int = 1, repeat: int = 0, **target: Any) -> Cell:
+    """A cell of a user's script; ``target`` replaces what is known of the script."""
+    script = ScriptTarget(**{"name": "train", "program": "train.py", **target})
+    parts: dict[str, Any] = {"strategy": Script(), "backend": None, "workload": script}
+    return make_cell("script", world_size, repeat, **parts)
 
 
 def make_record(rank: int = 0, clean_s: Sequence[float] = (0.1,) * 4, **changes: Any) -> RankRecord:

@@ -12,12 +12,10 @@ from ipaddress import ip_address
 import pytest
 
 from scalebench.records.storage.secret import new_secret
-from scalebench.spec import Script
-from scalebench.spec.script import ScriptTarget
 from scalebench.spec.world import Rendezvous
 from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import StoreQueue, open_session, open_store
-from tests.builders.runs import make_cell
+from tests.builders.runs import make_script_cell
 from tests.cluster.conftest import TROUBLED
 from tests.conftest import ended
 from tests.examples import cases
@@ -53,8 +51,7 @@ def start(project, rendezvous):
 
 
 def command(program, launch=90):
-    target = ScriptTarget(name="program", program=str(program))
-    cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
+    cell = make_script_cell(name="program", program=str(program))
     seat = {"rank": 0, "local_rank": 0, "tag": [launch, 0], "host": "h"}
     return {"start": {"job": "cell", **seat, "description": cell.model_dump_json()}}
 

@@ -19,25 +19,16 @@ from scalebench.session.launches.sharing import only_whole_launches
 from scalebench.session.recovery import directory
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.session.storing.finish import RunStore
-from scalebench.spec import Script
 from scalebench.spec.race import Race
 from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
-from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import VirtualHosts
-from tests.builders.runs import make_cell, make_info, make_record, make_result
+from tests.builders.runs import make_cell, make_info, make_record, make_result, make_script_cell
 from tests.examples import cases
 
 
 @cases("kind, trains_at", ("ended", 2), ("ended", 0), ("usage", 2))
 def test_a_script_that_ended_at_one_size_is_tried_at_others(tmp_path, monkeypatch, kind, trains_at):
-    target = ScriptTarget(name="train", program="train.py")
-    cells = [
-        make_cell("script", n, strategy=Script(), workload=target).model_copy(
-            update={"repeat": repeat}
-        )
-        for repeat in (0, 1)
-        for n in (1, 2)
-    ]
+    cells = [make_script_cell(n, repeat) for repeat in (0, 1) for n in (1, 2)]
     launched = []
 
     class Launcher:

@@ -9,9 +9,7 @@ from scalebench.session.storing.anonymise import Cleaner
 from scalebench.session.storing.finish import RunStore
 from scalebench.session.storing.overview_picture import draw_overview
 from scalebench.session.storing.written_files import WrittenFiles, warning
-from scalebench.spec import Script
-from scalebench.spec.script import ScriptTarget
-from tests.builders.runs import make_cell, make_record, make_stored_run
+from tests.builders.runs import make_record, make_script_cell, make_stored_run
 from tests.examples import cases
 
 
@@ -61,8 +59,7 @@ def test_a_picture_that_cannot_be_written_is_refused(page, name, told):
         draw_overview(page, page.parent / name)
 
 
-TARGET = ScriptTarget(name="train", program="train.py")
-CELL = make_cell("script", 1, strategy=Script(), workload=TARGET)
+CELL = make_script_cell()
 
 
 def launch(files, *names, loads=()):
@@ -80,9 +77,9 @@ def test_what_two_launches_write_is_named_once(tmp_path):
     files = WrittenFiles(tmp_path, tmp_path / "run")
     assert launch(files, "model.pt", "logs/a.txt", "once") == []
     (said,) = launch(files, "model.pt", "logs/a.txt")
-    assert said == warning(TARGET, ["logs/a.txt", "model.pt"], False)
+    assert said == warning(CELL.workload, ["logs/a.txt", "model.pt"], False)
     assert launch(files, "model.pt", "logs/a.txt") == []
-    said = warning(TARGET, ["a", "b", "c", "d"], False)
+    said = warning(CELL.workload, ["a", "b", "c", "d"], False)
     assert "every launch writes a, b, c and 1 more" in said and "{run_dir}" in said
 
 

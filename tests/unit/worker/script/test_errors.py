@@ -5,7 +5,6 @@ import torch.distributed as dist
 
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.storage.secret import Forged
-from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptProblem
 from scalebench.worker.attach.script import describe
@@ -14,7 +13,7 @@ from scalebench.worker.script import supervise
 from scalebench.worker.script.errors import ended, error_of
 from scalebench.worker.script.places import Place, sent_by_rank_0
 from scalebench.worker.script.supervise import environment_for
-from tests.builders.runs import make_cell
+from tests.builders.runs import make_script_cell
 from tests.examples import cases
 
 SCRIPT = ScriptTarget(name="train", program="train.py")
@@ -134,8 +133,7 @@ ADDRESSES = {"host": "10.0.0.1", "master": 1234, "run_dir": "/tmp/r", "key": "k"
 
 
 def variables(rank):
-    target = ScriptTarget(name="train", program="train.py")
-    cell = make_cell("script", 3, strategy=Script(), backend=None, workload=target)
+    cell = make_script_cell(3)
     identity = {"rank": rank, "local_rank": PLACES[rank].local_rank}
     return environment_for(cell, identity, ADDRESSES, PLACES)
 
@@ -171,10 +169,7 @@ def supervised(tmp_path, monkeypatch, then, to_the_end=False):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntouch {raw_file}\n{then}\n")
     python.chmod(0o755)
-    target = ScriptTarget(
-        name="train", program="train.py", python=str(python), to_the_end=to_the_end
-    )
-    cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
+    cell = make_script_cell(python=str(python), to_the_end=to_the_end)
     monkeypatch.setattr(supervise, "END_GRACE_S", 0.2)
     monkeypatch.setattr(supervise, "GRACE_S", 0.2)
     monkeypatch.setattr(supervise, "POLL_S", 0.05)

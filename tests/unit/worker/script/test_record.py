@@ -5,10 +5,8 @@ from contextlib import nullcontext
 import pytest
 
 from scalebench.records.measured.trace import ClockAlignment
-from scalebench.spec import Script
-from scalebench.spec.script import ScriptTarget
 from scalebench.worker.script.record import RankSeen, blocks_for, gaps_of, rank_fields, seen_by
-from tests.builders.runs import make_cell
+from tests.builders.runs import make_script_cell
 from tests.examples import cases
 
 SCHEDULE = {
@@ -183,8 +181,7 @@ def test_ranks_that_read_alike_without_a_wrapper_may_share_samples(wrappers, bat
 
 def fields_of(fed, passes, told, *others, tokens=0, ranks=1):
     """The fields of a rank; for each other rank what is to be seen of it."""
-    target = ScriptTarget(name="train", program="train.py")
-    cell = make_cell("script", ranks, strategy=Script(), backend=None, workload=target)
+    cell = make_script_cell(ranks)
     cell = cell.model_copy(update={"steps": cell.steps.model_copy(update={"trace": False})})
     clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
     raw = {
