@@ -27,16 +27,9 @@ DOOR = () if INSTALLED else ("-p", "scalebench.pytest_plugin")
 
 SUITE = """
 from scalebench import Case, Ddp, Plain, Suite
-
-SUITE = Suite(
-    name="ddp",
-    question="How well does it scale?",
-    cases=(
-        Case(name="plain", strategy=Plain()),
-        Case(name="ddp", strategy=Ddp()),
-        Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True),
-    ),
-)
+static = Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True)
+usual = Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp())
+SUITE = Suite(name="ddp", question="How well does it scale?", cases=(*usual, static))
 """
 
 
@@ -49,25 +42,28 @@ def session(pytester, monkeypatch):
     (pytester.path / "suites" / "ddp.py").write_text(SUITE)
     pytester.makeini("[pytest]\n")
 
-    def run(*arguments, apart=False):
+    def run(*arguments, apart=False, says=(), **outcomes):
         start = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
-        return start(*DOOR, "-p", "no:cacheprovider", *map(str, arguments))
+        result = start(*DOOR, "-p", "no:cacheprovider", *map(str, arguments))
+        if outcomes:
+            result.assert_outcomes(**outcomes)
+            result.stdout.fnmatch_lines(says)
+        else:
+            assert result.ret == pytest.ExitCode.USAGE_ERROR
+            result.stderr.fnmatch_lines(says)
+        return result
 
     return run
 
 
 @pytest.fixture
 def stored(tmp_path):
-    def write(name="run", results=None):
-        root = tmp_path / name
-        if not root.exists():
-            make_stored_run(root, results)
-        return f"--scaling-run={root}"
+    def write(results=None):
+        if not (tmp_path / "run").exists():
+            make_stored_run(tmp_path / "run", results)
+        return f"--scaling-run={tmp_path / 'run'}"
 
     return write
-
-
-# Suites as tests
 
 
 def test_what_went_wrong_fails_with_the_reason_of_the_row(session, stored):
@@ -76,80 +72,61 @@ def test_what_went_wrong_fails_with_the_reason_of_the_row(session, stored):
     absent = make_cell("ddp", 8, skip_reason="8 ranks asked for, 2 GPUs here")
     skipped = skipped_result(absent, absent.skip_reason, "2024-05-01T12:00:00+00:00")
     fine = [make_result(make_cell("plain", 1)), make_result(make_cell("ddp", 1))]
-    run = stored(results=[*fine, wrong, out, skipped])
-    result = session("suites", "--gpus", "1,2,4,8,16", run, "-rs")
-    result.assert_outcomes(passed=2, failed=3, skipped=1)
-    result.stdout.fnmatch_lines(
-        [
-            "ddp, N=2: failed: rank 1: it broke | *(run: *run)",
-            "ddp, N=4: oom: rank 3: out of memory *",
-            "*has no row of ddp at N=16.",
-            "SKIPPED*8 ranks asked for, 2 GPUs here*",
-        ]
-    )
-    tracebacks = [line for line in result.outlines if line.startswith(">")]
-    assert not tracebacks
+    run = stored([*fine, wrong, out, skipped])
+    says = [
+        "ddp, N=2: failed: rank 1: it broke | *(run: *run)",
+        "ddp, N=4: oom: rank 3: out of memory *",
+        "*has no row of ddp at N=16.",
+        "SKIPPED*8 ranks asked for, 2 GPUs here*",
+    ]
+    words = ("suites", "--gpus", "1,2,4,8,16", run, "-rs")
+    result = session(*words, says=says, passed=2, failed=3, skipped=1)
+    assert not [line for line in result.outlines if line.startswith(">")], "no traceback"
+
+
+NOTHING_HEAVY = """
+import sys
+
+def test_nothing_heavy_was_imported():
+    heavy = {"torch", "numpy", "scipy", "pandas", "pydantic", "click", "rich", "plotly"}
+    assert not heavy & set(sys.modules)
+    ours = {name for name in sys.modules if name.startswith("scalebench")}
+    assert ours <= {"scalebench", "scalebench.pytest_plugin"}
+"""
 
 
 def test_without_sizes_nothing_is_collected_and_nothing_is_loaded(session, pytester):
-    pytester.makepyfile(
-        test_other="""
-        import sys
-
-        def test_nothing_heavy_was_imported():
-            heavy = {"torch", "numpy", "scipy", "pandas", "pydantic", "click", "rich", "plotly"}
-            assert not heavy & set(sys.modules)
-            ours = {name for name in sys.modules if name.startswith("scalebench")}
-            assert ours <= {"scalebench", "scalebench.pytest_plugin"}
-        """
-    )
-    result = session("-p", "no:hypothesispytest", apart=True)
-    result.assert_outcomes(passed=1)
+    pytester.makepyfile(test_other=NOTHING_HEAVY)
+    session("-p", "no:hypothesispytest", apart=True, passed=1)
 
 
-def test_a_broken_suite_is_one_line(session, pytester):
+def test_what_cannot_be_is_one_line(session, pytester):
     (pytester.path / "suites" / "broken.py").write_text("SUITE = 1 / 0\n")
-    result = session("suites/broken.py", "--gpus", "1")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["Suite *broken.py raised ZeroDivisionError: division by zero. *"])
+    says = ["Suite *broken.py raised ZeroDivisionError: division by zero. *"]
+    session("suites/broken.py", "--gpus", "1", says=says, errors=1)
+    session("suites", "--gpus", "two", says=["*--gpus: 'two' is not a list of rank counts.*"])
+    pytester.makepyfile(test_mine="def test_it(scaling):\n    scaling('ddp/ddp', stepz=4)\n")
+    says = ["*There is no setting of a measurement 'stepz'. *'steps'*"]
+    session("test_mine.py", says=says, failed=1)
 
 
-def test_sizes_that_are_none_are_a_usage_error(session):
-    result = session("suites", "--gpus", "two")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--gpus: 'two' is not a list of rank counts.*"])
-
-
-# Beside other plugins
+OPTION = "def pytest_addoption(parser):\n    parser.addoption('--gpus', type=int, default=0)\n"
+OWN = "def test_own(request):\n    assert request.config.getoption('--gpus') == 3\n"
 
 
 def test_a_project_with_an_option_of_that_name_keeps_it(session, stored, pytester):
-    pytester.makeconftest(
-        """
-        def pytest_addoption(parser):
-            parser.addoption("--gpus", type=int, default=0)
-        """
-    )
-    pytester.makepyfile(
-        test_own="def test_own(request):\n    assert request.config.getoption('--gpus') == 3\n"
-    )
-    session("test_own.py", "--gpus", "3").assert_outcomes(passed=1)
-    result = session("suites", "--scaling-gpus", "1,2", stored())
-    result.assert_outcomes(passed=3)
+    pytester.makeconftest(OPTION)
+    pytester.makepyfile(test_own=OWN)
+    session("test_own.py", "--gpus", "3", passed=1)
+    session("suites", "--scaling-gpus", "1,2", stored(), passed=3)
 
 
 def test_nothing_is_measured_side_by_side(session, pytester, stored):
-    result = session("suites", "--gpus", "1", "-n", "2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*pytest-xdist runs other tests at the same time*"])
-    session("suites", "--gpus", "1", "-n", "0", stored()).assert_outcomes(passed=2)
+    says = ["*pytest-xdist runs other tests at the same time*"]
+    session("suites", "--gpus", "1", "-n", "2", says=says)
+    session("suites", "--gpus", "1", "-n", "0", stored(), passed=2)
     pytester.makepyfile("def test_it(scaling):\n    pass\n\ndef test_other():\n    pass\n")
-    result = session("-n", "1", apart=True)
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*pytest-xdist runs other tests at the same time*"])
-
-
-# The fixture
+    session("-n", "1", apart=True, says=says, passed=1, errors=1)
 
 
 def test_claims_say_what_became_of_them_and_where_the_time_went(session, pytester):
@@ -195,24 +172,22 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
             ddp.record(2)
         """
     )
-    result = session(f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
-    result.assert_outcomes(passed=3, failed=7)
     where = "E *Of the 17.1 % lost, idle takes 5.7*"
-    result.stdout.fnmatch_lines(
-        [
-            "E *assert efficiency > 0.99 is refuted",
-            "E *efficiency of ddp, N=2: 0.829 (0.805 to 0.853, 95 %, 5 launches)",
-            where,
-            "E *efficiency > 0.84 is inconclusive",
-            "E *the interval contains 0.84; *",
-            where,
-            "E *compare it by > or <, or take its .value",
-            "mfu of ddp, N=2 is null: the peak FLOP/s of 'cpu' are not known",
-            "N=4 was not measured; measured: N=1, 2.*",
-            "E *Did you mean 'efficiency'?*",
-            "E *There is no case of suite ddp: 'nothing'*",
-        ]
-    )
+    says = [
+        "E *assert efficiency > 0.99 is refuted",
+        "E *efficiency of ddp, N=2: 0.829 (0.805 to 0.853, 95 %, 5 launches)",
+        where,
+        "E *efficiency > 0.84 is inconclusive",
+        "E *the interval contains 0.84; *",
+        where,
+        "E *compare it by > or <, or take its .value",
+        "mfu of ddp, N=2 is null: the peak FLOP/s of 'cpu' are not known",
+        "N=4 was not measured; measured: N=1, 2.*",
+        "E *Did you mean 'efficiency'?*",
+        "E *There is no case of suite ddp: 'nothing'*",
+    ]
+    words = (f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
+    session(*words, says=says, passed=3, failed=7)
     (kept,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
     assert (kept["name"], kept["group"]) == ("test_recorded", "mine")
     assert kept["stats"]["rounds"] == 250
@@ -220,28 +195,21 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
     assert (row["case"], row["world_size"], row["wire_bytes"]) == ("ddp", 2, 1_751_040)
 
 
-def test_a_setting_that_there_is_not_is_named_before_anything_is_measured(session, pytester):
-    pytester.makepyfile(test_mine="def test_it(scaling):\n    scaling('ddp/ddp', stepz=4)\n")
-    result = session("test_mine.py")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*There is no setting of a measurement 'stepz'. *'steps'*"])
+OTHER = """
+import scalebench as sb
+
+def test_same(scaling):
+    assert scaling(sb.Ddp()).efficiency(2) > 0.7
+
+def test_other(scaling):
+    scaling(sb.Ddp(bucket_mb=1))
+"""
 
 
 def test_a_stored_row_of_other_settings_is_no_answer(session, pytester, stored):
-    pytester.makepyfile(
-        """
-        import scalebench as sb
-
-        def test_same(scaling):
-            assert scaling(sb.Ddp()).efficiency(2) > 0.7
-
-        def test_other(scaling):
-            scaling(sb.Ddp(bucket_mb=1))
-        """
-    )
-    result = session(stored())
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*case ddp has bucket_mb=25.0, but 1.0 was requested. *"])
+    pytester.makepyfile(OTHER)
+    says = ["*case ddp has bucket_mb=25.0, but 1.0 was requested. *"]
+    session(stored(), says=says, passed=1, failed=1)
 
 
 numbers = st.floats(-1e6, 1e6)
