@@ -8,11 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from scalebench import cli
-from scalebench.cli import main, view
-from scalebench.errors import ExitCode
+from scalebench.cli import view
 from scalebench.records.storage.files import write_checked, write_model
 from scalebench.spec.base import Spec, as_given
 from tests.builders.gated import gated_run
@@ -21,12 +18,6 @@ from tests.examples import cases
 START = [sys.executable, "-m", "scalebench"]
 UNKNOWN = ["show", "--schedule", "no-such"]
 DRAWN = ["show", "--schedule", "gpipe", "-p", "2", "-m", "2"]
-
-
-def left(arguments):
-    with pytest.raises(SystemExit) as raised:
-        main(arguments)
-    return raised.value.code
 
 
 def shell(words, redirected, **settings):
@@ -83,12 +74,12 @@ def fails(error):
     (fails(BrokenPipeError(32, "Broken pipe")), 5),
     (fails(KeyboardInterrupt()), 130),
 )
-def test_what_nobody_foresaw_is_a_defect_no_verdict(tmp_path, monkeypatch, capsys, happens, code):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_what_nobody_foresaw_is_a_defect(in_process, tmp_path, monkeypatch, happens, code):
+    (tmp_path / "defects").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "defects"))
     monkeypatch.setattr(view, "resolve_run", happens)
-    assert left(["show"]) == code
-    told = capsys.readouterr().err.strip().splitlines()
-    files = list(tmp_path.iterdir())
+    told = in_process("show", code=code).stderr.strip().splitlines()
+    files = list((tmp_path / "defects").iterdir())
     assert len(files) == (code == 70) and len(told) == (code != 130), told
     for file in files:
         assert str(file) in told[0] and "Report it" in told[0]
@@ -105,48 +96,32 @@ def test_a_package_that_cannot_be_imported(tmp_path, raises, code):
 
 
 @cases("rank, speaks", ("0", True), ("1", False))
-def test_the_silent_wait_before_they_end_the_world(monkeypatch, capsys, rank, speaks):
-    for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank,
-                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():  # fmt: skip
+def test_the_silent_wait_before_they_end_the_world(in_process, monkeypatch, rank, speaks):
+    world = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank}
+    for name, value in (world | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).items():
         monkeypatch.setenv(name, value)
     waited = []
     monkeypatch.setattr(cli.time, "sleep", waited.append)
-    with pytest.raises(SystemExit) as left:
-        cli.main(["run", "ddp", "--launcher", "lab", "--link", "50mbit"])
-    assert left.value.code == ExitCode.USAGE
-    assert ("Leave out --launcher" in capsys.readouterr().err) == speaks
+    done = in_process("run", "ddp", "--launcher", "lab", "--link", "50mbit", code=2)
+    assert ("Leave out --launcher" in done.stderr) == speaks
     assert waited == ([] if speaks else [cli.SILENT_S])
 
 
-@pytest.fixture
-def told(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        assert len(err.splitlines()) <= 1, err
-        return left.value.code, out, err
-
-    return run
-
-
 @cases("number", "1e200", "-1.5E+0300", "9" * 200, "1e999")
-def test_numbers_whose_square_is_none_are_no_measurement(told, number):
+def test_numbers_whose_square_is_none_are_no_measurement(in_process, number):
     content = gated_run(seed=1).model_dump(mode="json")
     content["rows"][0]["exposed_comm_s"] = {"value": "huge", "low": 0, "high": 1, "n": 3}
     Path("s.json").write_text(json.dumps(content).replace('"huge"', number))
-    code, _, line = told("gate", "s.json", "--baseline", "s.json")
-    assert code == 2 and "s.json is damaged: rows.0.exposed_comm_s.value" in line, line
-    assert "Copy it again" in line
+    done = in_process("gate", "s.json", "--baseline", "s.json", code=2)
+    assert "s.json is damaged: rows.0.exposed_comm_s.value" in done.stderr
+    assert "Copy it again" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_a_damaged_summary_of_a_run_is_made_again_when_it_is_removed(told):
+def test_a_damaged_summary_of_a_run_is_made_again_when_it_is_removed(in_process):
     Path("run.json").touch()
     Path("summary.json").write_text('{"format": 1 "rows"')
-    code, _, line = told("gate", "summary.json", "--baseline", "summary.json")
-    assert code == 2 and "Remove it" in line, line
+    done = in_process("gate", "summary.json", "--baseline", "summary.json", code=2)
+    assert "Remove it" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 class Named(Spec):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scalebench.cli import main
 from scalebench.errors import UsageError
 from scalebench.session.plan.make import about_scripts
 from scalebench.session.suites.script import script_suite
@@ -14,20 +13,12 @@ TRAIN = "import argparse\nparser.add_argument('--batch-size')\n"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "mine.py").write_text("SUITE = None")
-    (tmp_path / "my_gpt.py").write_text("def two(a, b): ...\ndef workload(shard): ...\n")
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models/small.py").write_text("raise Error\ndef first(shard): ...\n")
-
-
-def told(capfd, *words):
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    captured = capfd.readouterr()
-    return left.value.code, captured.out, captured.err
+def here(project):
+    (project / "train.py").write_text(TRAIN)
+    (project / "mine.py").write_text("SUITE = None")
+    (project / "my_gpt.py").write_text("def two(a, b): ...\ndef workload(shard): ...\n")
+    (project / "models").mkdir()
+    (project / "models/small.py").write_text("raise Error\ndef first(shard): ...\n")
 
 
 @cases(
@@ -47,10 +38,10 @@ def told(capfd, *words):
     ("run ddp --batch_size 8", "run ddp --batch-size 8"),
     ("run --suite=ddp --model mlp", "run ddp --workload mlp"),
 )
-def test_the_command_that_is_meant(capfd, typed, meant):
-    code, out, err = told(capfd, *typed.split())
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert f": scalebench {meant}." in err
+def test_the_command_that_is_meant(in_process, typed, meant):
+    done = in_process(*typed.split(), code=2)
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
+    assert f": scalebench {meant}." in done.stderr
 
 
 @cases(
@@ -62,9 +53,9 @@ def test_the_command_that_is_meant(capfd, typed, meant):
     ("models/small.py:first", "models.small:first"),
     ("my_gtp", None),
 )
-def test_a_workload_without_its_function(capfd, given, meant):
-    code, _, err = told(capfd, "run", "ddp", "--dry-run", "--workload", given)
-    assert (code, err.count("\n")) == (2, 1), err
+def test_a_workload_without_its_function(in_process, given, meant):
+    err = in_process("run", "ddp", "--dry-run", "--workload", given, code=2).stderr
+    assert err.count("\n") == 1
     assert (f"Write: --workload {meant}." if meant else given) in err
     assert meant or "Write:" not in err
 
@@ -91,12 +82,12 @@ def test_a_name_in_braces(argument, said):
 
 
 @cases("words", (), ("baseline",))
-def test_a_group_alone_prints_its_help(capfd, words):
-    code, out, err = told(capfd, *words)
-    assert (code, err) == (0, "") and "Commands:\n" in out and out.count("\n") > 8
+def test_a_group_alone_prints_its_help(in_process, words):
+    done = in_process(*words, code=0)
+    assert done.stderr == "" and "Commands:\n" in done.stdout and done.stdout.count("\n") > 8
 
 
-def test_help_begins_with_the_users_own_script(capfd):
-    _, out, _ = told(capfd, "--help")
+def test_help_begins_with_the_users_own_script(in_process):
+    out = in_process("--help").stdout
     first = next(line for line in out.splitlines() if line.startswith("  scalebench "))
     assert first.strip() == "scalebench run --gpus 1,2,4 -- train.py --lr 0.1"
