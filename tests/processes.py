@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import psutil
 
@@ -16,6 +17,16 @@ def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None
     while not condition():
         assert time.monotonic() < end, f"waited {limit_s} s for {what}"
         time.sleep(0.02)
+
+
+def listening_at(processes: Iterable[psutil.Process]) -> set[str]:
+    """Return the addresses at which processes listen."""
+    found: set[str] = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            sockets = process.net_connections(kind="inet")
+            found |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
+    return found
 
 
 def free_ports(count: int) -> list[int]:

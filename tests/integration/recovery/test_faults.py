@@ -18,9 +18,13 @@ from scalebench.records.storage.folder import PREFIX, working_on
 from tests.conftest import PATIENCE_S, ended, ran
 from tests.examples import cases
 from tests.integration.conftest import SHORT, row_of, summary_of
-from tests.processes import left_after, wait_for
+from tests.processes import left_after, listening_at, wait_for
 
 ONE = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
+
+
+def family_of(process):
+    return psutil.Process(process.pid).children(recursive=True)
 
 
 def _cells(project):
@@ -34,14 +38,14 @@ SLOW_WORKLOAD = ("--workload", "troubled:slow", "--steps", "10", "--no-trace", "
 def test_no_rank_survives_a_killed_launcher(start_scalebench, scalebench, project, troubled):
     launcher = start_scalebench(*SLOW, *SLOW_WORKLOAD, "--repeats", "2")
     wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections")
-    listening: set[str] = set()
+    listening = set()
     while _cells(project) < 4:
-        listening |= _listening(launcher.pid)
+        listening |= listening_at(family_of(launcher))
         time.sleep(0.05)
     assert listening, "no listening socket was seen: the test looked at the wrong moment"
     assert listening <= {"127.0.0.1", "::1"}
-    wait_for(lambda: _num_descendants(launcher.pid) >= 2, PATIENCE_S, "a rank")
-    family = psutil.Process(launcher.pid).children(recursive=True)
+    wait_for(lambda: len(family_of(launcher)) >= 2, PATIENCE_S, "a rank")
+    family = family_of(launcher)
     launcher.kill()
     launcher.communicate()
     assert len(family) >= 2
@@ -51,8 +55,7 @@ def test_no_rank_survives_a_killed_launcher(start_scalebench, scalebench, projec
     assert any(row["status"] == "ok" for row in json.loads(shown.stdout)["rows"]) or _cells(project)
 
     with working_on(project / "r"):
-        refused = scalebench("run", "--resume", "r")
-    assert refused.returncode == 2
+        refused = scalebench("run", "--resume", "r", code=2)
     assert "Another scalebench is working on r" in refused.stderr
     before = {p.name: p.read_bytes() for p in (project / "r/cells").iterdir()}
     scalebench("run", "--resume", "r", "--no-report", code=0)
@@ -62,25 +65,12 @@ def test_no_rank_survives_a_killed_launcher(start_scalebench, scalebench, projec
     assert all(row["status"] == "ok" for row in summary_of(project / "r")["rows"])
 
 
-def _num_descendants(pid):
-    return len(psutil.Process(pid).children(recursive=True))
-
-
-def _listening(pid):
-    found: set[str] = set()
-    for child in psutil.Process(pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            sockets = child.net_connections(kind="inet")
-            found |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
-    return found
-
-
 @cases("number, code", (signal.SIGINT, 130), (signal.SIGTERM, 143))
 def test_an_interrupted_run_is_kept_and_shown(start_scalebench, project, troubled, number, code):
     process = start_scalebench(*SLOW, *SLOW_WORKLOAD, "--repeats", "2")
     wait_for(lambda: _cells(project) >= 3, PATIENCE_S, "the inspections, before rows take turns")
     wait_for(lambda: (project / "r/logs/ddp.plain.n1.r0").is_dir(), PATIENCE_S, "the first round")
-    family = psutil.Process(process.pid).children(recursive=True)
+    family = family_of(process)
     os.kill(process.pid, number)
     stdout, stderr = ended(process, code, 30)
     assert "Traceback" not in stderr
@@ -173,16 +163,12 @@ def script(project):
 
 
 def started_by(project, rank, size):
-    end = time.monotonic() + LIMIT_S
-    while not (project / f"pids{size}.{rank}").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    found = []
-    for pid in (project / f"pids{size}.{rank}").read_text().split():
-        try:
+    """The script's process of a rank, and those that it has started."""
+    noted, found = project / f"pids{size}.{rank}", []
+    wait_for(noted.exists, LIMIT_S, "the script")
+    for pid in noted.read_text().split():
+        with suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(int(pid)))
-        except psutil.NoSuchProcess:
-            continue
     return found
 
 

@@ -22,6 +22,7 @@ from scalebench.worker.attach.timing.schedule import Block, Schedule
 from scalebench.worker.attach.traffic import TrafficWatch
 from scalebench.worker.process.store_queue import listen, serve_on
 from tests.examples import cases
+from tests.processes import wait_for
 
 
 @cases("version", "1.13.1", "2.3.1+cu121")
@@ -159,13 +160,6 @@ def connect():
     del served
 
 
-def until(condition, limit_s=20.0):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_a_rank_that_ends_first_leaves_no_thread_behind(connect):
     """A thread inside the store's own code would abort the process while the interpreter ends."""
     first, second = (Agreement(rank, 2, connect, 20.0, KEY) for rank in (0, 1))
@@ -178,7 +172,7 @@ def test_a_rank_that_ends_first_leaves_no_thread_behind(connect):
 def test_a_schedule_of_somebody_else_is_not_followed(connect):
     second = Agreement(1, 2, connect, 20.0, KEY)
     Agreement(0, 2, connect, 20.0, "guessed").send(SCHEDULE)
-    until(lambda: not second.is_stuck)
+    wait_for(lambda: not second.is_stuck, 20.0, "the schedule")
     assert second.received is None
 
 
@@ -186,7 +180,7 @@ def test_a_schedule_of_somebody_else_is_not_followed(connect):
 def test_a_rank_knows_that_another_one_has_ended(connect, key):
     first, second = Agreement(0, 2, connect, 20.0, key), Agreement(1, 2, connect, 20.0, KEY)
     first.send(SCHEDULE)
-    until(lambda: not second.is_stuck)
+    wait_for(lambda: not second.is_stuck, 20.0, "the schedule")
     assert not second.others_end()
     first.tell_end()
     assert second.others_end() == (key == KEY)
