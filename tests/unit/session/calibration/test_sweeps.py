@@ -1,6 +1,6 @@
 """Calibration and self-test: what is planned, what becomes of points, how it is shown."""
 
-import re
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -26,21 +26,12 @@ from tests.examples import cases
 
 
 def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
-    sizes = tuple(1 << n for n in (16, 18, 20, 22))
-    sweeps = Sweeps(
-        (2, 4),
-        ("all_reduce", "all_gather"),
-        ("float32",),
-        1 << 22,
-        sizes={"all_reduce": sizes, "all_gather": sizes},
-        in_place=False,
-        time_limit_s=30.0,
-    )
+    sizes, operations = tuple(1 << n for n in (16, 18, 20, 22)), ("all_reduce", "all_gather")
+    asked = {"sizes": dict.fromkeys(operations, sizes), "in_place": False, "time_limit_s": 30.0}
+    sweeps = Sweeps((2, 4), operations, ("float32",), 1 << 22, **asked)
     points = [
         point(size, 0.01, operation=op, num_ranks=n)
-        for op in ("all_reduce", "all_gather")
-        for n in (2, 4)
-        for size in sizes
+        for op, n, size in product(operations, (2, 4), sizes)
     ]
     assert cut_short(points, sweeps, "cpu") == ()
     slow = [p for p in points if (p.op, p.world_size) != ("all_gather", 4) or p.size_bytes < 1e6]
@@ -67,17 +58,11 @@ def test_k_chooses_operations():
         planned(LINKS, selection="nonsense")
 
 
-@cases(
-    "request_, complaint",
-    ({"world_sizes": (1,)}, "one rank sends nothing. Give --gpus with 2 ranks or more."),
-    (
-        {"link_profile": "link.json"},
-        "measures the links itself, and --link-profile also gives them.",
-    ),
-)
-def test_what_cannot_be_timed_is_refused(request_, complaint):
-    with pytest.raises(UsageError, match=re.escape(complaint)):
-        planned(LINKS, **request_)
+def test_what_cannot_be_timed_is_refused():
+    with pytest.raises(UsageError, match=r"one rank sends nothing\. Give --gpus with 2"):
+        planned(LINKS, world_sizes=(1,))
+    with pytest.raises(UsageError, match=r"measures the links itself, and --link-profile"):
+        planned(LINKS, link_profile="link.json")
 
 
 def timed_run(points, **stored):
@@ -92,33 +77,32 @@ def timed_run(points, **stored):
     return Run(run.paths, summarise(run))
 
 
-def test_a_wrong_element_fails_the_run():
-    run = timed_run([*line(), point(64, 1e-5, wrong=3)])
-    assert run.exit_code is ExitCode.CELLS_FAILED
-    assert "failed: 3 elements of results are wrong" in render_table(run.summary)
-
-
-def test_collectives_that_could_not_be_timed_fail_the_run():
-    run = timed_run([], link_unavailable="calibrating the links failed: rank 1 died")
-    assert run.exit_code is ExitCode.CELLS_FAILED
-    assert run.summary.collectives.num_points == 0
-    assert "failed: calibrating the links failed: rank 1 died" in render_table(run.summary)
-
-
-def timed(size_bytes, times):
-    transfer = Transfer(operation="send_recv", size_bytes=size_bytes)
-    return TimedTransfer(
-        transfer=transfer, size_bytes=size_bytes, time_s=times, num_elements=1, num_wrong=0
-    )
-
-
-@given(
-    st.floats(min_value=1e6, max_value=1e11),
-    st.floats(min_value=0, max_value=1e-2),
-    st.integers(min_value=10_000, max_value=10_000_000),
+@cases(
+    "points, stored, said",
+    ([*line(), point(64, 1e-5, wrong=3)], {}, "3 elements of results are wrong"),
+    (
+        [],
+        {"link_unavailable": "calibrating failed: rank 1 died"},
+        "calibrating failed: rank 1 died",
+    ),
 )
+def test_a_wrong_element_and_links_that_could_not_be_timed_fail_the_run(points, stored, said):
+    run = timed_run(points, **stored)
+    assert run.exit_code is ExitCode.CELLS_FAILED
+    assert f"failed: {said}" in render_table(run.summary)
+    assert (run.summary.collectives.num_points == 0) == (not points)
+
+
+@given(st.floats(1e6, 1e11), st.floats(0, 1e-2), st.integers(10_000, 10_000_000))
 def test_two_sizes_tell_the_rate_whatever_an_operation_costs(bit_per_s, alpha_s, size):
-    smaller, larger = (timed(n, [alpha_s + 8 * n / bit_per_s] * 5) for n in (size, 4 * size))
+    smaller, larger = (
+        TimedTransfer(
+            transfer=Transfer(operation="send_recv", size_bytes=n),
+            **{"size_bytes": n, "time_s": [alpha_s + 8 * n / bit_per_s] * 5},
+            **{"num_elements": 1, "num_wrong": 0},
+        )
+        for n in (size, 4 * size)
+    )
     found, noise = measured_rate(smaller, larger)
     assert found == pytest.approx(bit_per_s, rel=1e-3)
     assert noise < 1e-3

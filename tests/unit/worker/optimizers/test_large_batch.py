@@ -62,34 +62,28 @@ def lamb(gradients, start, rate, beta1, beta2, eps, decay):
     return weights
 
 
-def tensors(seed, steps=5):
+def follows(seed, make, equations, *constants):
     generator = np.random.default_rng(seed)
     start = [generator.normal(size=shape) for shape in SHAPES]
-    gradients = [[generator.normal(size=shape) for shape in SHAPES] for _ in range(steps)]
-    return gradients, start
+    gradients = [[generator.normal(size=shape) for shape in SHAPES] for _ in range(5)]
+    wanted = equations(gradients, start, *constants)
+    for ours, theirs in zip(trained(make, gradients, start), wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-@given(
-    seed=st.integers(0, 1000),
-    rate=st.floats(1e-3, 2.0),
-    momentum=st.floats(0, 0.95),
-    decay=st.floats(0, 0.1),
-)
+SEEDS, DECAYS = st.integers(0, 1000), st.floats(0, 0.1)
+
+
+@given(SEEDS, st.floats(1e-3, 2.0), st.floats(0, 0.95), DECAYS)
 def test_lars_follows_its_equations(seed, rate, momentum, decay):
-    gradients, start = tensors(seed)
-    found = trained(lambda p: Lars(p, rate, momentum, decay, trust=0.02), gradients, start)
-    wanted = lars(gradients, start, rate, momentum, decay, 0.02)
-    for ours, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+    given = (rate, momentum, decay)
+    follows(seed, lambda p: Lars(p, *given, trust=0.02), lars, *given, 0.02)
 
 
-@given(seed=st.integers(0, 1000), rate=st.floats(1e-3, 0.5), decay=st.floats(0, 0.1))
+@given(SEEDS, st.floats(1e-3, 0.5), DECAYS)
 def test_lamb_follows_its_equations(seed, rate, decay):
-    gradients, start = tensors(seed)
-    found = trained(lambda p: Lamb(p, rate, (0.9, 0.99), 1e-6, decay), gradients, start)
-    wanted = lamb(gradients, start, rate, 0.9, 0.99, 1e-6, decay)
-    for ours, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+    constants = (rate, 0.9, 0.99, 1e-6, decay)
+    follows(seed, lambda p: Lamb(p, rate, (0.9, 0.99), 1e-6, decay), lamb, *constants)
 
 
 RATE = 0.5
