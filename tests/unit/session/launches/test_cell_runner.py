@@ -3,7 +3,7 @@
 import errno
 import itertools
 import os
-from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,84 +93,59 @@ def test_why_a_run_makes_no_further_round(cells, says):
     assert "virtual hosts" in str(why_separate(info.model_copy(update={"spec": spec})))
 
 
-Usage = namedtuple("Usage", "total used free")
-
-
-@pytest.fixture
-def cells():
-    saving = make_cell("ddp", 2).model_copy(update={"purpose": "save", "recovery": Recovery()})
-    return [make_cell("ddp", 2), saving]
-
-
-def test_a_directory_that_is_not_there(cells, tmp_path):
-    with pytest.raises(UsageError, match="there is no such directory"):
-        directory.with_directory(cells, tmp_path / "missing", tmp_path, "x")
-
-
-def refusing(number):
+@cases(
+    "number, said",
+    (None, "there is no such directory"),
+    (errno.EACCES, "cannot go into .*: Permission denied. Give a directory that you"),
+    (errno.EROFS, "cannot go into .*: Read-only file system. Give a directory that you"),
+    (errno.ENOSPC, "cannot go into .*: No space left on device. Give a directory that you"),
+    (0, r"has 1\.00 kB free, and they need about"),
+)
+def test_a_directory_that_cannot_be_saved_to(tmp_path, monkeypatch, number, said):
     def refuse(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    return refuse
-
-
-@cases(
-    "number, why",
-    (errno.EACCES, "Permission denied"),
-    (errno.EROFS, "Read-only file system"),
-    (errno.ENOSPC, "No space left on device"),
-)
-def test_a_directory_that_cannot_be_written(cells, tmp_path, monkeypatch, number, why):
-    monkeypatch.setattr(directory.tempfile, "NamedTemporaryFile", refusing(number))
-    with pytest.raises(UsageError, match=f"cannot go into .*: {why}. Give a directory that you"):
-        directory.with_directory(cells, tmp_path, tmp_path, "x")
-
-
-def test_a_directory_that_is_too_small(cells, tmp_path, monkeypatch):
-    monkeypatch.setattr(directory.shutil, "disk_usage", lambda _: Usage(10, 9, 1000))
-    needed = 3 * 3 * 12 * cells[1].workload.num_parameters
-    assert directory.needed_bytes(cells) == needed
-    with pytest.raises(UsageError, match=r"has 1\.00 kB free, and they need about"):
-        directory.with_directory(cells, tmp_path, tmp_path, "x")
+    cells = [make_cell("ddp", 2), make_cell("ddp", 2, purpose="save", recovery=Recovery())]
+    assert directory.needed_bytes(cells) == 3 * 3 * 12 * cells[1].workload.num_parameters
+    if number == 0:
+        monkeypatch.setattr(directory.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    elif number:
+        monkeypatch.setattr(directory.tempfile, "NamedTemporaryFile", refuse)
+    place = tmp_path / "missing" if number is None else tmp_path
+    with pytest.raises(UsageError, match=said):
+        directory.with_directory(cells, place, tmp_path, "x")
 
 
 MS = 1_000_000
-PLAN = FaultPlan(kind="kill", rank=1, at_step=6)
-OUTSIDE = (100 * MS, 110 * MS, 160 * MS)
-BEFORE = [
-    [Event("step", n, n * 10 * MS) for n in range(1, 7)],
-    [Event("step", n, n * 10 * MS) for n in range(1, 6)],
-]
+USUAL = {"start": 200, "connected": 20, "built": 40, "load": 50}
+PHASE_OF = {"start": "start", "connected": "rendezvous", "built": "build", "load": "load"}
 
 
-def continued(start=200, connected=20, built=40, load=50, step=10, saved=4, steps=3, data=5):
-    parts = [start, connected, built, load - data, data, *[step] * steps]
-    times = list(itertools.accumulate(parts))
-    names = [("started", 77), ("connected", 0), ("built", 0), ("state", 0), ("loaded", saved)]
-    names += [("step", saved + 1 + n) for n in range(steps)]
+def continued(steps=3, **late):
+    """The events of a rank that was started again; each phase in ms."""
+    start, connected, built, load = (USUAL | late).values()
+    times = itertools.accumulate([start, connected, built, load - 5, 5, *[10] * steps])
+    names = [("started", 77), ("connected", 0), ("built", 0), ("state", 0), ("loaded", 4)]
+    names += [("step", 5 + n) for n in range(steps)]
     return [Event(name, n, t * MS) for (name, n), t in zip(names, times, strict=True)]
 
 
-def phases(*after, outside=OUTSIDE):
-    return timeline_of(PLAN, "scalebench", outside, BEFORE, after or [continued(), continued()])
+def phases(second):
+    """Of a job whose rank 1 was killed at its sixth step; the second rank goes on like this."""
+    plan = FaultPlan(kind="kill", rank=1, at_step=6)
+    before = [[Event("step", n, n * 10 * MS) for n in range(1, last)] for last in (7, 6)]
+    outside = (100 * MS, 110 * MS, 160 * MS)
+    return timeline_of(plan, "scalebench", outside, before, [continued(), second]).phases_s
 
 
-@cases(
-    "argument, phase",
-    ("start", "start"),
-    ("connected", "rendezvous"),
-    ("built", "build"),
-    ("load", "load"),
-)
-def test_a_delay_is_found_in_its_phase_and_nowhere_else(argument, phase):
-    usual = phases().phases_s
-    late_by = {"start": 200, "connected": 20, "built": 40, "load": 50}[argument] + 300
-    slow = phases(continued(), continued(**{argument: late_by})).phases_s
+@cases("late", *PHASE_OF)
+def test_a_delay_is_found_in_its_phase_and_nowhere_else(late):
+    usual, slow = phases(continued()), phases(continued(**{late: USUAL[late] + 300}))
     more = {name: slow[name] - usual[name] for name in PHASES}
-    assert more.pop(phase) == pytest.approx(0.3)
+    assert more.pop(PHASE_OF[late]) == pytest.approx(0.3)
     assert all(abs(rest) < 1e-9 for rest in more.values())
 
 
 def test_a_rank_that_does_not_get_as_far_is_said():
     with pytest.raises(NoTimeline, match="did not come to 'step 7'"):
-        phases(continued(), continued(steps=2))
+        phases(continued(steps=2))

@@ -17,24 +17,19 @@ from tests.examples import cases
 CPU = torch.device("cpu")
 
 
-@cases("evaluation", None, [], [1, 2, 3])
-def test_samples_that_ranks_cannot_divide_are_refused(evaluation):
-    workload = Workload(
-        torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), evaluation=evaluation
-    )
-    with pytest.raises(UsageError, match=r"Give Workload\(evaluation=...\)"):
-        held_out_of(workload, 2, 2)
+OTHER, GIVE = torch.zeros(3, 2), "Give Workload(evaluation=...)"
 
 
 @cases(
-    "sizes, told",
-    ([8, 8, 8, 3], "batches of 3 and of 8 samples. Give each the same number"),
-    ([0, 8], "batches of 0 and of 8 samples"),
+    "evaluation, told",
+    *((of, GIVE) for of in (None, [], [1, 2, 3])),  # samples that ranks cannot divide
+    ([torch.zeros(8, 2), OTHER], "batches of 3 and of 8 samples. Give each the same number"),
+    ([torch.zeros(0, 2), torch.zeros(8, 2)], "batches of 0 and of 8 samples"),
     (["x", "y"], "is no batch: its tensors have no samples along dimension 0."),
 )
-def test_held_out_batches_of_different_sizes_are_refused(sizes, told):
-    batches = [torch.zeros(size, 2) if isinstance(size, int) else size for size in sizes]
-    workload = Workload(torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), evaluation=batches)
+def test_held_out_batches_that_ranks_cannot_divide_are_refused(evaluation, told):
+    given = {"evaluation": evaluation}
+    workload = Workload(torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), **given)
     with pytest.raises(UsageError, match=re.escape(told)):
         held_out_of(workload, 2, 2)
 
@@ -62,29 +57,17 @@ DEVIATIONS = torch.tensor([2.0, 1.0, 3.0])
 """Of the samples x of a quadratic, whose loss |w − x|²/2 has the gradient w − x."""
 
 
-def quadratic(module, samples):
-    return (module.weight - samples).square().sum(1).mean() / 2
-
-
-def drawn(count, generator):
-    return torch.randn(count, 3, generator=generator) * DEVIATIONS
-
-
 def norms_of_a_step(module, batches):
     squares, total = [], torch.zeros_like(module.weight)
     for samples in batches:
         module.weight.grad = None
         with local_square(module.parameters()) as found:
-            quadratic(module, samples).backward()
+            ((module.weight - samples).square().sum(1).mean() / 2).backward()
         squares.append(found.value)
         total += module.weight.grad / len(batches)
-    norms = GradientNorms(
-        num_batches=len(batches),
-        batch_size=len(batches[0]),
-        mean_square=sum(squares) / len(batches),
-        square_of_mean=float(total.square().sum()),
-    )
-    return norms, total
+    sizes = {"num_batches": len(batches), "batch_size": len(batches[0])}
+    mean, square = sum(squares) / len(batches), float(total.square().sum())
+    return GradientNorms(**sizes, mean_square=mean, square_of_mean=square)
 
 
 @cases("ranks, rank_batch", (2, 1), (4, 4))
@@ -92,16 +75,10 @@ def test_a_quadratic_gives_its_gradient_and_its_covariance(ranks, rank_batch):
     generator = torch.Generator().manual_seed(0)
     module = torch.nn.Linear(3, 1, bias=False)
     weight = torch.tensor([1.0, -0.5, 0.25])
-    torch.nn.init.constant_(module.weight, 0)
-    module.weight.data += weight
-    gradients, variances = [], []
-    for _ in range(300):
-        batches = [drawn(rank_batch, generator) for _ in range(ranks)]
-        norms, _ = norms_of_a_step(module, batches)
-        gradients.append(squared_gradient(norms))
-        variances.append(gradient_variance(norms))
-    known = (float(weight.square().sum()), float(DEVIATIONS.square().sum()))
-    for values, true in zip((gradients, variances), known, strict=True):
-        sampled = torch.tensor(values, dtype=torch.float64)
-        error = float(sampled.std()) / len(values) ** 0.5
-        assert abs(float(sampled.mean()) - true) < 4 * error
+    module.weight.data.copy_(weight)
+    steps = [torch.randn(ranks, rank_batch, 3, generator=generator) for _ in range(300)]
+    norms = [norms_of_a_step(module, step * DEVIATIONS) for step in steps]
+    for of, known in ((squared_gradient, weight), (gradient_variance, DEVIATIONS)):
+        sampled = torch.tensor([of(one) for one in norms], dtype=torch.float64)
+        error = float(sampled.std()) / len(norms) ** 0.5
+        assert abs(float(sampled.mean()) - float(known.square().sum())) < 4 * error

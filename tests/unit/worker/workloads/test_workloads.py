@@ -3,7 +3,6 @@
 import sys
 import sysconfig
 from itertools import islice
-from textwrap import dedent
 
 import pytest
 import torch
@@ -25,21 +24,13 @@ from tests.examples import cases, examples
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
+SHARD = Shard(0, 1, 4, 0, CPU)
 MODULES = {"gpt": Gpt, "gpt-moe": MoeGpt, "cnn": Cnn, "mlp": Mlp, "paced": Paced}
 
 
-def shard_of(batch_size, rank=0, world_size=1, seed=0):
-    return Shard(rank, world_size, batch_size, seed, CPU)
-
-
-def build(name, shard=None, seed=0):
-    torch.manual_seed(seed)
-    spec = PRESETS[name]
-    return build_workload(spec, shard or shard_of(spec.batch_size, seed=seed))
-
-
-def identity(index):
-    return index, index
+def resident(num_samples, batch_size, rank=0, world_size=1, seed=0):
+    shard = Shard(rank, world_size, batch_size, seed, CPU)
+    return ResidentBatches("w", num_samples, shard, lambda index: (index, index))
 
 
 @cases("name", *PRESETS)
@@ -55,7 +46,7 @@ def test_missing_sources_are_told_with_a_remedy(tmp_path, monkeypatch, folder):
     (tmp_path / "empty").mkdir()
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / folder)})
     with pytest.raises(EnvironmentUnfit, match=rf"{folder}.*another workload \(cnn, mlp\)"):
-        build("gpt-tiny")
+        build_workload(PRESETS["gpt-tiny"], SHARD)
 
 
 DIVISIBLE = st.tuples(st.integers(1, 24), st.integers(0, 60), st.integers(0, 3))
@@ -69,13 +60,9 @@ def test_every_world_size_trains_on_the_same_global_batches(sizes, seed, epoch):
     steps = num_samples // global_batch
     expected = None
     for world_size in (n for n in range(1, global_batch + 1) if global_batch % n == 0):
+        of_rank = global_batch // world_size
         orders = [
-            ResidentBatches(
-                "w",
-                num_samples,
-                shard_of(global_batch // world_size, rank, world_size, seed),
-                identity,
-            ).epoch_order(epoch)
+            resident(num_samples, of_rank, rank, world_size, seed).epoch_order(epoch)
             for rank in range(world_size)
         ]
         together = torch.cat(orders, dim=1)  # [steps, global_batch]
@@ -95,9 +82,7 @@ def test_order_is_that_of_distributed_sampler(world_size, batch_size, extra, see
         sampler = DistributedSampler(
             range(num_samples), world_size, rank, shuffle=True, seed=seed, drop_last=True
         )
-        batches = ResidentBatches(
-            "w", num_samples, shard_of(batch_size, rank, world_size, seed), identity
-        )
+        batches = resident(num_samples, batch_size, rank, world_size, seed)
         whole = num_samples // (world_size * batch_size) * batch_size
         epochs = []
         for epoch in range(2):
@@ -107,41 +92,35 @@ def test_order_is_that_of_distributed_sampler(world_size, batch_size, extra, see
         assert got == epochs
 
 
-@cases("world_size, fits", (5, True), (6, False))
-def test_fewer_samples_than_a_global_batch_is_a_usage_error(world_size, fits):
-    if fits:
-        ResidentBatches("w", 10, shard_of(2, 0, world_size), identity)
-        return
-    with pytest.raises(UsageError, match=r"w has 10 samples.*batch of 12 \(6 ranks with 2 each\)"):
-        ResidentBatches("w", 10, shard_of(2, 0, world_size), identity)
+WIDE = GptShape(name="g", layers=1, heads=3, width=8, context=8, batch_size=4)
+DEEP = CnnShape(name="c", depth=10, batch_size=4)
 
 
 @cases(
-    "spec, message",
-    (CnnShape(name="c", depth=10, batch_size=4), "6n \\+ 2, and 10 is not. Choose 8 or 14"),
-    (
-        GptShape(name="g", layers=1, heads=3, width=8, context=8, batch_size=4),
-        "3 heads do not divide the width 8",
-    ),
+    "build, message",
+    (lambda: resident(10, 2, 0, 6), r"w has 10 samples.*batch of 12 \(6 ranks with 2 each\)"),
+    (lambda: build_workload(DEEP, SHARD), "6n \\+ 2, and 10 is not. Choose 8 or 14"),
+    (lambda: build_workload(WIDE, SHARD), "3 heads do not divide the width 8"),
 )
-def test_a_shape_that_contradicts_itself_is_a_usage_error(spec, message):
+def test_what_contradicts_itself_is_a_usage_error(build, message):
+    resident(10, 2, 0, 5)
     with pytest.raises(UsageError, match=message):
-        build_workload(spec, shard_of(4))
+        build()
+
+
+HEAD = "import torch\nfrom scalebench import Shard, Workload\nlinear = torch.nn.Linear(2, 1)\n"
 
 
 @pytest.fixture
-def custom(tmp_path, monkeypatch, request):
+def custom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     before = set(sys.modules)
 
-    def write_and_build(source, function="workload", module="mine"):
-        head = (
-            "import torch\nfrom scalebench import Shard, Workload\nlinear = torch.nn.Linear(2, 1)\n"
-        )
-        (tmp_path / "mine.py").write_text(head + dedent(source))
-        spec = CustomTarget(name=f"{module}:{function}", module=module, function=function)
-        return build_workload(spec, shard_of(4))
+    def write_and_build(source):
+        (tmp_path / "mine.py").write_text(HEAD + source)
+        spec = CustomTarget(name="mine:workload", module="mine", function="workload")
+        return build_workload(spec, SHARD)
 
     yield write_and_build
     for name in set(sys.modules) - before:
