@@ -6,9 +6,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from scalebench.launch.loopback import loopback_environment
 from tests.builders.runs import make_cell
@@ -16,12 +14,6 @@ from tests.conftest import PATIENCE_S
 from tests.forks import forks
 
 ROOT = Path(__file__).parents[2]
-
-Found = list[dict[str, Any]]
-Reports = dict[int, Found]
-"""World size → what each rank found; what a shard alone found comes last."""
-Rank = Callable[[Path, int, int], Any]
-"""Of a folder, the rank and the world size: what it found."""
 
 
 def reports_of(program, folder, sizes, shards=False):
@@ -80,7 +72,7 @@ def main(run_rank, run_shards=None):
     folder = Path(sys.argv[1])
     gc.freeze()  # ranks collect garbage often: what was imported is none
     for size in map(int, sys.argv[2:]):
-        whos: list[tuple[Rank, int | str]] = [(run_rank, rank) for rank in range(size)]
+        whos = [(run_rank, rank) for rank in range(size)]
         whos += [(run_shards, "shards")] if run_shards else []
         fork = multiprocessing.get_context("fork")
         ranks = [

@@ -14,8 +14,6 @@ from tests.integration.compression.compressed_ranks import PLANTED, VARIANTS, WO
 from tests.integration.conftest import SHORT, complaint
 from tests.integration.programs import reports_of
 
-ROOT = Path(__file__).parents[3]
-
 every_world_size = cases("world_size", *WORLD_SIZES)
 LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
 

@@ -73,22 +73,20 @@ def test_every_way_to_run_out_of_memory_is_one_and_its_message_says_so(error):
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] "
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (UsageError("no such workload"), "usage"),
-        (Unsupported("needs blocks"), "unsupported"),
-        (MemoryError(), "oom"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …"), "oom"),
-        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried …"), "oom"),
-        (RuntimeError(GLOO + "Connection closed by peer [127.0.0.1]:4711"), "peer"),
-        (RuntimeError(GLOO + "Timed out waiting 120000ms for recv operation"), "peer"),
-        (dist.DistBackendError("NCCL communicator was aborted on rank 1."), "peer"),
-        (dist.DistStoreError("Socket: Broken pipe"), "peer"),
-        (ValueError("Connection closed by peer"), "exception"),  # not from a collective
-        (KeyboardInterrupt(), "exception"),
-        (RuntimeError("DataLoader timed out after 5 seconds"), "exception"),  # no peer of ours
-    ],
+@cases(
+    "error, kind",
+    (UsageError("no such workload"), "usage"),
+    (Unsupported("needs blocks"), "unsupported"),
+    (MemoryError(), "oom"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …"), "oom"),
+    (RuntimeError("DefaultCPUAllocator: not enough memory: you tried …"), "oom"),
+    (RuntimeError(GLOO + "Connection closed by peer [127.0.0.1]:4711"), "peer"),
+    (RuntimeError(GLOO + "Timed out waiting 120000ms for recv operation"), "peer"),
+    (dist.DistBackendError("NCCL communicator was aborted on rank 1."), "peer"),
+    (dist.DistStoreError("Socket: Broken pipe"), "peer"),
+    (ValueError("Connection closed by peer"), "exception"),  # not from a collective
+    (KeyboardInterrupt(), "exception"),
+    (RuntimeError("DataLoader timed out after 5 seconds"), "exception"),  # no peer of ours
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_an_exception_stands_for(error, kind):
@@ -104,12 +102,9 @@ def raised(error):
 
 def test_a_description_has_the_type_the_first_line_and_the_traceback():
     found = raised(RuntimeError("it broke\nand here is more"))
-    assert found.message == "RuntimeError: it broke"
-    assert found.kind == "exception"
-    assert "and here is more" in found.traceback
-    assert "def raised" not in found.traceback
-    assert "raise error" in found.traceback
-    assert found.time_ns > 0
+    assert (found.message, found.kind) == ("RuntimeError: it broke", "exception")
+    assert "and here is more" in found.traceback and "raise error" in found.traceback
+    assert "def raised" not in found.traceback and found.time_ns > 0
 
 
 @cases("text", "file \udcff.bin", "nul \0", "\x1b[31mred", "größe", "x" * 10**6)

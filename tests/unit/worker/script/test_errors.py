@@ -12,7 +12,6 @@ from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script import supervise
 from scalebench.worker.script.errors import ended, error_of
 from scalebench.worker.script.places import Place, sent_by_rank_0
-from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_script_cell
 from tests.examples import cases
 
@@ -66,14 +65,17 @@ class OutOfMemoryError(RuntimeError):
     (SystemExit("no data"), "exit", "train.py ended itself: no data"),
     (SystemExit(3), "exit", "train.py ended itself with exit code 3: train.py: error: --lr"),
     (SystemExit(2), "usage", "train.py did not accept its arguments: train.py: error: --lr is"),
+    (-9, "signal", "train.py was killed by SIGKILL"),
+    (-11, "signal", "train.py was killed by SIGSEGV"),
+    (7, "exit", "train.py ended with exit code 7: train.py: error: --lr is required"),
     ids=repr,
 )
-def test_what_the_script_raised(error, kind, message, log):
-    found = error_of(describe(error, "its traceback"), 1, SCRIPT, log)
+def test_what_the_script_raised_or_the_code_with_which_it_ended(error, kind, message, log):
+    told = None if isinstance(error, int) else describe(error, "its traceback")
+    found = error_of(told, 1 if told else error, SCRIPT, log)
     assert found.kind == kind
-    assert found.message.startswith(message or "")
-    assert found.traceback == "its traceback"
-    assert "\n" not in found.message
+    assert found.message.startswith(message or "") and "\n" not in found.message
+    assert told is None or found.traceback == "its traceback"
 
 
 @cases(
@@ -89,17 +91,6 @@ def test_a_module_that_does_not_exist(error, kind, log):
     assert found.kind == kind
     assert found.message.startswith("There is no module pack.train") == (kind == "usage")
     assert error_of(describe(error, None), 1, SCRIPT, log).kind == "exception"
-
-
-@cases(
-    "code, kind, message",
-    (-9, "signal", "train.py was killed by SIGKILL"),
-    (-11, "signal", "train.py was killed by SIGSEGV"),
-    (7, "exit", "train.py ended with exit code 7: train.py: error: --lr is required"),
-)
-def test_a_process_that_left_nothing(code, kind, message, log):
-    found = error_of(None, code, SCRIPT, log)
-    assert (found.kind, found.message) == (kind, message)
 
 
 def test_a_script_that_ended_by_itself_says_what_it_printed_and_went_on_from(tmp_path):
@@ -124,25 +115,13 @@ def test_the_last_words_of_a_script_are_not_torch_s_warnings(tmp_path):
     assert "printed last: Resuming from snapshot at epoch 40 (" in ended("It ended", "", (), log)
 
 
-PLACES = [
-    Place(host="a", local_rank=0, clock="x"),
-    Place(host="a", local_rank=1, clock="x"),
-    Place(host="b", local_rank=0, clock="y"),
-]
-ADDRESSES = {"host": "10.0.0.1", "master": 1234, "run_dir": "/tmp/r", "key": "k"}
-
-
-def variables(rank):
-    cell = make_script_cell(3)
-    identity = {"rank": rank, "local_rank": PLACES[rank].local_rank}
-    return environment_for(cell, identity, ADDRESSES, PLACES)
-
-
 def test_what_other_launchers_have_said_is_left_out(monkeypatch):
     others = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
     for name in (*others, "SLURM_JOB_ID", "TORCHELASTIC_ERROR_FILE"):
         monkeypatch.setenv(name, "7")
-    found = variables(0)
+    addresses = {"host": "10.0.0.1", "master": 1234, "run_dir": "/tmp/r", "key": "k"}
+    place, identity = Place(host="a", local_rank=0, clock="x"), {"rank": 0, "local_rank": 0}
+    found = supervise.environment_for(make_script_cell(), identity, addresses, [place])
     assert not {*others, "TORCHELASTIC_ERROR_FILE"} & found.keys()
     assert found["SLURM_JOB_ID"] == "7"
 
@@ -158,40 +137,24 @@ def test_where_a_stranger_says_that_ranks_are_is_not_believed():
         sent_by_rank_0(SealedStore(store, "key"), None)
 
 
-WHEN_MEASURED = {
-    "ends": "exit 0", "fails": "exit 7", "stays": "exec sleep 60",
-    "ignores": "trap '' TERM\nexec sleep 60",
-}  # fmt: skip
-
-
-def supervised(tmp_path, monkeypatch, then, to_the_end=False):
-    raw_file = tmp_path / "attach0.json"
-    python = tmp_path / "python"
+@cases(
+    "then, to_the_end, expected",
+    ("exit 0", False, (0, False)),
+    ("exit 7", False, (7, False)),
+    ("exec sleep 60", False, (-15, True)),
+    ("trap '' TERM\nexec sleep 60", False, (-9, True)),
+    ("exec sleep 0.6", True, (0, False)),
+)
+def test_who_does_not_end_is_killed(tmp_path, monkeypatch, capsys, then, to_the_end, expected):
+    """A stand-in for the script stores its measurement, and goes on like this."""
+    raw_file, python = tmp_path / "attach0.json", tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntouch {raw_file}\n{then}\n")
     python.chmod(0o755)
     cell = make_script_cell(python=str(python), to_the_end=to_the_end)
-    monkeypatch.setattr(supervise, "END_GRACE_S", 0.2)
-    monkeypatch.setattr(supervise, "GRACE_S", 0.2)
-    monkeypatch.setattr(supervise, "POLL_S", 0.05)
+    for name, limit_s in (("END_GRACE_S", 0.2), ("GRACE_S", 0.2), ("POLL_S", 0.05)):
+        monkeypatch.setattr(supervise, name, limit_s)
     monkeypatch.setattr(supervise, "_pass_on_signals", lambda *_: None)
     addresses = {"host": "127.0.0.1", "master": 1, "run_dir": str(tmp_path / "run_dir"), "key": ""}
-    identity = {"rank": 0, "local_rank": 0}
-    return supervise.run_process({}, cell, LaunchPaths(tmp_path), identity, addresses, {}, raw_file)
-
-
-@cases(
-    "how, expected",
-    ("ends", (0, False)),
-    ("fails", (7, False)),
-    ("stays", (-15, True)),
-    ("ignores", (-9, True)),
-)
-def test_a_script_that_does_not_end_is_known_to_be_killed(
-    tmp_path, monkeypatch, capsys, how, expected
-):
-    assert supervised(tmp_path, monkeypatch, WHEN_MEASURED[how]) == expected
+    given = (LaunchPaths(tmp_path), {"rank": 0, "local_rank": 0}, addresses, {}, raw_file)
+    assert supervise.run_process({}, cell, *given) == expected
     assert ("did not end after its measurement; killed" in capsys.readouterr().out) is expected[1]
-
-
-def test_a_script_that_runs_to_its_end_is_not_killed(tmp_path, monkeypatch):
-    assert supervised(tmp_path, monkeypatch, "exec sleep 0.6", to_the_end=True) == (0, False)

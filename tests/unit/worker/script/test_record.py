@@ -5,46 +5,30 @@ from contextlib import nullcontext
 import pytest
 
 from scalebench.records.measured.trace import ClockAlignment
-from scalebench.worker.script.record import RankSeen, blocks_for, gaps_of, rank_fields, seen_by
+from scalebench.worker.script.record import RankSeen, gaps_of, rank_fields, seen_by
 from tests.builders.runs import make_script_cell
 from tests.examples import cases
 
-SCHEDULE = {
-    "period": 1,
-    "steady": True,
-    "first_clean": 3,
-    "clean_end": 10,
-    "blocks": [["paired", 10, 3], ["traced", 13, 3], ["bare", 16, 3]],
-    "end": 19,
-}
 
-
-def told(num_steps, schedule=SCHEDULE, first_clean=None):
-    found = blocks_for(schedule, first_clean, num_steps)
-    return [(block.phase, block.first, block.count) for block in found]
-
-
-def raw(outside_s, gaps=(), others=None, period=1):
-    fed = [[None, 8, 0, 0.0, 1, n] for n in others or [0] * len(outside_s)]
-    return {"period": period, "outside_s": outside_s, "gaps": gaps, "fed": fed}
-
-
-def gaps(told, step_s=None):
-    found = gaps_of(told, step_s or [0.1] * (len(told["fed"]) // told["period"]))
-    return {one.step: (one.evaluation_s, one.checkpoint_s) for one in found}
+def gaps(outside_s, gaps=(), period=1):
+    """What comes of a watch with one step of 0.1 s for each time between two steps."""
+    fed = [[None, 8, 0, 0.0, 1, 0]] * len(outside_s)
+    told = {"period": period, "outside_s": outside_s, "gaps": gaps, "fed": fed}
+    return gaps_of(told, [0.1 * period] * (len(fed) // period))
 
 
 def test_only_what_is_recognised_is_a_gap_between_steps():
     """Averaging, playing, logging: whatever else lies between two steps is training."""
-    assert gaps(raw([5.0, 0.001, 0.001, 0.3, 0.001, None])) == {}
-    told = raw([0.0] * 4, gaps=[[2, 0.04, 0.01], [3, 0.0, 0.0005]])
-    assert gaps(told) == {2: (0.04, 0.01)}
-    whole = gaps_of(told, [0.1] * 4)[0]
+    for outside_s, seen, period, found in (
+        ([5.0, 0.001, 0.001, 0.3, 0.001, None], [], 1, []),
+        ([0.0] * 4, [[2, 0.04, 0.01], [3, 0.0, 0.0005]], 1, [(2, 0.04, 0.01)]),
+        ([0.0] * 4, [[2, 9.0, 0.04]], 1, [(2, pytest.approx(0.06), 0.04)]),
+        ([0.0] * 6, [[3, 0.02, 0.0], [4, 0.03, 0.0]], 2, [(2, 0.03, 0.0)]),
+    ):
+        told = gaps(outside_s, seen, period)
+        assert [(one.step, one.evaluation_s, one.checkpoint_s) for one in told] == found
+    (whole,) = gaps([0.0] * 4, [[2, 0.04, 0.01]])
     assert whole.seconds == whole.outside_s == pytest.approx(0.05)
-    assert gaps(raw([0.0] * 4, [[2, 9.0, 0.04]])) == {2: (pytest.approx(0.06), 0.04)}
-    assert gaps(raw([0.0] * 6, [[3, 0.02, 0.0], [4, 0.03, 0.0]], period=2), [0.2] * 3) == {
-        2: (0.03, 0.0)
-    }
 
 
 @cases(
