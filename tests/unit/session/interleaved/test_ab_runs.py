@@ -4,9 +4,7 @@ import json
 import sys
 
 import pytest
-from click.testing import CliRunner
 
-from scalebench.cli import cli
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.storage.files import write_model
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
@@ -32,8 +30,7 @@ if only:
     summary["rows"] = [row for row in summary["rows"] if name.format(**row) in only]
 (out / "summary.json").write_text(json.dumps(summary))
 """
-"""Stands for an interpreter with scalebench: leaves a run that was made before, and notes the call.
-"""
+"""Stands for an interpreter with scalebench: leaves a run made before, and notes the call."""
 
 
 @pytest.fixture
@@ -44,9 +41,8 @@ def interpreters(project):
         folder.mkdir()
         for number, level in enumerate(drift):
             slower = {(case, n): factor * level for case in ("ddp", "ddp-small") for n in (2, 4)}
-            run = gated_run(
-                slower | {("plain", 1): level}, num_launches=1, seed=100 * seed + number
-            )
+            slower["plain", 1] = level
+            run = gated_run(slower, num_launches=1, seed=100 * seed + number)
             write_model(folder / f"{number}.json", run)
         stub = folder / "python"
         stub.write_text(STUB.format(python=sys.executable))
@@ -58,24 +54,22 @@ def calls(project):
     return [json.loads(line) for line in (project / "calls.jsonl").read_text().splitlines()]
 
 
-def versions(project, new):
-    return (
-        Version("base", str(project / "base" / "python"), project),
-        Version("new", str(project / new / "python"), project),
-    )
+@pytest.fixture
+def interleaved(interpreters):
+    def make(new, words, on_progress=lambda _: None, base=None):
+        places = {"base": base or interpreters / "base" / "python"}
+        places["new"] = interpreters / new / "python"
+        versions = [Version(name, str(place), interpreters) for name, place in places.items()]
+        return InterleavedRuns(tuple(versions), words, interpreters / "out", on_progress)
+
+    return make
 
 
-def test_both_are_measured_by_turns_and_told_the_same(interpreters):
-    messages: list[str] = []
-    interleaved = InterleavedRuns(
-        versions(interpreters, "slow"),
-        ["ddp", "--gpus", "1,2"],
-        interpreters / "out",
-        messages.append,
-    )
+def test_both_are_measured_by_turns_and_told_the_same(interpreters, interleaved):
+    messages = []
+    runs = interleaved("slow", ["ddp", "--gpus", "1,2"], messages.append)
     for _ in range(3):
-        interleaved.measure(3)
-    base, new = interleaved.results()
+        runs.measure(3)
     made = calls(interpreters)
     assert [call[0] for call in made] == ["base", "slow", "slow", "base", "base", "slow"]
     for call in made:
@@ -83,38 +77,30 @@ def test_both_are_measured_by_turns_and_told_the_same(interpreters):
         assert call[7:10] == ["--repeats", "1", "--no-report"]
     assert messages[0] == "round 1 of 3: base" and len(messages) == 7
     assert messages[1].startswith("each round is a separate run: its scalebench does not wait")
-    assert all(row.step_s.n == 3 for results in (base, new) for row in results.rows)
+    assert all(row.step_s.n == 3 for results in runs.results() for row in results.rows)
 
 
-def test_the_command_finds_a_change_that_drift_hides(interpreters, monkeypatch):
-    def gate(new):
+def test_the_command_finds_a_change_that_drift_hides(interpreters, in_process, monkeypatch):
+    def gate(new, code):
         monkeypatch.setattr(sys, "executable", str(interpreters / new / "python"))
         flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
-        done = CliRunner().invoke(
-            cli, [*flags, "--rounds", "6", "--json", "--", "ddp"], standalone_mode=False
-        )
-        assert done.exception is None, done.exception
-        return done.return_value, json.loads(done.stdout)
+        done = in_process(*flags, "--rounds", "6", "--json", "--", "ddp", code=code)
+        rows = json.loads(done.stdout)["rows"]
+        return {(row["case"], row["metric"]) for row in rows if row["verdict"] == "regressed"}
 
-    code, told = gate("slow")
-    assert code == 1
-    worse = {(row["case"], row["metric"]) for row in told["rows"] if row["verdict"] == "regressed"}
+    worse = gate("slow", 1)
     assert ("ddp", "step_s") in worse and ("plain", "step_s") not in worse
-    code, told = gate("same")
-    assert code == 0, told
+    assert gate("same", 0) == set()
     assert (interpreters / "reports").is_dir()
 
 
 @cases("code, kind", (2, UsageError), (5, EnvironmentUnfit), (130, EnvironmentUnfit))
-def test_a_run_that_ends_badly_ends_the_comparison(interpreters, code, kind):
+def test_a_run_that_ends_badly_ends_the_comparison(interpreters, interleaved, code, kind):
     with pytest.raises(kind, match="There is no suite"):
-        InterleavedRuns(
-            versions(interpreters, "same"), ["--fail", str(code)], interpreters / "out"
-        ).measure(2)
+        interleaved("same", ["--fail", str(code)]).measure(2)
     assert len(calls(interpreters)) == 1
 
 
-def test_an_interpreter_that_is_not_there_is_refused(interpreters):
-    nowhere = (Version("base", "/no/python", interpreters), *versions(interpreters, "same")[1:])
+def test_an_interpreter_that_is_not_there_is_refused(interleaved):
     with pytest.raises(UsageError, match="cannot be started"):
-        InterleavedRuns(nowhere, [], interpreters / "out").measure(2)
+        interleaved("same", [], base="/no/python").measure(2)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scalebench.errors import EnvironmentUnfit
 from scalebench.gate import family
 from scalebench.gate.family import Pair, judge, paired
 from scalebench.gate.observation import measured
@@ -27,16 +26,13 @@ class InterleavedRuns:
     ``results()`` gives the number of rounds in place of the base.
     """
 
-    def __init__(self, seconds=1.0, rows=(), fails_from=None):
+    def __init__(self, seconds=1.0, rows=()):
         self.round_s = []
         self.narrowed = []
         self.seconds = seconds
         self.new = Results("new", (make_summary(list(rows)),))
-        self.fails_from = fails_from
 
     def measure(self, upto, only=()):
-        if self.fails_from is not None and len(self.round_s) >= self.fails_from:
-            raise EnvironmentUnfit("new: scalebench run ended with 5: no room")
         self.narrowed.append(tuple(only))
         self.round_s.append(self.seconds)
 
@@ -48,29 +44,17 @@ def result(*rows):
     return GateResult("a", "b", "1", "2", tuple(rows))
 
 
-def decided_after(**rounds):
-    def judged(done, _, level):
-        return result(
-            *(
-                replace(OPEN, case=case, verdict=verdict if done >= after else "inconclusive")
-                for case, (after, verdict) in rounds.items()
-            )
-        )
-
-    return judged
-
-
-def test_the_budget_ends_it_but_never_the_first_rounds():
+@cases(
+    "budget_s, fewest, rounds, said",
+    (1, {}, 5, ["1 row undecided"]),
+    (120, {}, 12, ["after 5, 10, 12 rounds", "2 min had passed"]),
+    (35, {"fewest": 2}, 3, ["after 3 rounds"]),
+)
+def test_the_budget_ends_it_but_never_the_first_rounds(budget_s, fewest, rounds, said):
     interleaved = InterleavedRuns(seconds=10.0)
-    told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 1)
-    assert len(interleaved.round_s) == 5 and "1 row undecided" in told.notes[-1]
-    interleaved = InterleavedRuns(seconds=10.0)
-    told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 120)
-    assert len(interleaved.round_s) == 12 and "after 5, 10, 12 rounds" in told.notes[-1]
-    assert "2 min had passed" in told.notes[-1]
-    interleaved = InterleavedRuns(seconds=10.0)
-    told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 35, fewest=2)
-    assert len(interleaved.round_s) == 3 and "after 3 rounds" in told.notes[-1]
+    told = until_decided(interleaved, 5, lambda *_: result(OPEN), budget_s, **fewest)
+    assert len(interleaved.round_s) == rounds
+    assert [one for one in said if one not in told.notes[-1]] == []
 
 
 def test_only_what_is_open_is_measured_again():
@@ -85,13 +69,9 @@ def test_only_what_is_open_is_measured_again():
         replace(OPEN, case="ddp-one", world_size=8, verdict="inconclusive", basis="single"),
         replace(OPEN, suite="other", case="fsdp", world_size=2, verdict="improved"),
     ]
-    plain = make_plain()
-    measured_rows = [
-        plain.model_copy(update={"suite": "s"}),
-        plain.model_copy(update={"suite": "s", "case": "plain-2"}),
-        plain.model_copy(update={"suite": "other"}),
-        make_row("ddp", 4).model_copy(update={"suite": "s"}),
-    ]
+    changes = ({"suite": "s"}, {"suite": "s", "case": "plain-2"}, {"suite": "other"})
+    measured_rows = [make_plain().model_copy(update=change) for change in changes]
+    measured_rows.append(make_row("ddp", 4).model_copy(update={"suite": "s"}))
     interleaved = InterleavedRuns(rows=measured_rows)
     until_decided(interleaved, 2, lambda *_: result(*rows), 3)
     assert interleaved.narrowed[:2] == [(), ()]
