@@ -13,17 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from tests.browser.conftest import (
-    ANSWER_LIMIT_S,
-    DESKTOP,
-    PHONE,
-    addresses,
-    go,
-    load,
-    settled,
-    wait_for,
-    written,
-)
+from tests.browser import conftest
 
 pytestmark = pytest.mark.browser
 
@@ -93,7 +83,7 @@ CHARTS |= {"everything": 12, "devices": 9, "hostile": 23, "script": 3}
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("pages"), runs())
+    return conftest.written(tmp_path_factory.mktemp("pages"), runs())
 
 
 @pytest.fixture
@@ -101,9 +91,9 @@ def visit(chromium, pages):
     def opened(name, viewport=None, scheme="light", view=""):
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        load(chromium, pages[name].as_uri(), viewport or DESKTOP)
+        conftest.load(chromium, pages[name].as_uri(), viewport or conftest.DESKTOP)
         if view:
-            go(chromium, view)
+            conftest.go(chromium, view)
         return chromium
 
     yield opened
@@ -157,13 +147,17 @@ def outside(driver):
 
 @pytest.mark.parametrize(
     ("viewport", "name"),
-    [*((PHONE, name) for name in CHARTS), (DESKTOP, "everything"), (DESKTOP, "hostile")],
+    [
+        *((conftest.PHONE, name) for name in CHARTS),
+        (conftest.DESKTOP, "everything"),
+        (conftest.DESKTOP, "hostile"),
+    ],
 )
 def test_a_page_is_whole_silent_and_asks_for_nothing(visit, pages, name, viewport):
     driver = visit(name, viewport)
     assert len(driver.find_elements(By.CSS_SELECTOR, ".chart")) == CHARTS[name]
-    for view in addresses(driver):
-        go(driver, view)
+    for view in conftest.addresses(driver):
+        conftest.go(driver, view)
         width = driver.execute_script("return document.documentElement.scrollWidth")
         assert width <= viewport["width"], view
         assert driver.execute_script(CELLS) == []
@@ -235,9 +229,9 @@ def test_a_key_entry_hides_and_shows_its_case_or_part(visit, page, place, entry,
     button = toggle(driver, entry)
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before - hidden)
+    WebDriverWait(driver, conftest.ANSWER_LIMIT_S).until(lambda _: drawn() == before - hidden)
     button.click()
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before)
+    WebDriverWait(driver, conftest.ANSWER_LIMIT_S).until(lambda _: drawn() == before)
 
 
 WIDTHS = """
@@ -261,7 +255,7 @@ def test_bars_are_as_long_as_their_parts_and_lie_end_to_end(visit):
 
 
 def test_case_names_are_not_broken_within_a_word_on_a_phone(visit):
-    driver = visit("everything", PHONE, view="ddp")
+    driver = visit("everything", conftest.PHONE, view="ddp")
     broken = driver.execute_script(
         "return [...document.querySelectorAll('tbody th .whole')]"
         ".filter(word => word.getClientRects().length > 1).map(word => word.textContent)"
@@ -272,8 +266,8 @@ def test_case_names_are_not_broken_within_a_word_on_a_phone(visit):
 
 def test_every_control_has_a_name_and_is_reached_by_keyboard(visit):
     driver = visit("usual")
-    for view in addresses(driver):
-        go(driver, view)
+    for view in conftest.addresses(driver):
+        conftest.go(driver, view)
         for control in driver.find_elements(
             By.CSS_SELECTOR, ".open :is(button, summary, a):not(.chart *)"
         ):
@@ -285,19 +279,21 @@ def test_the_command_is_copied(visit):
     driver = visit("usual", view="run-1-about")
     button = driver.find_element(By.CSS_SELECTOR, ".copy")
     button.click()
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: button.text in ("Copied", "Selected"))
+    WebDriverWait(driver, conftest.ANSWER_LIMIT_S).until(
+        lambda _: button.text in ("Copied", "Selected")
+    )
 
 
 def test_hostile_strings_do_nothing_even_on_hover(visit):
     driver = visit("hostile")
-    for view in addresses(driver):
-        go(driver, view)
-    go(driver, addresses(driver)[1])
+    for view in conftest.addresses(driver):
+        conftest.go(driver, view)
+    conftest.go(driver, conftest.addresses(driver)[1])
     chart = driver.find_element(By.CSS_SELECTOR, ".open .chart")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     for point in chart.find_elements(By.CSS_SELECTOR, ".point")[:8]:
         ActionChains(driver, duration=0).move_to_element(point).perform()
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(
+    WebDriverWait(driver, conftest.ANSWER_LIMIT_S).until(
         lambda d: d.find_elements(By.CSS_SELECTOR, ".hoverlayer text")
     )
     hover = driver.find_element(By.CSS_SELECTOR, ".hoverlayer")
@@ -350,8 +346,8 @@ def test_axe_finds_nothing_at_any_level(visit, name, scheme):
     driver.set_script_timeout(60)
     source = Path(axe_core.__file__).with_name("axe.min.js")
     driver.execute_script(source.read_text(encoding="utf-8"))
-    for view in addresses(driver):
-        go(driver, view)
+    for view in conftest.addresses(driver):
+        conftest.go(driver, view)
         assert driver.execute_async_script(AXE) == [], view
 
 
@@ -392,7 +388,7 @@ def test_a_bar_of_the_timeline_says_what_it_is(visit, begins, says):
         begins,
     )
     hover = driver.find_element(By.CSS_SELECTOR, "#run-1-timeline-1 .hoverlayer")
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: hover.text)
+    WebDriverWait(driver, conftest.ANSWER_LIMIT_S).until(lambda _: hover.text)
     text = hover.get_attribute("textContent")
     assert text.startswith(says)
     assert re.search(r"\d (µs|ms) from \d[\d.]* ms$", text), text
@@ -405,7 +401,7 @@ def test_a_file_inside_the_page_is_handed_out_unpacked(visit, tmp_path):
     for link in driver.find_elements(By.CSS_SELECTOR, ".downloads a"):
         link.click()
     names = {"summary.csv", "summary.json"}
-    WebDriverWait(driver, ANSWER_LIMIT_S).until(
+    WebDriverWait(driver, conftest.ANSWER_LIMIT_S).until(
         lambda _: {f.name for f in tmp_path.iterdir()} >= names
     )
     assert json.loads((tmp_path / "summary.json").read_text())["rows"]
@@ -452,9 +448,9 @@ def test_pages_of_a_gallery_are_packed_and_share_their_scripts(chromium, tmp_pat
     chromium.get_log("browser")
     chromium.get(index)
     chromium.find_element(By.LINK_TEXT, "another").click()
-    settled(chromium)
+    conftest.settled(chromium)
     assert chromium.title == "ddp on 1 to 4 CPU ranks · scalebench"
-    go(chromium, "ddp")
+    conftest.go(chromium, "ddp")
     assert chromium.find_elements(By.CSS_SELECTOR, ".chart .point")
     assert chromium.get_log("browser") == []
 
@@ -466,7 +462,7 @@ def test_a_packed_page_says_what_else_there_is_where_it_cannot_be_unpacked(chrom
     try:
         chromium.get(index)
         chromium.find_element(By.LINK_TEXT, "another").click()
-        wait_for(chromium, "return document.getElementById('why').hidden === false")
+        conftest.wait_for(chromium, "return document.getElementById('why').hidden === false")
         assert "summary.md has the verdict" in chromium.find_element(By.TAG_NAME, "body").text
     finally:
         chromium.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", old)

@@ -13,23 +13,28 @@ from scalebench.records.rows.budget import PARTS, Budget
 from scalebench.records.rows.communication import OperationFigures
 from scalebench.records.summary import Row, StepSamples, Summary
 from scalebench.stats import Estimate, estimate_over_launches
-from tests.builders.summaries import HOSTILE, estimate, make_plain, make_row, make_summary
+from tests.builders.summaries import (
+    HOSTILE,
+    estimate,
+    make_missing,
+    make_plain,
+    make_row,
+    make_summary,
+)
 
 PLAIN_S = 0.040
 STEPS = 60
 SLOWEST_OVER_PACE = 1.03
 
 
-def launches(
-    step_s: float, levels: Sequence[float], generator: np.random.Generator, spread: float = 0.002
-) -> list[StepSamples]:
-    """One launch for each of ``levels``, relative to ``step_s``; steps differ by ``spread``.
+def launches(step_s: float, levels: Sequence[float], generator: np.random.Generator) -> list:
+    """One launch for each of ``levels``, relative to ``step_s``; steps differ by 0.2 %.
 
     The slowest rank's steps are longer than the job's, and not what is judged.
     """
     found = []
     for repeat, level in enumerate(levels):
-        pace_s = step_s * level * np.exp(generator.normal(0, spread, STEPS))
+        pace_s = step_s * level * np.exp(generator.normal(0, 0.002, STEPS))
         slowest_s = pace_s * SLOWEST_OVER_PACE
         found.append(StepSamples(repeat=repeat, step_s=slowest_s.tolist(), pace_s=pace_s.tolist()))
     return found
@@ -113,15 +118,18 @@ def of_version_0_1(summary: Summary) -> Summary:
     told = [
         [sample.model_copy(update={"pace_s": []}) for sample in row.samples] for row in summary.rows
     ]
+    steps = [estimate_over_launches(list(medians(samples).values())) for samples in told]
     rows = [
-        row.model_copy(
-            update={
-                "samples": samples,
-                "step_s": estimate_over_launches(list(medians(samples).values())),
-            }
-        )
-        for row, samples in zip(summary.rows, told, strict=True)
+        row.model_copy(update={"samples": samples, "step_s": step_s})
+        for row, samples, step_s in zip(summary.rows, told, steps, strict=True)
     ]
+    return summary.model_copy(update={"rows": rows})
+
+
+def with_missing(summary: Summary, case: str, world_size: int, *why: str) -> Summary:
+    """The same run with a row that was not measured: its status, and the reason."""
+    place, missing = (case, world_size), make_missing(case, world_size, *why)
+    rows = [missing if (row.case, row.world_size) == place else row for row in summary.rows]
     return summary.model_copy(update={"rows": rows})
 
 
@@ -144,9 +152,9 @@ def verdict_of(
     return found
 
 
-def collectives(count: float, kind: str = "all_reduce", wire_s: float = 0.001) -> OperationFigures:
+def collectives(count: float, kind: str = "all_reduce") -> OperationFigures:
     """An entry of ``communication``."""
-    times = {"total_s": wire_s, "exposed_s": wire_s, "hidden_s": 0.0}
+    times = {"total_s": 0.001, "exposed_s": 0.001, "hidden_s": 0.0}
     return OperationFigures(
         kind=kind, ordinal=None, phase="backward", count=count, num_bytes=1000.0, **times
     )

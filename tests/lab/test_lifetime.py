@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from scalebench.launch.local import LocalLauncher
 from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.conftest import ended
 from tests.processes import left_after, wait_for
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 RUN = (
     *("run", "ddp", "-k", "ddp and not accumulate and not bucket", "--gpus", "1,2"),

@@ -5,15 +5,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from scalebench.worker.collectives import (
-    double_tree,
-    gather_broadcast,
-    halving_doubling,
-    hierarchical,
-    parameter_server,
-    ring,
-    tree,
-)
+from scalebench.worker import collectives
 from scalebench.worker.collectives.schedule import Send
 
 
@@ -40,25 +32,26 @@ class Variant:
 
 
 VARIANTS = {
-    "ring": Variant(ring),
-    "ring, both ways": Variant(ring, lambda _: {"both_ways": True}),
-    "halving-doubling": Variant(halving_doubling),
-    "tree": Variant(tree),
-    "tree, binomial": Variant(tree, lambda _: {"shape": "binomial"}),
-    "double-tree": Variant(double_tree),
+    "ring": Variant(collectives.ring),
+    "ring, both ways": Variant(collectives.ring, lambda _: {"both_ways": True}),
+    "halving-doubling": Variant(collectives.halving_doubling),
+    "tree": Variant(collectives.tree),
+    "tree, binomial": Variant(collectives.tree, lambda _: {"shape": "binomial"}),
+    "double-tree": Variant(collectives.double_tree),
     "hierarchical, pairs": Variant(
-        hierarchical, lambda n: {"hosts": tuple(rank // 2 for rank in range(n))}
+        collectives.hierarchical, lambda n: {"hosts": tuple(rank // 2 for rank in range(n))}
     ),
     "hierarchical, first host larger": Variant(
-        hierarchical, lambda n: {"hosts": tuple("ab"[rank > n // 2] for rank in range(n))}
+        collectives.hierarchical,
+        lambda n: {"hosts": tuple("ab"[rank > n // 2] for rank in range(n))},
     ),
     "hierarchical, ranks dealt out": Variant(
-        hierarchical, lambda n: {"hosts": tuple(rank % 3 for rank in range(n))}
+        collectives.hierarchical, lambda n: {"hosts": tuple(rank % 3 for rank in range(n))}
     ),
-    "hierarchical, one host": Variant(hierarchical, lambda n: {"hosts": (0,) * n}),
-    "gather-broadcast": Variant(gather_broadcast),
-    "parameter-server": Variant(parameter_server),
+    "hierarchical, one host": Variant(collectives.hierarchical, lambda n: {"hosts": (0,) * n}),
+    "gather-broadcast": Variant(collectives.gather_broadcast),
+    "parameter-server": Variant(collectives.parameter_server),
     "parameter-server, last rank, overlap": Variant(
-        parameter_server, lambda n: {"server": n - 1, "overlap": True}
+        collectives.parameter_server, lambda n: {"server": n - 1, "overlap": True}
     ),
 }

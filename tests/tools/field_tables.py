@@ -13,28 +13,18 @@ from typing import Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from scalebench.spec import (
-    STRATEGIES,
-    Case,
-    Collectives,
-    Execution,
-    Loader,
-    Script,
-    Spec,
-    StepPlan,
-    Suite,
-)
+from scalebench import spec
 from scalebench.spec.race import Race, Recipe
 from scalebench.spec.recovery import Recovery
 from scalebench.spec.strategies.frameworks import FromFramework
 
 PAGE = Path("docs/fields.md")
-RECORDS: tuple[type[Spec], ...] = (
-    Suite,
-    Case,
-    Loader,
-    StepPlan,
-    Collectives,
+RECORDS: tuple[type[spec.Spec], ...] = (
+    spec.Suite,
+    spec.Case,
+    spec.Loader,
+    spec.StepPlan,
+    spec.Collectives,
     Recipe,
     Race,
     Recovery,
@@ -67,9 +57,9 @@ DeepSpeed, Accelerate, Fabric, FairScale and Horovod have these as well.
 def page() -> str:
     """Return the whole page."""
     parts = [BEGINNING, *(_section(record, 2, set()) for record in RECORDS), STRATEGIES_BEGIN]
-    parts.append(_list(Execution, set()))
-    shared = set(Execution.model_fields)
-    every = [one for one in STRATEGIES.values() if one is not Script]
+    parts.append(_list(spec.Execution, set()))
+    shared = set(spec.Execution.model_fields)
+    every = [one for one in spec.STRATEGIES.values() if one is not spec.Script]
     parts += [_section(one, 3, shared) for one in every if not issubclass(one, FromFramework)]
     parts += [FRAMEWORKS_BEGIN, _list(FromFramework, shared)]
     shared |= set(FromFramework.model_fields)
@@ -81,7 +71,7 @@ def meanings(record: type) -> dict[str, str]:
     """Return field → its text in the docstrings of a record and of what it inherits from."""
     found: dict[str, str] = {}
     for of in reversed(record.__mro__):
-        if issubclass(of, Spec):
+        if issubclass(of, spec.Spec):
             found |= dict(_attributes(inspect.cleandoc(of.__doc__ or "")))
     return found
 
@@ -96,13 +86,13 @@ def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
         yield name.strip(), " ".join(text.split())
 
 
-def _section(record: type[Spec], level: int, leave_out: set[str]) -> str:
+def _section(record: type[spec.Spec], level: int, leave_out: set[str]) -> str:
     first = inspect.cleandoc(record.__doc__ or "").split("\n\n")[0]
     heading = f"{'#' * level} {record.__name__}\n\n{_as_markdown(' '.join(first.split()))}\n"
     return heading + ("\n" + _list(record, leave_out) if _own(record, leave_out) else "")
 
 
-def _own(record: type[Spec], leave_out: set[str]) -> dict[str, FieldInfo]:
+def _own(record: type[spec.Spec], leave_out: set[str]) -> dict[str, FieldInfo]:
     return {
         name: field
         for name, field in record.model_fields.items()
@@ -116,7 +106,7 @@ def _is_fixed(field: FieldInfo) -> bool:
     return alone or field.annotation is type(None)
 
 
-def _list(record: type[Spec], leave_out: set[str]) -> str:
+def _list(record: type[spec.Spec], leave_out: set[str]) -> str:
     told = meanings(record)
     rows = []
     for name, field in _own(record, leave_out).items():
@@ -139,7 +129,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
-    if isinstance(value, Spec):
+    if isinstance(value, spec.Spec):
         return f"`{type(value).__name__}()`"
     if value is None or isinstance(value, bool | int | float):
         return str(value)

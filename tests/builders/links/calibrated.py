@@ -21,12 +21,7 @@ def point(size_bytes, time_s, algorithm="backend", operation="all_reduce", num_r
     return point_of(timed, num_ranks, "")
 
 
-def line(algorithm="backend", alpha_s=ALPHA_S, bandwidth=BANDWIDTH, num_ranks=2):
-    """All-reduces of N ranks by the ring's law."""
-    n = num_ranks
-    return [
-        point(
-            size, 2 * (n - 1) * alpha_s + 2 * (n - 1) / n * size / bandwidth, algorithm, num_ranks=n
-        )
-        for size in sizes_up_to(1 << 22)
-    ]
+def line(algorithm="backend"):
+    """All-reduces of two ranks by the ring's law."""
+    sizes = sizes_up_to(1 << 22)
+    return [point(size, 2 * ALPHA_S + size / BANDWIDTH, algorithm) for size in sizes]

@@ -6,12 +6,7 @@ from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.records.measured.rank import Block
 from tests.builders.links.link_sweeps import sizes, sweep
-from tests.builders.tracing.traced import (
-    make_operation,
-    make_trace,
-    make_traced_record,
-    make_traced_result,
-)
+from tests.builders.tracing import traced
 
 SECONDS_PER_BYTE = 1e-8
 BUCKET = 1_000_000  # 10 ms on the link
@@ -25,7 +20,7 @@ def the_link(*world_sizes):
 
 
 def ask(at, ordinal=0, phase="backward", num_bytes=BUCKET, **changes):
-    return make_operation(
+    return traced.make_operation(
         at + 0.1, at + 0.2, ordinal=ordinal, phase=phase, num_bytes=num_bytes, group_size=1,
         enqueued_ns=round(at * 1e6), **changes,
     )  # fmt: skip
@@ -33,7 +28,7 @@ def ask(at, ordinal=0, phase="backward", num_bytes=BUCKET, **changes):
 
 def at_one(*operations, clean=100, part_ms=None, batch=32):
     """The strategy at N=1: steps of 100 ms; ``part_ms``: samples → a step on so many of them."""
-    record = make_traced_record(0, make_trace(operations, [(0, 100)]), clean=clean)
+    record = traced.make_traced_record(0, traced.make_trace(operations, [(0, 100)]), clean=clean)
     for samples, step in (part_ms or {}).items():
         block = Block(phase="part", first=len(record.step_s), count=2, num_samples=samples)
         record = record.model_copy(
@@ -43,7 +38,7 @@ def at_one(*operations, clean=100, part_ms=None, batch=32):
                 "blocks": [*record.blocks, block],
             }
         )
-    return make_traced_result(record, rank_batch=batch, global_batch=batch)
+    return traced.make_traced_result(record, rank_batch=batch, global_batch=batch)
 
 
 def shape(*results):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalebench.records.precision import ImpreciseRow, PrecisionReached
+from scalebench.records.rows import strategies
 from scalebench.records.rows.budget import ComputeInflation
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.race import LockstepFigures, RankShares
@@ -15,14 +16,6 @@ from scalebench.records.rows.script import (
     Wrapper,
 )
 from scalebench.records.rows.steps import RankExcess
-from scalebench.records.rows.strategies import (
-    AgainstFastest,
-    BusiestExpert,
-    ExpertFigures,
-    ExpertRank,
-    ExposedEstimates,
-    FrameworkFacts,
-)
 from scalebench.records.summary import Correctness, Row, Summary
 from scalebench.stats import Estimate
 from tests.builders.rows.races import figures
@@ -181,12 +174,12 @@ def compressed(low: float, high: float, **changes: Any) -> list[Row]:
 
 def framework(case: str, ms: tuple[float, float, float], ratio: Any = None, **changes: Any) -> Row:
     value, low, high = (1e-3 * one for one in ms)
-    facts = FrameworkFacts(versions={"deepspeed": "0.19.8"}, untested=[], settings={})
+    facts = strategies.FrameworkFacts(versions={"deepspeed": "0.19.8"}, untested=[], settings={})
     if ratio is not None:
         middle, least, most = ratio
         found = Estimate(value=middle, low=least, high=most, n=3 if least else 1)
         fastest = ("frameworks", "fast", 2)
-        changes["against_fastest"] = AgainstFastest(fastest=fastest, step_ratio=found)
+        changes["against_fastest"] = strategies.AgainstFastest(fastest=fastest, step_ratio=found)
     fields = {"suite": "frameworks", "strategy": "deepspeed", "correctness": None,
               "peak_memory_bytes": 20_000_000, "framework": facts, **changes}  # fmt: skip
     return make_row(case, step_s=Estimate(value=value, low=low, high=high, n=3), **fields)
@@ -197,13 +190,15 @@ NEAR = framework("near", (10.2, 9.2, 11.2), (1.02, 0.99, 1.05))
 BEHIND = framework("behind", (10.8, 9.8, 11.8), (1.08, 1.05, 1.11))
 UNPAIRED = [framework("slow", (20, 19, 21)), framework("near", (11.5, 10.5, 12.5)),
             framework("fast", (10, 9, 11))]  # fmt: skip
-HOROVOD = FrameworkFacts(versions={"horovod": "0.28.1"}, uncounted_memory="its fusion buffer")
-NEWER = FrameworkFacts(
+HOROVOD = strategies.FrameworkFacts(
+    versions={"horovod": "0.28.1"}, uncounted_memory="its fusion buffer"
+)
+NEWER = strategies.FrameworkFacts(
     versions={"accelerate": "1.15.0", "deepspeed": "9.0"},
     untested=["deepspeed"],
     tested={"accelerate": "1.15.0", "deepspeed": "0.19.8"},
 )
-UNKNOWN = FrameworkFacts(versions={"lightning": None}, untested=["lightning"])
+UNKNOWN = strategies.FrameworkFacts(versions={"lightning": None}, untested=["lightning"])
 MISSED = figures(
     1, 1, num_reached=1, lowest_loss=2.625,
     unavailable={"time_to_target_s": "2 of 3 seeds did not reach the target within 4096 samples"},
@@ -238,14 +233,14 @@ def without_lockstep(time_s: float, samples: float) -> list[Row]:
 
 def experts(token_s: tuple[float | None, ...] = (1e-6, 1e-6), times_mean: float = 1.2) -> Row:
     ranks = [
-        ExpertRank(rank=rank, first_expert=2 * rank, num_experts=2, tokens=100.0,
+        strategies.ExpertRank(rank=rank, first_expert=2 * rank, num_experts=2, tokens=100.0,
                    experts_s=None if seconds is None else 100 * seconds, token_s=seconds)
         for rank, seconds in enumerate(token_s)
     ]  # fmt: skip
-    found = ExpertFigures(
+    found = strategies.ExpertFigures(
         num_experts=4, ranks_per_group=2, tokens=[[60.0, 40.0, 50.0, 50.0]], imbalance=1.3,
         rank_imbalance=1.1, dropped_share=0.125, all_to_all_share=0.25, ranks=ranks,
-        busiest=BusiestExpert(layer=0, expert=3, times_mean=times_mean),
+        busiest=strategies.BusiestExpert(layer=0, expert=3, times_mean=times_mean),
     )  # fmt: skip
     return make_row("expert", experts=found)
 
@@ -279,8 +274,8 @@ def imprecise(*rows: tuple[str, float, float]) -> Summary:
     return make_summary([make_plain(), make_row()], precision=reached)
 
 
-def apart(trace_s: float, difference_s: float) -> ExposedEstimates:
-    return ExposedEstimates(
+def apart(trace_s: float, difference_s: float) -> strategies.ExposedEstimates:
+    return strategies.ExposedEstimates(
         trace=estimate(trace_s),
         differential=estimate(difference_s),
         disagree=[["trace", "differential"]],

@@ -6,8 +6,7 @@ from typing import Any
 from scalebench.gate.metrics import GateSettings
 from scalebench.gate.result import SAME_RUN, GateResult, Mismatch, RowVerdict
 from scalebench.records.summary import Summary
-from tests.builders.gated import REGRESSED, collectives, gated, gated_run, with_row
-from tests.builders.summaries import make_missing
+from tests.builders.gated import REGRESSED, collectives, gated, gated_run, with_missing, with_row
 
 UNCHANGED = replace(
     REGRESSED, metric="peak_memory_bytes", unit="bytes", verdict="unchanged", change=0.0,
@@ -40,9 +39,7 @@ def different() -> GateResult:
     new = with_row(new, "ddp", 2, communication=[collectives(21)])
     settings = {"bucket_mb": 1.0, "accumulate": 1}
     new = with_row(new, "ddp-small", 2, strategy_settings=settings, loss_last=5.4)
-    bad = make_missing("ddp-small", 4, "failed", "rank 1 was killed")
-    rows = [bad if (r.case, r.world_size) == ("ddp-small", 4) else r for r in new.rows]
-    return gated(base, new.model_copy(update={"rows": rows}))
+    return gated(base, with_missing(new, "ddp-small", 4, "failed", "rank 1 was killed"))
 
 
 def after(factor: float, **changes: Any) -> Summary:

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,9 +114,6 @@ def extended(tmp_path_factory):
     return folder
 
 
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
 @pytest.fixture
 def scalebench(extended, project):
     """Run the command line of the copy in an empty folder; it has to succeed."""
@@ -208,39 +204,27 @@ def test_a_launcher_is_offered_and_starts_ranks(project, scalebench, no_trace):
     assert (run["spec"]["launcher"], run["spec"]["shared"]) == ("background", True)
 
 
-def test_a_figure_is_on_the_page(project, scalebench):
+def test_a_figure_is_on_the_page_a_rule_speaks_and_an_exporter_writes(project, scalebench):
     shutil.copytree(GALLERY, project / "reports" / "run")
     page = Path(project, scalebench("report", "reports/run").stdout.strip()).read_text()
     assert "N=2 trains the most samples per second" in page
     assert '"figure":"throughput"' in page
-
-
-def test_an_exporter_writes_its_format(project, scalebench):
-    shutil.copytree(GALLERY, project / "reports" / "run")
+    told = " ".join(scalebench("show", "--verbose", "reports/run").stdout.split())
+    assert "Try static_graph=True, if your graph never changes: idle takes 5.7" in told
     format_option = documented("An exporter")
     scalebench(format_option[0], "reports/run", *format_option[1:])
     header, *lines = (project / "rows.tsv").read_text().splitlines()
     assert header == "row\tfield\tvalue"
     values = {tuple(line.split("\t")[:2]): float(line.split("\t")[2]) for line in lines}
-    assert values["ddp/ddp N=2 [gpt-tiny, strong, cpu]", "speedup"] == pytest.approx(
-        1.658, abs=5e-4
-    )
-
-
-def test_a_rule_of_advice_speaks(project, scalebench):
-    shutil.copytree(GALLERY, project / "reports" / "run")
-    told = " ".join(scalebench("show", "--verbose", "reports/run").stdout.split())
-    assert "Try static_graph=True, if your graph never changes: idle takes 5.7" in told
-
-
-def product_files(title):
-    firsts = [body.partition("\n")[0].removeprefix("# ") for _, body in EXAMPLES[title]]
-    return {first for first in firsts if first.startswith("scalebench/")}
+    speedup = values["ddp/ddp N=2 [gpt-tiny, strong, cpu]", "speedup"]
+    assert speedup == pytest.approx(1.658, abs=5e-4)
 
 
 def test_a_part_of_the_budget_and_a_number_of_each_rank_are_entered_in_few_places():
-    assert len(product_files("A part of the loss budget")) <= 8
-    assert len(product_files("A number that each rank measures")) <= 6
+    most = {"A part of the loss budget": 8, "A number that each rank measures": 6}
+    for title, number in most.items():
+        firsts = {body.partition("\n")[0].removeprefix("# ") for _, body in EXAMPLES[title]}
+        assert len({first for first in firsts if first.startswith("scalebench/")}) <= number
 
 
 @pytest.mark.parametrize("of_a_script", [False, True])

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,7 @@ def short(monkeypatch):
 
 def test_the_example_of_an_own_workload(scalebench, project, short):
     program, layers, attention = blocks("docs/workloads.md", "python")
-    told: dict[str, Any] = {}
+    told = {}
     exec(layers, told)
     assert Tensor(sequence=True, loss=True).why_not_plan(told["PLAN"], 4) is None
     exec(attention, told)

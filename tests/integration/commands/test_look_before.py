@@ -158,24 +158,18 @@ def test_list_asks_the_cache_and_not_torch(start, tmp_path):
     assert [entry["name"] for entry in listed["runs"]] == ["earlier"]
 
 
-def test_show_prints_a_stored_run_without_torch(start, tmp_path):
-    make_stored_run(tmp_path / "run")
-    rows = json.loads(start("torch,pandas,plotly", "show", "--json", tmp_path / "run"))["rows"]
-    assert [row["world_size"] for row in rows] == [1, 1, 2]
-
-
-def test_report_renders_a_stored_run_without_torch(start, tmp_path):
+def test_what_shows_compares_and_exports_a_stored_run_needs_no_torch(start, tmp_path):
     paths = make_stored_run(tmp_path / "run")
+    shown = start("torch,pandas,plotly", "show", "--json", paths.root)
+    assert [row["world_size"] for row in json.loads(shown)["rows"]] == [1, 1, 2]
+    paths.summary_json.write_text(shown)
+    compared = start("torch,pandas,plotly", "compare", paths.root, paths.root)
+    assert "count for the verdict" in " ".join(compared.split())
     assert start("torch", "report", paths.root).strip() == os.fspath(paths.report_html)
     assert paths.report_html.stat().st_size > 10_000
-
-
-@pytest.mark.parametrize("name", ["junit", "openmetrics", "bencher", "pytest-benchmark"])
-def test_export_needs_neither_torch_nor_dataframes(start, tmp_path, name):
-    make_stored_run(tmp_path / "run")
-    assert "ddp" in start(
-        "torch,pandas,plotly,pyarrow", "export", tmp_path / "run", "--format", name
-    )
+    for name in ("junit", "openmetrics", "bencher", "pytest-benchmark"):
+        export = ("export", paths.root, "--format", name)
+        assert "ddp" in start("torch,pandas,plotly,pyarrow", *export)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +190,3 @@ def test_trace_needs_neither_torch_nor_the_page(start):
     file = golden / "nccl-sendrecv_128ranks_rank0.json.gz"
     assert "all_to_all" in start("torch,pandas,plotly", "trace", file)
     assert "all_to_all" in start("torch,pandas,plotly,scipy,rich", "trace", file, "--json")
-
-
-def test_runs_are_compared_without_torch(start, tmp_path):
-    paths = make_stored_run(tmp_path / "run")
-    paths.summary_json.write_text(start("torch", "show", "--json", paths.root))
-    shown = start("torch,pandas,plotly", "compare", paths.root, paths.root)
-    assert "count for the verdict" in " ".join(shown.split())

@@ -107,9 +107,8 @@ def test_races_without_lockstep(scalebench, project):
         assert "not synchronous" in row["correctness"]["reason"]
         assert "not traced" in row["unavailable"]["wire_bytes"]
         assert row["predicted_memory_bytes"] is None
-        assert sent_of(project / "r", case) == pytest.approx(
-            all_reduces * 4 * row["num_parameters"]
-        )
+        points = load_run(project / "r").results[f"apart.{case}.n2.r0"].ranks[0].race
+        assert points[-1].sent_bytes == pytest.approx(all_reduces * 4 * row["num_parameters"])
     piped = ("plain.n1", "1f1b.n2", "stashing.n2", "2bw.n2")
     ranks = {name: load_run(project / "r").results[f"apart.{name}.r0"].ranks for name in piped}
     losses = {name: [[p.loss for p in rank.race or ()] for rank in ranks[name]] for name in piped}
@@ -137,11 +136,6 @@ def test_races_without_lockstep(scalebench, project):
     staleness = server.facts["staleness"]
     assert isinstance(staleness, dict)
     assert sum(staleness.values()) == 2 * 1024 // 32, "all batches of all steps, whoever had them"
-
-
-def sent_of(run, case):
-    points = load_run(run).results[f"apart.{case}.n2.r0"].ranks[0].race
-    return points[-1].sent_bytes
 
 
 DYING = """

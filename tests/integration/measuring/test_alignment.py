@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,6 @@ USEFUL_NS = 20_000_000
 """A bound that is wider says nothing; between two idle processes it is a hundredth of this."""
 
 
-Found = dict[str, dict[str, Any]]
 SCENARIOS = (
     *("true+force", "offset+force", "drift+force", "step+force"),
     *("true", "offset", "behind"),

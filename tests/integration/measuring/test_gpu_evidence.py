@@ -150,7 +150,7 @@ def test_power_is_compared_by_three_ways(monkeypatch):
     clock = itertools.count(0.0, 1.0)
     monkeypatch.setattr(gpu_probes.time, "monotonic", lambda: next(clock))
     energies = itertools.count(100.0, 50.0)
-    worked: list[int] = []
+    worked = []
     found = gpu_probes.compared(
         lambda queries: {"energy_j": next(energies), "power_w": 300.0},
         lambda: 310.0,

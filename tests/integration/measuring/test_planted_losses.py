@@ -6,10 +6,9 @@ tell, and the test says so instead of passing.
 """
 
 import shutil
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ import pytest
 from scalebench.analysis.budget import LARGEST_DRIFT
 from scalebench.analysis.run import load_run
 from scalebench.analysis.timing.steps import steps_of
-from scalebench.records.run import CellResult
 from scalebench.trace.breakdown import covered_by
 from scalebench.trace.intervals import intersect, intervals, length_s, subtract
 from tests.conftest import scalebench_in
@@ -26,8 +24,6 @@ from tests.integration.measuring.planted_suite import SUITE
 
 pytestmark = pytest.mark.timed
 
-
-Planted = Callable[..., "Found"]
 
 TOLERANCE = 0.05
 
@@ -41,8 +37,8 @@ class Found:
     """
 
     def __init__(self, folder, workload):
-        self.row: dict[str, Any] = row_of(folder / "r", workload, 2)
-        self.launch: CellResult = load_run(folder / "r").results[f"planted.{workload}.n2.r0"]
+        self.row = row_of(folder / "r", workload, 2)
+        self.launch = load_run(folder / "r").results[f"planted.{workload}.n2.r0"]
         files = sorted(folder.glob(f"{workload}.took.rank*"))
         times = [float(line) for file in files for line in file.read_text().split()]
         self.notes = folder / workload

@@ -4,18 +4,8 @@ import pytest
 
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
+from scalebench.spec import probes
 from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
-from scalebench.spec.probes import (
-    ClockCheck,
-    InjectedFault,
-    PipelineRehearsal,
-    Rehearsal,
-    RehearsedOperation,
-    RehearsedStage,
-    StepRehearsal,
-    Sweep,
-    Transfer,
-)
 
 SIZES_BYTES = (4, 1000, 100_000)
 DTYPES = ("float32", "bfloat16", "int8")
@@ -29,7 +19,7 @@ def launcher():
 
 def sweep(num_ranks, **settings):
     transfers = tuple(
-        Transfer(
+        probes.Transfer(
             operation=name, size_bytes=size, dtype=dtype, peers=(num_ranks - 1, 0), back_to_back=1
         )
         for name in COLLECTIVES
@@ -37,13 +27,13 @@ def sweep(num_ranks, **settings):
         for dtype in DTYPES
     )
     transfers += tuple(
-        Transfer(operation=name, size_bytes=size, dtype=dtype, in_place=True, back_to_back=1)
+        probes.Transfer(operation=name, size_bytes=size, dtype=dtype, in_place=True, back_to_back=1)
         for name in EITHER_PLACE
         for size in SIZES_BYTES
         for dtype in DTYPES
     )
     job = {"world_size": num_ranks, "device": "cpu", "backend": "gloo", "threads": 1}
-    return Sweep(**job | {"transfers": transfers, "repeats": 2} | settings)
+    return probes.Sweep(**job | {"transfers": transfers, "repeats": 2} | settings)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 5])
@@ -84,7 +74,7 @@ def test_a_sweep_without_time_times_what_a_fit_needs(launcher, tmp_path):
     """All ranks come to the same end, though each has a clock of its own."""
     sizes = (1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16)
     transfers = tuple(
-        Transfer(operation=name, size_bytes=size)
+        probes.Transfer(operation=name, size_bytes=size)
         for name in ("all_reduce", "all_gather")
         for size in reversed(sizes)
     )
@@ -97,7 +87,7 @@ def test_a_sweep_without_time_times_what_a_fit_needs(launcher, tmp_path):
 
 @pytest.mark.parametrize(("rank", "count"), [(0, 1), (2, 13)])
 def test_wrong_elements_are_counted(launcher, tmp_path, rank, count):
-    launcher.inject(InjectedFault(kind="wrong_elements", rank=rank, count=count))
+    launcher.inject(probes.InjectedFault(kind="wrong_elements", rank=rank, count=count))
     try:
         found = launcher.probe(sweep(3), tmp_path)[0].sweep
     finally:
@@ -108,8 +98,8 @@ def test_wrong_elements_are_counted(launcher, tmp_path, rank, count):
 
 @pytest.mark.timed
 def test_a_false_clock_is_found_within_its_bound(launcher, tmp_path):
-    launcher.inject(InjectedFault(kind="false_clock", rank=1, seconds=1.25))
-    plan = ClockCheck(world_size=2, device="cpu", backend="gloo", threads=1)
+    launcher.inject(probes.InjectedFault(kind="false_clock", rank=1, seconds=1.25))
+    plan = probes.ClockCheck(world_size=2, device="cpu", backend="gloo", threads=1)
     try:
         clocks = [record.clock for record in launcher.probe(plan, tmp_path)]
     finally:
@@ -120,29 +110,33 @@ def test_a_false_clock_is_found_within_its_bound(launcher, tmp_path):
 
 
 def test_a_probe_that_cannot_be_done_says_why(launcher, tmp_path):
-    to_nobody = Transfer(operation="send_recv", size_bytes=4, peers=(0, 9))
+    to_nobody = probes.Transfer(operation="send_recv", size_bytes=4, peers=(0, 9))
     with pytest.raises(ProbeFailed, match=r"rank \d: "):
         launcher.probe(sweep(2, transfers=(to_nobody,), collective_timeout_s=2.0), tmp_path)
 
 
 def test_ranks_play_steps_without_their_models(launcher, tmp_path):
     """A step is at least as long as the passes that a rank does one after the other."""
-    stage = RehearsedStage(forward_s=0.002, backward_s=0.004, output_bytes=1000)
+    stage = probes.RehearsedStage(forward_s=0.002, backward_s=0.004, output_bytes=1000)
     pipelines = tuple(
-        PipelineRehearsal(schedule=name, microbatches=4, stages=(stage,) * num_stages)
+        probes.PipelineRehearsal(schedule=name, microbatches=4, stages=(stage,) * num_stages)
         for name, num_stages in (("gpipe", 2), ("1f1b", 2), ("interleaved-1f1b", 4))
     )
-    hidden = RehearsedOperation(op="all_reduce", size_bytes=1000, ready_s=0.002, needed_s=0.01)
+    hidden = probes.RehearsedOperation(
+        op="all_reduce", size_bytes=1000, ready_s=0.002, needed_s=0.01
+    )
     bare = [
-        RehearsedOperation(op=name, size_bytes=100_000, ready_s=0.01, needed_s=0.01)
+        probes.RehearsedOperation(op=name, size_bytes=100_000, ready_s=0.01, needed_s=0.01)
         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv_ring")
     ]
-    step = StepRehearsal(computing_s=0.02, operations=(hidden, *bare))
+    step = probes.StepRehearsal(computing_s=0.02, operations=(hidden, *bare))
     in_group = [one.model_copy(update={"groups": ((1, 0),)}) for one in bare]
     waiting = {"computing_s": 0.02, "computing_cpu_s": 0.002, "blocks": 1, "num_steps": 3}
-    often_waiting = StepRehearsal(**waiting, operations=(hidden, *in_group))  # type: ignore[arg-type]
+    often_waiting = probes.StepRehearsal(**waiting, operations=(hidden, *in_group))  # type: ignore[arg-type]
     job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
-    plan = Rehearsal(**job, pipelines=pipelines, steps=(step, often_waiting), blocks=2, num_steps=2)  # type: ignore[arg-type]
+    plan = probes.Rehearsal(
+        **job, pipelines=pipelines, steps=(step, often_waiting), blocks=2, num_steps=2
+    )  # type: ignore[arg-type]
     first, second = launcher.probe(plan, tmp_path)
     assert second.played is None and first.played is not None
     assert [len(steps) for steps in first.played.pipelines] == [4, 4, 4]

@@ -191,14 +191,11 @@ def test_noise_alone_fails_only_where_that_is_wanted(action, choice, code):
     assert ("--on-inconclusive warn lets it pass" in action.printed) == (code == 0)
 
 
-def test_without_a_baseline_nothing_is_judged(action):
+def test_without_a_baseline_nothing_is_judged_and_one_that_is_not_there_is_an_error(action):
     leave(action.folder / "measured", gated_run(seed=2))
     assert action()[0] == 0
     assert not any("gate" in call for call in calls(action))
-
-
-def test_a_baseline_that_is_not_there_is_an_error(action):
-    leave(action.folder / "measured", gated_run(seed=2))
+    shutil.rmtree(action.folder / "scalebench-run")
     code, outputs = action(baseline="nowhere")
     assert (code, outputs["exit-code"]) == (2, "2")
 

@@ -8,10 +8,8 @@ run where its wheel is there, which ``make horovod`` builds.
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,7 +80,9 @@ def run(tmp_path_factory):
     """The folder of one run of every case that can run, on two ranks."""
     folder = tmp_path_factory.mktemp("frameworks")
     rows = [flag for case in cases() for flag in ("--only", f"frameworks.{case}.n2")]
-    done = scalebench_there("run", "frameworks", "-k", _every_case(), "--gpus", "2", *rows, folder)
+    done = scalebench_there(
+        "run", "frameworks", "-k", " or ".join(cases()), "--gpus", "2", *rows, folder
+    )
     assert done.returncode == 0, done.stderr
     return folder / "run"
 
@@ -100,10 +100,6 @@ def script_run(tmp_path_factory):
     return folder / "run"
 
 
-def _every_case():
-    return " or ".join(cases())
-
-
 def scalebench_there(*arguments, script=()):
     """Run a short ``scalebench run`` in the frameworks' environment; the last argument is where."""
     *command, folder = arguments
@@ -111,9 +107,6 @@ def scalebench_there(*arguments, script=()):
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     environment["PYTHONPATH"] = str(ROOT)
     return forks(PYTHON).run("scalebench", [*command, *short], folder, PATIENCE_S, environment)
-
-
-Rows = Callable[[str], dict[str, Any]]
 
 
 @pytest.mark.parametrize("case", DISTRIBUTION)

@@ -11,7 +11,6 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -110,7 +109,7 @@ def done_there(*words, cwd, **variables):
 
 def measured(field):
     """Return name of a curve → N and value, of the committed ``summary.json``."""
-    curves: dict[str, list[list[float]]] = {}
+    curves = {}
     for row in json.loads((RUN / "summary.json").read_text())["rows"]:
         if row[field] is not None:
             point = [row["world_size"], row[field]["value"]]
@@ -122,7 +121,7 @@ def test_tensorboards_reader_finds_every_row_at_its_number_of_ranks(tmp_path):
     has("tensorboard")
     export = ("export", RUN, "--format", "tensorboard", "--out", "events")
     done_there("-m", "scalebench", *export, cwd=tmp_path)
-    read: dict[str, Any] = json.loads(done_there("-c", SCALARS, "events", cwd=tmp_path))
+    read = json.loads(done_there("-c", SCALARS, "events", cwd=tmp_path))
     for name, points in (measured("efficiency") | measured("step_s")).items():
         assert [n for n, _ in read[name]] == [n for n, _ in points]
         for (_, told), (_, value) in zip(read[name], points, strict=True):

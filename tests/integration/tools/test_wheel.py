@@ -34,7 +34,7 @@ def checked(*command, cwd):
 
 def needed_by(requirements):
     """Return the distributions that requirements ask for, and those that these ask for."""
-    found: set[str] = set()
+    found = set()
     left = [Requirement(text) for text in requirements]
     while left:
         one = left.pop()

@@ -21,11 +21,10 @@ from tests.builders.tracing.traced import (
 SUMMED = tuple(part.field for part in PARTS)
 
 
-def plain(clean=100.0, traced=None, compute=90.0, **changes):
-    """One rank: of a step of 100 ms, 90 ms are computation, unless said otherwise."""
-    step = traced or clean
-    trace = make_trace(compute=[(0, compute * step / clean)], steps=[(0, step)])
-    return make_traced_result(make_traced_record(0, trace, clean), case="plain", **changes)
+def plain(traced=100, repeat=0):
+    """One rank: of a step of 100 ms, 90 % are computation."""
+    trace = make_trace(compute=[(0, 0.9 * traced)], steps=[(0, traced)])
+    return make_traced_result(make_traced_record(0, trace, 100), case="plain", repeat=repeat)
 
 
 def pair(clean=80.0, compute=(45.0, 45.0), starts=(50.0, 70.0), end=75.0, traced=None, **changes):
@@ -153,14 +152,11 @@ def in_rounds(*makers):
     ]
 
 
-def disturbed():
-    """DDP whose steps took five times as long while they were traced."""
-    return pair(clean=80, traced=400, paired=390, compute=(200, 200), starts=(210, 300), end=390)
-
-
 def test_a_round_that_was_traced_while_the_machine_was_busy_is_left_out():
     quiet = row_of(*in_rounds((plain(), pair()), (plain(), pair())))
-    row = row_of(*in_rounds((plain(), pair()), (plain(), pair()), (plain(), disturbed())))
+    # DDP's steps took five times as long while they were traced
+    slow = {"traced": 400, "paired": 390, "compute": (200, 200), "starts": (210, 300), "end": 390}
+    row = row_of(*in_rounds(*[(plain(), pair())] * 2, (plain(), pair(clean=80, **slow))))
     assert row.budget.rounds_left_out == 1
     assert row.budget.closes and "budget open" not in row.stamps
     assert row.budget.points == pytest.approx(quiet.budget.points)
@@ -168,12 +164,7 @@ def test_a_round_that_was_traced_while_the_machine_was_busy_is_left_out():
     check_closed(row.budget)
 
 
-def axes_plain():
-    trace = make_trace(compute=[(0, 90)])
-    return make_traced_result(make_traced_record(0, trace), case="plain")
-
-
-def axes_pair(*operations, compute=(0, 40), repeat=0, **changes):
+def axes_pair(*operations, repeat=0):
     """Two ranks, steps of 80 ms; each operation is axis, its starts on both ranks, its end."""
     records = []
     for rank in range(2):
@@ -181,14 +172,9 @@ def axes_pair(*operations, compute=(0, 40), repeat=0, **changes):
             make_operation(starts[rank], end, ordinal=place, axis=axis, kind=kind, group=axis)
             for place, (axis, kind, starts, end) in enumerate(operations)
         ]
-        trace = make_trace(own, compute=[compute], steps=[(0, 80)], **changes)
+        trace = make_trace(own, compute=[(0, 40)], steps=[(0, 80)])
         records.append(make_traced_record(rank, trace, 80))
     return make_traced_result(*records, case="mesh", strategy=Mesh(tensor=2), repeat=repeat)
-
-
-def budget_of(*results):
-    summary = summarise(make_run([make_inspection(results[0].cell), *results]))
-    return next(row for row in summary.rows if row.world_size == 2).budget
 
 
 TENSOR = ("tensor", "all_reduce", (40, 50), 56)
@@ -197,10 +183,7 @@ DATA = ("data", "all_reduce", (60, 60), 64)
 
 def test_parts_by_dimension_sum_to_the_budget_over_rounds_that_differ():
     second = axes_pair(("tensor", "all_reduce", (40, 41), 60), DATA, repeat=1)
-    plain_again = axes_plain().model_copy(
-        update={"cell": axes_plain().cell.model_copy(update={"repeat": 1})}
-    )
-    budget = budget_of(axes_plain(), axes_pair(TENSOR, DATA), plain_again, second)
+    budget = row_of(plain(), axes_pair(TENSOR, DATA), plain(repeat=1), second).budget
     parts = budget.by_axis
     assert sum(one.exposed_transfer_s for one in parts) == pytest.approx(budget.exposed_transfer_s)
     assert sum(one.wait_s for one in parts) == pytest.approx(budget.wait_s)

@@ -43,17 +43,9 @@ def test_steps_of_different_numbers_of_optimizer_calls_have_no_ratio():
     assert alike[2].speedup.value == pytest.approx(1.6)
 
 
-def uncounted(facts_1, facts_2):
-    """Rows of steps of 0.1 and 0.0625 s whose samples are not known."""
-    of_rank = {"samples_per_step": None}
-    return rows(
-        result(1, 0.1, facts={"backend": "gloo", **facts_1}, **of_rank),
-        result(2, 0.0625, facts={"backend": "gloo", **facts_2}, **of_rank),
-    )
-
-
 def test_where_nothing_tells_the_scaling_there_is_no_ratio_and_it_is_asked_for():
-    found, summary = uncounted({"backwards_per_step": 1.0}, {"backwards_per_step": 1.0})
+    of_rank = {"samples_per_step": None, "facts": {"backend": "gloo", "backwards_per_step": 1.0}}
+    found, summary = rows(result(1, 0.1, **of_rank), result(2, 0.0625, **of_rank))
     assert {row.scaling for row in found.values()} == {"unknown"}
     two = found[2]
     assert [two.speedup, two.efficiency, two.efficiency_wrapped, two.budget] == [None] * 4
@@ -221,37 +213,14 @@ def test_one_number_of_ranks_tells_nothing_of_the_scaling():
 BYTES = 1_000_000
 
 
-def shape_cell(n, repeat=0, **changes):
-    fields = {"backend": "gloo", "workload": TARGET, "scaling": "weak", **changes}
-    return make_cell("script", n, repeat, Script(), **fields)
-
-
 def sent(kind, start, end, phase, ordinal=0, size=2, **changes):
     asked = {"enqueued_ns": round(start * 1e6), "num_bytes": BYTES, "group_size": size}
     fields = {"kind": kind, "name": f"gloo:{kind}", "phase": phase, **asked, **changes}
     return make_operation(start, end, ordinal=ordinal, **fields)
 
 
-def gathers(end=30, scatter=70, size=2, **changes):
-    return [
-        sent("all_gather", 20, end, "forward", size=size, **changes),
-        sent("reduce_scatter", scatter, 90, "backward", size=size),
-    ]
-
-
-SLOW = make_trace(gathers(), [(0, 20), (30, 70), (90, 100)])
-
-
-def launched(n, traces, repeat=0, clean=100, facts=None, **changes):
-    ranks = [
-        make_traced_record(rank, trace, clean=clean, facts=facts or {}, samples_per_step=32)
-        for rank, trace in enumerate(traces)
-    ]
-    return make_result(shape_cell(n, repeat, **changes), ranks=ranks)
-
-
-def shape(*traces, **changes):
-    return shape_among_ranks([attribute(launched(len(traces), traces, **changes))])
+GATHERS = [sent("all_gather", 20, 30, "forward"), sent("reduce_scatter", 70, 90, "backward")]
+SLOW = make_trace(GATHERS, [(0, 20), (30, 70), (90, 100)])
 
 
 @pytest.mark.parametrize(
@@ -278,5 +247,8 @@ def test_a_step_that_does_not_tell_other_sizes_says_why(trace, facts, why):
     traces = [trace, trace]
     if not trace.operations:  # one rank that sends lets the launch be looked into
         traces = [make_trace([sent("barrier", 1, 2, "forward", num_bytes=None)])] * 2
+    told = {"clean": 100, "facts": facts, "samples_per_step": 32}
+    ranks = [make_traced_record(rank, trace, **told) for rank, trace in enumerate(traces)]
+    launched = make_result(cell(2).model_copy(update={"backend": "gloo"}), ranks=ranks)
     with pytest.raises(NoShape, match=why):
-        shape(*traces, facts=facts)
+        shape_among_ranks([attribute(launched)])

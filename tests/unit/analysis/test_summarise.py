@@ -25,17 +25,9 @@ def rows_of(results, plan=None, **changes):
     return {(row.case, row.world_size): row for row in summary.rows}
 
 
-def drifting(drift):
-    """Three rounds; in each, everything is slower by a factor. True efficiency: 0.8."""
-    return [
-        make_result(at(cell, i), step_s * slower)
-        for i, slower in enumerate(drift)
-        for cell, step_s in ((PLAIN, 0.4), (TWO, 0.25))
-    ]
-
-
 def test_a_failed_launch_marks_its_row_and_says_what_the_numbers_are_of():
-    results = drifting((1.0, 1.0, 1.0))
+    both = ((PLAIN, 0.4), (TWO, 0.25))
+    results = [make_result(at(cell, i), step_s) for i in range(3) for cell, step_s in both]
     results[3] = make_failed(at(TWO, 1), "rank 1: it broke")
     row = rows_of(results)["ddp", 2]
     assert row.status == "failed"
@@ -104,14 +96,6 @@ def test_a_failed_inspection_fails_the_row():
 NOT_MEASUREMENTS = {"reason", "backend"}
 
 
-def check_every_null_has_its_reason(row):
-    nulls = {name for name, value in row if value is None} - NOT_MEASUREMENTS
-    assert nulls <= set(row.unavailable), nulls - set(row.unavailable)
-    assert all(row.unavailable.values())
-    told = {name for name in row.unavailable if getattr(row, name) is not None}
-    assert not told, f"measured and called unavailable: {told}"
-
-
 PLANNED = [
     *(make_inspection(cell).cell for cell in (PLAIN, ONE, TWO)),
     *(at(cell, repeat) for repeat in range(2) for cell in (PLAIN, ONE, TWO)),
@@ -131,13 +115,10 @@ def test_whatever_fails_every_row_is_there_and_every_null_has_a_reason(fates, ha
         fated(cell, fate) for cell, fate in zip(PLANNED, fates, strict=True) if fate != "never run"
     ]
     if not has_tokens:
+        nothing = {"tokens_per_sample": None}
+        told = [[rank.model_copy(update=nothing) for rank in one.ranks] for one in results]
         results = [
-            r.model_copy(
-                update={
-                    "ranks": [k.model_copy(update={"tokens_per_sample": None}) for k in r.ranks]
-                }
-            )
-            for r in results
+            one.model_copy(update={"ranks": r}) for one, r in zip(results, told, strict=True)
         ]
     summary = summarise(make_run(results, PLANNED, status="over budget"))
     assert [(row.case, row.world_size) for row in summary.rows] == [
@@ -146,7 +127,11 @@ def test_whatever_fails_every_row_is_there_and_every_null_has_a_reason(fates, ha
         ("ddp", 2),
     ]
     for row in summary.rows:
-        check_every_null_has_its_reason(row)
+        nulls = {name for name, value in row if value is None} - NOT_MEASUREMENTS
+        assert nulls <= set(row.unavailable), nulls - set(row.unavailable)
+        assert all(row.unavailable.values())
+        told = {name for name in row.unavailable if getattr(row, name) is not None}
+        assert not told, f"measured and called unavailable: {told}"
         assert (row.reason is None) is (row.status == "ok")
         assert row.num_clean_steps == sum(len(s.step_s) for s in row.samples)
     assert Summary.model_validate_json(summary.model_dump_json()) == summary

@@ -2,15 +2,21 @@
 
 import os
 
+import numpy as np
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalebench.analysis.energy import energy_per_sample
+from scalebench.analysis.page_data.rank_steps import shrunk
+from scalebench.analysis.page_data.telemetry import device_series_of
 from scalebench.analysis.validity import unmeasured_cases, validity_stamps
 from scalebench.records.measured.rank import Memory
-from scalebench.records.measured.telemetry import DeviceStates
+from scalebench.records.measured.telemetry import DeviceStates, DeviceTrack, NodeTrack
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Tensor
-from tests.builders.runs import make_cell, make_result
+from tests.builders.runs import make_cell, make_record, make_result
+from tests.builders.tracing.traced import MS
 from tests.builders.watched import A, B, make_host, make_twin, sample, watched
 from tests.examples import cases
 
@@ -179,13 +185,6 @@ def watched_twin(twin=None, **kwargs):
     return watched(sample(twin or make_twin())[0], **kwargs)
 
 
-def with_states(result, **changes):
-    first, *others = result.node.devices
-    states = DeviceStates(**{**first.states.model_dump(), **changes})
-    devices = [first.model_copy(update={"states": states}), *others]
-    return result.model_copy(update={"node": result.node.model_copy(update={"devices": devices})})
-
-
 def test_the_energy_of_a_known_constant_power_is_exact():
     energy = energy_per_sample(watched_twin())
     assert energy.j_per_sample == pytest.approx((300 + 450) * 4.0 / SAMPLES, rel=1e-9)
@@ -202,8 +201,7 @@ def test_without_a_counter_power_is_integrated_and_that_is_said():
 
 def test_a_counter_that_was_reset_is_not_believed():
     result = watched_twin(uuids=[A])
-    counter = result.node.devices[0].states.energy_j
-    result = with_states(result, energy_j=[*counter[:30], *[30.0 * i for i in range(41)]])
+    result.node.devices[0].states.energy_j[30:] = [30.0 * i for i in range(41)]
     energy = energy_per_sample(result)
     assert energy.source == "power"
     assert energy.j_per_sample == pytest.approx(300 * 4.0 / SAMPLES, rel=1e-9)
@@ -240,3 +238,41 @@ def test_every_null_has_a_reason():
         twin.fail(name, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     reason = energy_per_sample(watched_twin(twin)).reason
     assert A in reason and reason.count("Function Not Found") == 2
+
+
+grids = st.tuples(st.integers(1, 40), st.integers(1, 60), st.integers(1, 12), st.integers(1, 20))
+
+
+@given(grids, st.randoms(use_true_random=False))
+def test_a_smaller_grid_keeps_what_sticks_out(shape, random):
+    rows, columns, most_rows, most_columns = shape
+    grid = np.array([[random.uniform(-1, 1) for _ in range(columns)] for _ in range(rows)])
+    peak = (random.randrange(rows), random.randrange(columns))
+    grid[peak] = 7.0
+    small, first_rows, first_columns = shrunk(grid, most_rows, most_columns)
+    assert small.shape == (len(first_rows), len(first_columns))
+    assert small.shape[0] <= most_rows and small.shape[1] <= most_columns
+    place = (
+        np.searchsorted(first_rows, peak[0], "right") - 1,
+        (np.searchsorted(first_columns, peak[1], "right") - 1),
+    )
+    assert small[place] == 7.0 and (small == 7.0).sum() == 1
+
+
+def test_a_device_is_throttled_where_a_reason_that_throttles_was_read():
+    states = DeviceStates(
+        time_ns=[i * 1000 * MS for i in range(5)],
+        power_w=[100.0, 300.0, None, 310.0, 120.0],
+        sm_clock_hz=[1_900_000_000] * 5,
+        throttle_bits=[0, 4, 4, 0, 1],
+    )
+    track = DeviceTrack(uuid="GPU-1", name="A GPU", index=0, states=states)
+    cell = make_cell("ddp", 1, device="cuda", backend="nccl")
+    record = make_record(facts={"device_uuid": "GPU-1"})
+    launch = make_result(cell, ranks=[record], node=NodeTrack(devices=[track]))
+    (found,) = device_series_of(launch)
+    assert [(t.start_s, t.end_s, t.reasons) for t in found.throttled] == [
+        (1.0, 3.0, ("power cap",))
+    ]
+    assert found.series["power_w"] == ((0.0, 100.0), (1.0, 300.0), (3.0, 310.0), (4.0, 120.0))
+    assert set(found.series) == {"power_w", "sm_clock_hz"}

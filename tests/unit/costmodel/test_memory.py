@@ -28,16 +28,8 @@ def test_zero_paper_figure_1(stage, gigabytes):
     assert state.total / 1e9 == pytest.approx(gigabytes, abs=0.05)
 
 
-def measured(activations=400, activations_peak=5000, gradients=4 * PSI, batch=16, **strategy):
-    """A plain baseline that peaked when backward was through, unless told otherwise."""
-    memory = Memory(
-        allocated_bytes=0,
-        gradients_bytes=gradients,
-        activations_bytes=activations,
-        activations_peak_bytes=activations_peak,
-        data_bytes=7,
-    )
-    return MeasuredBaseline(Plain(**strategy), batch, memory)
+KEPT = {"activations_bytes": 400, "activations_peak_bytes": 5000, "gradients_bytes": 4 * PSI}
+MEASURED = MeasuredBaseline(Plain(), 16, Memory(allocated_bytes=0, data_bytes=7, **KEPT))
 
 
 @pytest.mark.parametrize(
@@ -45,13 +37,13 @@ def measured(activations=400, activations_peak=5000, gradients=4 * PSI, batch=16
     [("SGD", 0), ("SGD with momentum", 4), ("AdamW", 8), ("Adam with amsgrad", 12)],
 )
 def test_state_is_that_of_the_actual_optimizer(optimizer, per_parameter):
-    predicted = predict_memory(Plain(), PSI, 16, optimizer, measured())
+    predicted = predict_memory(Plain(), PSI, 16, optimizer, MEASURED)
     assert predicted.optimizer_bytes == per_parameter * PSI
 
 
 @pytest.mark.parametrize("optimizer", ["Muon", "SGD with momentum and amsgrad", None])
 def test_an_unknown_optimizer_has_no_total_but_a_reason(optimizer):
-    predicted = predict_memory(Plain(), PSI, 16, optimizer, measured())
+    predicted = predict_memory(Plain(), PSI, 16, optimizer, MEASURED)
     assert predicted.optimizer_bytes is None
     assert predicted.total_bytes is None
     assert str(optimizer) in predicted.reason
@@ -69,7 +61,7 @@ def test_without_a_baseline_the_state_is_known_and_the_total_is_not():
     [("autocast", "precision"), ("compile", "compilation"), ("checkpointing", "checkpointing")],
 )
 def test_a_baseline_that_computes_otherwise_has_other_activations(setting, word):
-    predicted = predict_memory(Ddp(**{setting: True}), PSI, 16, "AdamW", measured())
+    predicted = predict_memory(Ddp(**{setting: True}), PSI, 16, "AdamW", MEASURED)
     assert predicted.total_bytes is None
     assert word in predicted.reason
 
@@ -142,8 +134,8 @@ GROUPS = (500, 500, 200)
 """Two blocks and the root."""
 
 
-def sent(strategy, world_size, groups=GROUPS, num_parameters=SHARDED_PSI):
-    return predict_traffic(strategy, num_parameters, world_size, groups).total_bytes
+def sent(strategy, world_size, groups=GROUPS):
+    return predict_traffic(strategy, SHARDED_PSI, world_size, groups).total_bytes
 
 
 def test_zero_costs_what_its_authors_say():

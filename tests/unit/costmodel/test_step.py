@@ -6,24 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.layers.context_layers import (
-    AttendingModel,
-    RingWork,
-    operations_of_context_step,
-    ring_requests,
-)
+from scalebench.costmodel import what_if
+from scalebench.costmodel.layers import context_layers
 from scalebench.costmodel.layers.group_steps import with_sharding
 from scalebench.costmodel.layers.replay import CommRequest, replay
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import StepShape
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.costmodel.what_if import (
-    WhatIf,
-    break_even_byte_per_s,
-    pays,
-    saved_bytes,
-    sent_bytes,
-)
 from scalebench.spec import Context, Fsdp
 from scalebench.stats import Estimate
 from tests.examples import cases
@@ -77,10 +66,6 @@ SENT = {
 }
 
 
-def sharded(strategy, world_size):
-    return with_sharding(BARE, sharding_of(strategy, world_size), GROUPS)
-
-
 @given(
     st.sampled_from([Fsdp(), Fsdp(reshard_after_forward=False), Fsdp(shard_size=2)]),
     st.sampled_from([2, 4, 8]),
@@ -88,24 +73,26 @@ def sharded(strategy, world_size):
 def test_all_operations_together_send_what_the_law_says(strategy, world_size):
     sent = sum(
         SENT[request.op](request.num_ranks) * request.size_bytes
-        for request in sharded(strategy, world_size).requests
+        for request in with_sharding(BARE, sharding_of(strategy, world_size), GROUPS).requests
     )
     expected = predict_traffic(strategy, 3500, world_size, (1000, 2000, 500))
     assert sent == pytest.approx(expected.total_bytes)
 
 
-WORK = RingWork(forward_s=1.0, backward_s=2.0)
+WORK = context_layers.RingWork(forward_s=1.0, backward_s=2.0)
 ranks = st.sampled_from([2, 3, 4, 8])
 
 
 def model(layers=2, again=0):
-    return AttendingModel((4800,) * layers, (4800,) * again, 100, samples=2)
+    return context_layers.AttendingModel((4800,) * layers, (4800,) * again, 100, samples=2)
 
 
 @given(ranks, st.integers(0, 2))
 def test_the_messages_are_those_of_the_law(num_ranks, again):
-    law = operations_of_context_step(Context(method="ring"), model(2, again), num_ranks, 2)
-    found = ring_requests(model(2, again), num_ranks, 2, WORK, 1000.0)
+    law = context_layers.operations_of_context_step(
+        Context(method="ring"), model(2, again), num_ranks, 2
+    )
+    found = context_layers.ring_requests(model(2, again), num_ranks, 2, WORK, 1000.0)
     wanted = Counter(op.num_bytes for op in law if op.op == "send_recv_ring")
     assert Counter(request.size_bytes for request in found) == wanted
     assert {(one.op, one.num_ranks) for one in found} == {("send_recv_ring", num_ranks)}
@@ -196,11 +183,11 @@ def test_a_slower_link_never_makes_a_step_shorter(step, factor):
 
 @cases(
     "change, words",
-    (WhatIf(times_bandwidth=2.0), "2 times the bandwidth"),
-    (WhatIf(gradient_bits=16), "gradients of 16 bits, conversion not counted"),
-    (WhatIf(bucket_mb=0.25), "buckets of 0.25 MiB"),
-    (WhatIf(hierarchical=True), "hierarchical all-reduce"),
-    (WhatIf(microbatches=8), "pipelines' batches in 8 microbatches"),
+    (what_if.WhatIf(times_bandwidth=2.0), "2 times the bandwidth"),
+    (what_if.WhatIf(gradient_bits=16), "gradients of 16 bits, conversion not counted"),
+    (what_if.WhatIf(bucket_mb=0.25), "buckets of 0.25 MiB"),
+    (what_if.WhatIf(hierarchical=True), "hierarchical all-reduce"),
+    (what_if.WhatIf(microbatches=8), "pipelines' batches in 8 microbatches"),
 )
 def test_one_change_is_said_and_no_other(change, words):
     assert change.described() == [words]
@@ -208,9 +195,9 @@ def test_one_change_is_said_and_no_other(change, words):
 
 def test_the_break_even_by_hand():
     """N=4: 150 bytes saved of 100 gathered ones at 1 each: (150 - 3) / 7 s = 21 B/s."""
-    saved = saved_bytes(100, 0, 1, 4)
+    saved = what_if.saved_bytes(100, 0, 1, 4)
     assert saved == pytest.approx(147)
-    found = break_even_byte_per_s(saved, Estimate(value=7, low=3.5, high=14, n=3))
+    found = what_if.break_even_byte_per_s(saved, Estimate(value=7, low=3.5, high=14, n=3))
     assert (found.value, found.low, found.high) == pytest.approx((21, 10.5, 42))
 
 
@@ -224,16 +211,16 @@ def test_the_break_even_by_hand():
 def test_below_it_the_compressed_step_is_shorter_and_above_longer(n, ratio, codec_s, side, gathers):
     whole = 1e6
     sent = (0, ratio * whole) if gathers else (ratio * whole, 0)
-    saved = saved_bytes(whole, *sent, n)
-    found = break_even_byte_per_s(saved, Estimate(value=codec_s, n=1)).value
+    saved = what_if.saved_bytes(whole, *sent, n)
+    found = what_if.break_even_byte_per_s(saved, Estimate(value=codec_s, n=1)).value
     if found <= 0:
-        assert sent_bytes(*sent, n) >= sent_bytes(whole, 0, n) * (1 - 1e-9)
+        assert what_if.sent_bytes(*sent, n) >= what_if.sent_bytes(whole, 0, n) * (1 - 1e-9)
         return
     link = side * found
-    exact_s, compressed_s = (sent_bytes(*s, n) / link for s in ((whole, 0), sent))
+    exact_s, compressed_s = (what_if.sent_bytes(*s, n) / link for s in ((whole, 0), sent))
     assert (compressed_s + codec_s < exact_s) == (side < 1)
 
 
 @cases("link, expected", (5.0, True), (15.0, None), (25.0, False), (10.0, None))
 def test_whether_it_pays_is_told_by_the_interval(link, expected):
-    assert pays(Estimate(value=14, low=10, high=20, n=3), link) is expected
+    assert what_if.pays(Estimate(value=14, low=10, high=20, n=3), link) is expected

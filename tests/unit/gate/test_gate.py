@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from scalebench.errors import ExitCode
 from scalebench.gate.comparison import explain_efficiency, explain_step
-from scalebench.gate.metrics import gate_settings
+from scalebench.gate.metrics import GateSettings, gate_settings
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import environment_mismatches, row_mismatches
+from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Row
 from scalebench.stats import estimate_over_launches
 from tests.builders.gated import (
@@ -22,10 +23,12 @@ from tests.builders.gated import (
     gated_run,
     of_version_0_1,
     verdict_of,
+    with_missing,
     with_row,
     without_row,
 )
-from tests.builders.summaries import make_missing, make_pipeline, make_row
+from tests.builders.rows.recoveries import recovery
+from tests.builders.summaries import estimate, make_pipeline, make_row
 from tests.examples import cases
 
 
@@ -126,10 +129,7 @@ def test_losses_are_compared_only_after_as_many_steps(base_steps, new_steps, cle
 
 @pytest.mark.parametrize("status", ["failed", "oom"])
 def test_a_row_that_failed_never_passes(status):
-    new = gated_run(seed=2)
-    bad = make_missing("ddp", 2, status, "rank 1 died")
-    rows = [bad if (r.case, r.world_size) == ("ddp", 2) else r for r in new.rows]
-    new = new.model_copy(update={"rows": rows})
+    new = with_missing(gated_run(seed=2), "ddp", 2, status, "rank 1 died")
     result = gated(gated_run(seed=1), new)
     assert result.verdict == "failed" and result.exit_code == ExitCode.CELLS_FAILED
     (row,) = result.of("missing")
@@ -142,25 +142,22 @@ def test_a_row_that_failed_never_passes(status):
 
 def test_a_regression_outweighs_a_failure_and_a_failure_a_missing_row():
     base = gated_run(seed=1)
-    new = gated_run({("ddp-small", 4): 1.1}, seed=2)
-    bad = make_missing("ddp", 2, "failed", "rank 1 died")
-    rows = [bad if (r.case, r.world_size) == ("ddp", 2) else r for r in new.rows]
-    assert gated(base, new.model_copy(update={"rows": rows})).exit_code == ExitCode.REGRESSION
-    missing = [row for row in rows if (row.case, row.world_size) != ("ddp-small", 4)]
-    assert gated(base, new.model_copy(update={"rows": missing})).exit_code == ExitCode.CELLS_FAILED
+    new = with_missing(
+        gated_run({("ddp-small", 4): 1.1}, seed=2), "ddp", 2, "failed", "rank 1 died"
+    )
+    assert gated(base, new).exit_code == ExitCode.REGRESSION
+    assert gated(base, without_row(new, "ddp-small", 4)).exit_code == ExitCode.CELLS_FAILED
 
 
 def test_missing_skipped_and_empty_never_pass():
     base, new = gated_run(seed=1), gated_run(seed=2)
     gone = gated(base, without_row(new, "ddp", 2))
     assert gone.exit_code == ExitCode.INCONCLUSIVE and gone.of("missing")
-    skipped = make_missing("ddp", 2, "skipped", "2 ranks asked for, 1 core here")
-    rows = [skipped if (r.case, r.world_size) == ("ddp", 2) else r for r in new.rows]
-    assert gated(base, new.model_copy(update={"rows": rows})).of("missing")
-    for empty in (base.model_copy(update={"rows": []}),):
-        for pair in ((empty, empty), (base, empty), (empty, new)):
-            result = gated(*pair)
-            assert result.exit_code == ExitCode.INCONCLUSIVE, result
+    skipped = with_missing(new, "ddp", 2, "skipped", "2 ranks asked for, 1 core here")
+    assert gated(base, skipped).of("missing")
+    empty = base.model_copy(update={"rows": []})
+    for pair in ((empty, empty), (base, empty), (empty, new)):
+        assert gated(*pair).exit_code == ExitCode.INCONCLUSIVE, pair
 
 
 def test_a_new_case_is_named_and_does_not_block():
@@ -256,17 +253,8 @@ def _scaled(summary, factor):
     return summary.model_copy(update={"rows": rows})
 
 
-def with_budget(efficiency, copies_known=True, **points):
-    budget = budget_points(efficiency, **points)
-    if not copies_known:
-        budget = budget.model_copy(update={"copies_s": None})
-    row = make_row(efficiency=efficiency)
-    step = row.step_s.model_copy(update={"value": 0.010})
-    return row.model_copy(update={"budget": budget, "step_s": step})
-
-
 def test_a_side_without_a_budget_or_an_efficiency():
-    row = with_budget(0.8, other_idle=0.2)
+    row = make_row(efficiency=0.8).model_copy(update={"budget": budget_points(0.8)})
     bare = row.model_copy(update={"budget": None})
     for pair in ((row, bare), (bare, row)):
         (line,) = explain_efficiency(*pair)
@@ -401,3 +389,81 @@ def test_the_machine_interface_of_a_call():
         "interleaved": False, "need": None, "let_pass": (),
     }  # fmt: skip
     assert len(rows) == 1 and rows[0]["verdict"] == "unchanged"
+
+
+def raced(time_s, reached=5, spread=0.01):
+    arrival = estimate(time_s, spread, 5) if reached == 5 else None
+    told = {"target_loss": 2.5, "target_from": "given", "baseline": ("plain", 1), "samples": 4096}
+    return RaceFigures(num_seeds=5, num_reached=reached, time_to_target_s=arrival, **told)
+
+
+def judged(base, new):
+    runs = (
+        with_row(gated_run(seed=seed), "ddp", 4, race=race) for seed, race in ((1, base), (2, new))
+    )
+    return verdict_of(gated(*runs), "time_to_target_s", world_size=4)
+
+
+@cases(
+    "base, new, verdict",
+    (raced(10), raced(12), "regressed"),
+    (raced(12), raced(10), "improved"),
+    (raced(10), raced(10.05), "unchanged"),
+    (raced(10, spread=0.2), raced(11, spread=0.2), "no change seen"),
+)
+def test_a_longer_time_to_the_loss_is_a_regression(base, new, verdict):
+    found = judged(base, new)
+    assert (found.verdict, found.decides) == (verdict, True)
+    assert found.low is not None and found.high is not None
+
+
+@cases(
+    "was, is_, verdict, basis",
+    (5, 4, "regressed", "single"),
+    (4, 5, "improved", "single"),
+    (4, 4, "inconclusive", "none"),
+    (0, 4, "inconclusive", "none"),
+    (4, 0, "inconclusive", "none"),
+)
+def test_a_target_counts_as_reached_where_every_seed_reaches_it(was, is_, verdict, basis):
+    found = judged(raced(10, reached=was), raced(10, reached=is_))
+    assert (found.verdict, found.basis) == (verdict, basis)
+    if verdict == "regressed":
+        assert found.reason == "1 of 5 seeds no longer reach the target"
+
+
+STALL, RESTART = "async_checkpoint_stall_s", "kill_torchrun_restart_s"
+DECIDE = gate_settings(
+    {name: {"decides": True} for name in ("checkpoint_stall_s", "restart_s")}, "the test"
+)
+
+
+def run(figures, seed=1):
+    return with_row(gated_run(seed=seed), "ddp", 4, recovery=figures)
+
+
+def recovery_judged(base, new, settings=DECIDE):
+    return gated(run(base), run(new, seed=2), settings=settings)
+
+
+@cases(
+    "new, stall, restart",
+    (recovery(stall_s=0.13), "regressed", "unchanged"),
+    (recovery(restart_s=2.6), "unchanged", "regressed"),
+    (recovery(restart_s=1.5), "unchanged", "improved"),
+    (recovery(stall_s=0.105), "unchanged", "unchanged"),
+    (recovery(stall_s=0.12, spread=0.3), "no change seen", "no change seen"),
+)
+def test_a_longer_stall_or_restart_is_a_regression(new, stall, restart):
+    result = recovery_judged(recovery(), new)
+    found = {name: verdict_of(result, name, world_size=4) for name in (STALL, RESTART)}
+    assert (found[STALL].verdict, found[RESTART].verdict) == (stall, restart)
+    assert all(verdict.decides for verdict in found.values())
+    assert (result.verdict == "regressed") == ("regressed" in (stall, restart))
+
+
+def test_without_a_setting_they_are_shown_and_do_not_decide():
+    for settings in (GateSettings(), DECIDE.only_exact()):
+        result = recovery_judged(recovery(), recovery(stall_s=0.2), settings)
+        found = verdict_of(result, STALL, world_size=4)
+        assert (found.verdict, found.decides) == ("regressed", False)

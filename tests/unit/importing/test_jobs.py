@@ -1,7 +1,6 @@
 """Logs as they come: as containers and launchers hand them on, and of jobs run several times."""
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from scalebench.session.imported import store_imported
 from tests.builders.logs import LINES, every_2_s, job_in, log_of, steps_in
 from tests.examples import cases
 
-CARRIED: dict[str, Callable[[str], str]] = {
+CARRIED = {
     "a rank": "[rank3]:{}".format,
     "srun": "0: {}".format,
     "a host": "worker-1: {}".format,

@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.resources import (
-    count_cores,
-    gpu_node,
-    parse_list,
-    processors_of_rank,
-    read_processors,
-)
+from scalebench import resources
 
 RECORDED = json.loads(
     (Path(__file__).parents[2] / "recorded" / "cpu_topologies.json").read_text(encoding="utf-8")
@@ -26,10 +20,10 @@ class Machine:
         self.system, self.pci = root / "system", root / "pci"
         for node, numbers in enumerate(told["nodes"]):
             _write(self.system / "node" / f"node{node}" / "cpulist", numbers)
-        everyone = sorted(n for numbers in told["nodes"] for n in parse_list(numbers))
+        everyone = sorted(n for numbers in told["nodes"] for n in resources.parse_list(numbers))
         apart = told["sibling_distance"]
         for package, numbers in enumerate(told["packages"]):
-            for number in parse_list(numbers):
+            for number in resources.parse_list(numbers):
                 first = number - number % 2 if apart == 1 else number % apart
                 topology = self.system / "cpu" / f"cpu{number}" / "topology"
                 siblings = f"{first}-{first + 1}" if apart == 1 else f"{first},{first + apart}"
@@ -37,13 +31,16 @@ class Machine:
                 _write(topology / "physical_package_id", str(package))
         for bus_id, node in told["gpus"].items():
             _write(self.pci / bus_id / "numa_node", str(node))
-        self.processors = read_processors(everyone, self.system)
-        self.gpu_nodes = [gpu_node(bus_id, self.pci) for bus_id in told["gpus"]]
+        self.processors = resources.read_processors(everyone, self.system)
+        self.gpu_nodes = [resources.gpu_node(bus_id, self.pci) for bus_id in told["gpus"]]
 
     def taken(self, threads, gpu_nodes, of=None):
         allowed = [p for p in self.processors if of is None or p.number in set(of)]
         return [
-            [p.number for p in processors_of_rank(allowed, threads, gpu_nodes[: rank + 1])]
+            [
+                p.number
+                for p in resources.processors_of_rank(allowed, threads, gpu_nodes[: rank + 1])
+            ]
             for rank in range(len(gpu_nodes))
         ]
 
@@ -72,11 +69,11 @@ def test_a_rank_sits_beside_its_gpu(machine):
 def test_only_what_is_allowed_is_taken(machine):
     vm = machine("vm-with-siblings")
     assert vm.taken(1, [None, None], of=[1, 3]) == [[1], [3]]  # siblings of cores not allowed
-    assert count_cores([p for p in vm.processors if p.number in (0, 1)]) == 1
+    assert resources.count_cores([p for p in vm.processors if p.number in (0, 1)]) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "numbers"), [("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", [])]
 )
 def test_the_kernels_lists(text, numbers):
-    assert parse_list(text) == numbers
+    assert resources.parse_list(text) == numbers

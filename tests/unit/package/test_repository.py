@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
 
 import scalebench
+from scalebench.spec import STRATEGIES
 from tests.builders.repository.documents import ROOT
 from tests.builders.repository.frameworks import TOOLS, need
+from tests.tools.field_tables import PAGE, RECORDS, meanings, page
 
 SCHEMAS = {
     "vendor.citation-file-format": "CITATION.cff",
@@ -57,3 +60,17 @@ def test_the_site_has_every_document_and_refuses_a_link_that_leads_nowhere(tmp_p
         page.write("[a](nowhere.md) [b](gate.md#nowhere)\n")
     done = subprocess.run(words, cwd=ROOT, env=told, capture_output=True, text=True)
     assert done.returncode and "nowhere.md" in done.stderr and "#nowhere" in done.stderr
+
+
+FIELDS_ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_is_what_the_records_say():
+    written = (FIELDS_ROOT / PAGE).read_text()
+    assert written == page(), "make it again: python -m tests.tools.field_tables"
+
+
+@pytest.mark.parametrize("record", [*RECORDS, *STRATEGIES.values()])
+def test_every_field_of_a_docstring_exists(record):
+    stray = {name for name in meanings(record) if not hasattr(record, name)}
+    assert stray <= set(record.model_fields)

@@ -14,14 +14,7 @@ from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage.files import (
-    ChecksumMismatch,
-    packed,
-    read_text,
-    verify_checksum,
-    with_checksum,
-    write_checked,
-)
+from scalebench.records.storage import files
 from tests.builders.runs import make_stored_run
 from tests.examples import examples
 
@@ -32,30 +25,30 @@ documents = st.dictionaries(st.text(string.ascii_letters, min_size=1), st.text()
 
 @given(documents, st.sampled_from([None, 1]))
 def test_a_sealed_object_is_the_object_and_its_seal(content, indent):
-    text = with_checksum(json.dumps(content, indent=indent))
-    assert verify_checksum(text)
+    text = files.with_checksum(json.dumps(content, indent=indent))
+    assert files.verify_checksum(text)
     read = json.loads(text)
     assert {**read, **content} == read and len(read["sha256"]) == 64
-    assert not verify_checksum(json.dumps(content))
+    assert not files.verify_checksum(json.dumps(content))
 
 
 @given(documents, st.data())
 def test_a_flipped_bit_breaks_the_seal(content, data):
-    text = with_checksum(json.dumps(content))
+    text = files.with_checksum(json.dumps(content))
     raw = bytearray(text.encode())
     body = text.rindex(',"sha256":')
     place = data.draw(st.integers(0, body - 1))
     raw[place] ^= 1 << data.draw(st.integers(0, 6))
-    with pytest.raises(ChecksumMismatch):
-        verify_checksum(raw.decode())
+    with pytest.raises(files.ChecksumMismatch):
+        files.verify_checksum(raw.decode())
 
 
 def sealed_run(folder):
     paths = make_stored_run(folder)
     run = load_run(folder)
-    write_checked(paths.run_json, run.info.model_copy(update={"sealed": True}))
+    files.write_checked(paths.run_json, run.info.model_copy(update={"sealed": True}))
     for cell_id, result in run.results.items():
-        write_checked(paths.cell(cell_id), result, indent=None)
+        files.write_checked(paths.cell(cell_id), result, indent=None)
     return paths
 
 
@@ -122,9 +115,9 @@ def test_no_damage_becomes_a_number(pristine, tmp_path, data):
 def test_a_cell_without_its_seal_is_set_aside_where_the_run_is_sealed(tmp_path):
     paths = sealed_run(tmp_path / "run")
     cell = next(paths.cells.iterdir())
-    content = json.loads(read_text(cell))
+    content = json.loads(files.read_text(cell))
     del content["sha256"]
-    cell.write_bytes(packed(cell, json.dumps(content)))
+    cell.write_bytes(files.packed(cell, json.dumps(content)))
     assert "checksum is missing" in load_run(paths.root).damaged[cell.name]
     info = json.loads(paths.run_json.read_text())
     del info["sha256"]
@@ -160,7 +153,7 @@ def test_nonsense_in_any_field_of_an_unsealed_file_is_no_crash(
     cells = sorted(paths.cells.iterdir())
     target = cells[which % len(cells)]
     kept = target.read_bytes()
-    content = json.loads(read_text(target))
+    content = json.loads(files.read_text(target))
     inside = content
     for turn in turns:  # further down, as long as there is something below
         holder, keys = inside, sorted(inside) if isinstance(inside, dict) else range(len(inside))
@@ -169,7 +162,7 @@ def test_nonsense_in_any_field_of_an_unsealed_file_is_no_crash(
         if not inside or not isinstance(inside, dict | list):
             break
     holder[key] = nonsense
-    target.write_bytes(packed(target, json.dumps(content)))
+    target.write_bytes(files.packed(target, json.dumps(content)))
     try:
         run = load_run(paths.root)
         summarise(run)

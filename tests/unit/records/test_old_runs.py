@@ -150,11 +150,7 @@ def test_an_old_summary_gates_against_itself_as_before(monkeypatch, tmp_path):
 NOTICE = "ddp, N = 2: 48 samples per rank fit, 51 do not"
 
 
-def of_suite(suite):
-    return make_cell("ddp", 2).model_copy(update={"suite": suite})
-
-
 def test_an_old_notice_is_read_where_its_suite_is_known():
     batch = LargestBatch(suite="a", case="ddp", world_size=2, fits=48, too_large=51)
     assert batch.notice() == NOTICE
-    assert from_notices(["CPU ranks over gloo", NOTICE], [of_suite("a")] * 2) == [batch]
+    assert from_notices(["CPU ranks over gloo", NOTICE], [make_cell(suite="a")] * 2) == [batch]

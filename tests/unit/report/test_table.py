@@ -15,25 +15,19 @@ from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Colum
 from scalebench.report.tables.pipelines import render_schedule
 from scalebench.report.words import wording
 from scalebench.stats import Estimate
-from tests.builders.summaries import (
-    gpu_rows,
-    hostile_summary,
-    make_missing,
-    make_row,
-    make_summary,
-    many_rows,
-    rated_rows,
-)
+from tests.builders import summaries
 
 WIDTHS = (80, 100, 140)
 RUNS = {
-    "usual": make_summary(),
-    "gpu": make_summary(gpu_rows()),
-    "rated": make_summary(rated_rows()),
-    "many": make_summary(many_rows()),
-    "hostile": hostile_summary(),
-    "long names": make_summary([make_row("c" * 64, n, spread=0.01) for n in (1, 2, 1024)]),
-    "empty": make_summary([]),
+    "usual": summaries.make_summary(),
+    "gpu": summaries.make_summary(summaries.gpu_rows()),
+    "rated": summaries.make_summary(summaries.rated_rows()),
+    "many": summaries.make_summary(summaries.many_rows()),
+    "hostile": summaries.hostile_summary(),
+    "long names": summaries.make_summary(
+        [summaries.make_row("c" * 64, n, spread=0.01) for n in (1, 2, 1024)]
+    ),
+    "empty": summaries.make_summary([]),
 }
 
 
@@ -49,9 +43,9 @@ def test_hostile_strings_bring_no_escape_sequences():
 
 
 def test_markdown_stays_below_its_limit_whatever_the_run():
-    rows = [make_row(f"{'n' * 50}-{i}", n) for i in range(300) for n in (1, 2, 4)]
-    rows += [make_missing(f"m{i}", 8, reason="x" * 10_000) for i in range(300)]
-    run = make_summary(rows, notices=["é" * 100_000] * 10, reproduce="y" * 100_000)
+    rows = [summaries.make_row(f"{'n' * 50}-{i}", n) for i in range(300) for n in (1, 2, 4)]
+    rows += [summaries.make_missing(f"m{i}", 8, reason="x" * 10_000) for i in range(300)]
+    run = summaries.make_summary(rows, notices=["é" * 100_000] * 10, reproduce="y" * 100_000)
     text = render_markdown(run)
     assert len(text.encode()) < MAX_BYTES
     assert "Cut here" in text
@@ -97,20 +91,16 @@ NARROWING = (*without("number 2", "number 1"), *FOLDED)
 @pytest.mark.parametrize("width", range(40, 80))
 def test_a_number_is_whole_or_its_column_is_left_out(case, width):
     screen = Screen(width)
-    columns = screen.table(COLUMNS, [make_row(case)], NARROWING)
+    columns = screen.table(COLUMNS, [summaries.make_row(case)], NARROWING)
     text = screen.text()
     for column, number in zip(COLUMNS[2:], NUMBERS, strict=True):
         assert (number in text) is (column in columns)
     assert max(map(len, text.splitlines())) <= width
 
 
-def drawn(name, p, m, v=1, width=100, ascii_only=False):
-    timeline = dry_run(plan_schedule(name, p, m, v), equal_times(p * v))
-    return render_schedule(timeline, Screen(width, ascii_only=ascii_only)).splitlines()
-
-
 def test_1f1b_looks_like_this():
-    lines = drawn("1f1b", 2, 3)
+    timeline = dry_run(plan_schedule("1f1b", 2, 3), equal_times(2))
+    lines = render_schedule(timeline, Screen(100)).splitlines()
     assert lines[:2] == [
         "rank 0  F0 F1 ·  ·  B0─── F2 B1─── ·  B2───",
         "rank 1  ·  F0 B0─── F1 B1─── F2 B2─── ·  ·",

@@ -97,14 +97,10 @@ def test_json_that_is_printed_says_the_same_and_steers_nothing(capsys):
     assert json.loads(text) == json.loads(RUN.model_dump_json())
 
 
-def damaged(value):
-    return {WORST: value}
-
-
 def test_an_error_in_a_file_of_others_is_one_line_of_text(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = json.loads(make_summary().model_dump_json())
-    content["gate"] = {"ddp": damaged({WORST * 1000: "x"})}
+    content["gate"] = {"ddp": {WORST: {WORST * 1000: "x"}}}
     (tmp_path / "summary.json").write_text(json.dumps(content))
     with pytest.raises(SystemExit) as ended:
         main(["gate", "summary.json", "--baseline", "summary.json"])

@@ -121,10 +121,6 @@ def test_a_size_that_is_not_known_makes_the_sum_unknown():
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 
 
-def steps(*bounds):
-    return [annotation(f"ProfilerStep#{i}", *span) for i, span in enumerate(bounds)]
-
-
 def test_no_steps_to_look_at():
     with pytest.raises(UsageError, match="no profiler steps"):
         whole_steps(events(kernel("gemm", 0, 10)))

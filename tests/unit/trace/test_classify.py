@@ -14,15 +14,8 @@ from scalebench.trace.events import CATEGORIES
 from scalebench.trace.files.kineto import read_kineto
 from scalebench.trace.intervals import length, subtract
 from scalebench.trace.job import analyse_job, as_json
-from scalebench.trace.operations import names
+from scalebench.trace.operations import communication_kernels, names
 from scalebench.trace.operations.classify import timeline_of
-from scalebench.trace.operations.communication_kernels import (
-    carries_details,
-    is_communication_kernel,
-    is_known_to_compute,
-    kind_of_kernel,
-    may_be_communication,
-)
 from scalebench.trace.operations.gpu_work import work_of
 from tests.builders.tracing.traces import US, Event, annotation, events, kernel, launch, op
 from tests.examples import cases
@@ -51,27 +44,15 @@ def test_a_kernel_of_nccl_that_only_copies_is_communication(name):
     assert length(timeline.copies) == 0
 
 
-def memcpy(start, end, correlation, stream=20):
-    return Event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", start, end, stream, correlation)
-
-
-def gathered(*copies, **more):
-    """An all-gather for which NCCL asks copy engines: two copies, asked for within it."""
-    sizes = {"Input Dims": [[50]], "Input type": ["float"]}
-    return (
-        annotation("nccl:_all_gather_base", 10, 30, **sizes),
-        launch(12, correlation=5),
-        launch(14, correlation=6),
-        memcpy(40, 50, 5),
-        memcpy(52, 70, 6),
-        kernel(GEMM, 0, 45),
-        *copies,
-    )
-
-
 def test_a_collective_that_nccl_carries_out_by_copies_is_communication():
     """NCCL of one rank copies, and from 2.28 on it may ask copy engines instead of a kernel."""
-    timeline = timeline_of(events(*gathered()))
+    sizes = {"Input Dims": [[50]], "Input type": ["float"]}
+    asked = annotation("nccl:_all_gather_base", 10, 30, **sizes), launch(12, 5), launch(14, 6)
+    copies = (
+        Event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", *at, 20, n)
+        for n, at in ((5, (40, 50)), (6, (52, 70)))
+    )
+    timeline = timeline_of(events(*asked, *copies, kernel(GEMM, 0, 45)))
     found = only(timeline)
     assert (found.kind, found.start_ns, found.end_ns) == ("all_gather", 40 * US, 70 * US)
     assert found.enqueued_ns == 12 * US and found.stream == 20
@@ -304,10 +285,10 @@ KERNELS = {
 
 @pytest.mark.parametrize(("name", "kind"), KERNELS.items())
 def test_kernels_that_communicate(name, kind):
-    assert is_communication_kernel(name)
-    assert kind_of_kernel(name) == kind
-    assert not may_be_communication(name)
-    assert carries_details(name)
+    assert communication_kernels.is_communication_kernel(name)
+    assert communication_kernels.kind_of_kernel(name) == kind
+    assert not communication_kernels.may_be_communication(name)
+    assert communication_kernels.carries_details(name)
 
 
 OF_BOTH = [
@@ -333,10 +314,10 @@ SOUND_ALIKE = ["transpose_shmem_kernel", "ccl_label_kernel(int*)", "scatter_redu
 
 @pytest.mark.parametrize("name", [*OF_BOTH, *COMPUTE, *SOUND_ALIKE])
 def test_kernels_that_may_communicate_and_those_that_compute(name):
-    assert not is_communication_kernel(name)
-    assert may_be_communication(name) == (name in OF_BOTH)
-    assert carries_details(name) or name not in OF_BOTH
-    assert is_known_to_compute(name) or name not in COMPUTE
+    assert not communication_kernels.is_communication_kernel(name)
+    assert communication_kernels.may_be_communication(name) == (name in OF_BOTH)
+    assert communication_kernels.carries_details(name) or name not in OF_BOTH
+    assert communication_kernels.is_known_to_compute(name) or name not in COMPUTE
 
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -424,7 +405,9 @@ def test_in_a_real_trace_operations_are_placed_where_nccl_began_them():
     host asked is up to 0.66 ms too early.
     """
     real = read_kineto(REAL)
-    is_nccl = np.array([is_communication_kernel(name) for name in real.names])[real.name]
+    is_nccl = np.array(
+        [communication_kernels.is_communication_kernel(name) for name in real.names]
+    )[real.name]
     is_nccl &= real.category == CATEGORIES.index("kernel")
     hidden = replace(
         real,

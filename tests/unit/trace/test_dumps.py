@@ -7,7 +7,6 @@ import pickle
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,6 @@ from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.traces import render_dumps
 from scalebench.trace.dumps.examination import examine, find_dumps
 from tests.examples import cases
-
-Entries = dict[int, list[dict[str, Any]]]
 
 
 def entry(
@@ -58,7 +55,7 @@ def two(*calls):
 
 
 waiting = entry(3, state="started")
-CASES: dict[str, Entries] = {
+CASES = {
     "complete": {0: two(entry(3)), 1: two(entry(3)), 2: two(entry(3))},
     "missing": {0: two(waiting), 1: two(), 2: two(waiting)},
     "order": {0: two(waiting), 1: two(entry(3, "broadcast", state="started")), 2: two(waiting)},

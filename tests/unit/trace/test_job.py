@@ -24,13 +24,15 @@ BOTH = sorted(GOLDEN.glob("nccl-sendrecv*.json.gz"))
 HOSTILE = "</script><b>all_reduce %{x} \x1b[31m"
 
 
+def x(cat, name, ts, dur, tid=7, **more):
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": tid, **more}
+
+
 def trace(rank=None, world_size=None, kernels=(), **more):
     """A trace as a file holds it; microseconds."""
     job = {k: v for k, v in {"rank": rank, "world_size": world_size}.items() if v is not None}
-    events = [
-        {"ph": "X", "cat": "kernel", "name": name, "ts": start, "dur": end - start, "tid": 7}
-        for name, start, end in (*kernels, ("gemm", 0, 10), ("ncclDevKernel_Generic", 5, 25))
-    ]
+    rows = (*kernels, ("gemm", 0, 10), ("ncclDevKernel_Generic", 5, 25))
+    events = [x("kernel", name, start, end - start) for name, start, end in rows]
     return {"traceEvents": events, "distributedInfo": job, **more}
 
 
@@ -43,16 +45,11 @@ def write(tmp_path):
     return written
 
 
-def ranks_of(*files):
-    return {
-        Path(r.trace.file).name: (r.trace.rank, r.trace.rank_from) for r in analyse_job(files).ranks
-    }
-
-
 @pytest.mark.parametrize("names", [("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json")])
 def test_names_that_do_not_tell_every_rank_tell_none(write, names):
-    first, second = (write(name, trace()) for name in names)
-    assert ranks_of(first, second) == {names[0]: (0, "order"), names[1]: (1, "order")}
+    found = [rank.trace for rank in analyse_job([write(name, trace()) for name in names]).ranks]
+    told = {Path(one.file).name: (one.rank, one.rank_from) for one in found}
+    assert told == {names[0]: (0, "order"), names[1]: (1, "order")}
 
 
 def test_the_same_file_twice_counts_once(write):
@@ -75,10 +72,7 @@ def test_the_same_file_twice_counts_once(write):
 def test_calls_of_cpu_ranks_without_a_mark_leave_no_zero(write, more, ranks, is_known):
     rows = [("cpu_op", "aten::mm", 0, 10), ("cpu_op", "c10d::allreduce_", 20, 25), *more]
     rows += [("cpu_op", "c10d::barrier", 50, 60)]
-    events = [
-        {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": end - start, "tid": 7}
-        for cat, name, start, end in rows
-    ]
+    events = [x(cat, name, start, end - start) for cat, name, start, end in rows]
     content = {"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": ranks}}
     job = analyse_job([write("rank0.json", content)])
     (file,) = as_json(job)["files"]
@@ -91,11 +85,7 @@ def test_calls_of_cpu_ranks_without_a_mark_leave_no_zero(write, more, ranks, is_
 
 def apart(rank, world_size):
     """A rank whose one stream computes and whose other does what nobody knows."""
-    rows = [("gemm", 0, 10, 7), ("mine::exchange<8>(int)", 5, 25, 20)]
-    events = [
-        {"ph": "X", "cat": "kernel", "name": name, "ts": start, "dur": end - start, "tid": stream}
-        for name, start, end, stream in rows
-    ]
+    events = [x("kernel", "gemm", 0, 10), x("kernel", "mine::exchange<8>(int)", 5, 20, 20)]
     job = {"rank": rank, "world_size": world_size}
     return {"traceEvents": events, "distributedInfo": job if world_size else {}}
 
@@ -125,10 +115,9 @@ def test_a_job_without_communication_names_what_may_be_it(write, world_size, man
 
 @pytest.mark.parametrize("library", ["mine::exchange<8>(int)", "hx_swap", "p2p(half*)"])
 def test_an_unknown_library_beside_nccl_is_suspected_with_the_remedy(write, library):
-    known = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"}
     job = apart(0, 8)
     job["traceEvents"][1]["name"] = library
-    job["traceEvents"].append({**known, "ts": 12, "dur": 5, "tid": 27})
+    job["traceEvents"].append(x("kernel", REDUCE, 12, 5, 27))
     found = analyse_job([write("a.json", job)])
     assert list(found.ranks[0].trace.timeline.unknown) == [library]
     assert any(notice.endswith("name them: --communication REGEX.") for notice in found.notices)
@@ -141,15 +130,7 @@ def test_an_unknown_library_beside_nccl_is_suspected_with_the_remedy(write, libr
 def test_kernels_before_their_launch_are_counted_and_said(write, starts, said):
     both = (("cuda_runtime", "cudaLaunchKernel", 1), ("kernel", "gemm", 7))
     events = [
-        {
-            "ph": "X",
-            "cat": cat,
-            "name": name,
-            "ts": ts,
-            "dur": 4,
-            "tid": tid,
-            "args": {"correlation": n},
-        }
+        x(cat, name, ts, 4, tid, args={"correlation": n})
         for n in (1, 2, 3)
         for cat, name, tid in both
         for ts in [10 * n + (cat == "kernel") * (-3 if n in starts else 3)]
@@ -192,15 +173,11 @@ def test_json():
 BESIDE = "communication during copies"
 
 
-def with_copies():
-    """Compute 0-10, communication 5-25, a copy 20-40: 5 µs of communication beside it alone."""
-    copying = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH", "ts": 20, "dur": 20, "tid": 9}
-    written = trace(0, 1)
-    return {**written, "traceEvents": [*written["traceEvents"], copying]}
-
-
 def test_communication_beside_copies_is_shown_as_that(write):
-    job = analyse_job([write("a.json", with_copies())])
+    """Compute 0-10, communication 5-25, a copy 20-40: 5 µs of communication beside it alone."""
+    whole = trace(0, 1)
+    whole["traceEvents"].append(x("gpu_memcpy", "Memcpy DtoH", 20, 20, 9))
+    job = analyse_job([write("a.json", whole)])
     (file,) = as_json(job)["files"]
     assert file["comm_beside_copies_s"] == pytest.approx(5e-6)
     assert file["copies_alone_s"] == pytest.approx(15e-6)
@@ -236,10 +213,8 @@ def test_of_a_deep_stack_the_innermost_calls_are_shown(write):
         *(("kernel", "gemm", start, 10, 7, start - 1) for start in (7, 72)),
     ]
     events = [
-        {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid,
-         "args": {} if link is None else {"correlation": link}}
-        for cat, name, ts, dur, tid, link in rows
-    ]  # fmt: skip
+        x(*row, pid=1, args={} if link is None else {"correlation": link}) for *row, link in rows
+    ]
     shown = render_traces(analyse_job([write("a.json", {"traceEvents": events})]), Screen())
     told = " ".join(shown.partition("the host meanwhile: ")[2].split())
     assert told.startswith("… > model.py(3): forward > ") and "torch/nn.py" not in told
@@ -249,8 +224,7 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 
 
 def event(cat, name, ts, dur, pid, tid=7, **args):
-    row = {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": tid}
-    return {**row, "args": args}
+    return x(cat, name, ts, dur, tid, pid=pid, args=args)
 
 
 def rank(late=0, pid=9, device=0, first=1, **more):
@@ -370,10 +344,6 @@ def case(number, *names):
     return [folder / name for name in names] or [folder]
 
 
-def in_us(job):
-    return [[round(getattr(r.figures, name) * 1e6, 3) for name in FIGURES] for r in job.ranks]
-
-
 @pytest.mark.parametrize(
     ("number", "files", "figures", "said"),
     [
@@ -400,7 +370,8 @@ def in_us(job):
 def test_the_figures_and_what_is_said(number, files, figures, said):
     job = analyse_job(case(number, *files))
     if figures is not None:
-        assert in_us(job) == figures
+        found = [[getattr(r.figures, name) * 1e6 for name in FIGURES] for r in job.ranks]
+        assert found == [pytest.approx(each, abs=1e-3) for each in figures]
     assert len(job.notices) == len(said)
     for notice, words in zip(job.notices, said, strict=True):
         assert re.search(words, notice), notice

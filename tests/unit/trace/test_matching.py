@@ -116,7 +116,7 @@ def test_all_reduces_that_end_apart_are_refused(apart_us, num_shifted, clock_us,
 MS = 1_000_000
 
 
-def rank(*operations, compute=(), offset=0.0, world_size=2, steps=(), group_size=None):
+def rank(*operations, compute=(), offset=0.0, world_size=2):
     """A rank's timeline, in ms; its clock shows ``offset`` more than rank 0's."""
 
     def ns(time):
@@ -124,11 +124,9 @@ def rank(*operations, compute=(), offset=0.0, world_size=2, steps=(), group_size
 
     return Timeline(
         operations=tuple(
-            Operation("all_reduce", "x", ns(a), ns(b), num_bytes=8, group_size=group_size)
-            for a, b in operations
+            Operation("all_reduce", "x", ns(a), ns(b), num_bytes=8) for a, b in operations
         ),
         compute=union(intervals([(ns(a), ns(b)) for a, b in compute])),
-        steps=intervals([(ns(a), ns(b)) for a, b in steps]),
         extent=(ns(0), ns(200)),
         world_size=world_size,
     )

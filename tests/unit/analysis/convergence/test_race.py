@@ -1,24 +1,20 @@
 """Races of known curves, and what a batch's size does to the time to a loss."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.convergence.projected import Training, arrival, time_to_loss
 from scalebench.analysis.projection.project import project
-from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
 from scalebench.records.measured.rank import RacePoint
-from scalebench.records.paths import RunPaths
 from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.projection import render_projection
-from scalebench.spec import Plain
 from scalebench.spec.race import Race
 from scalebench.stats import Estimate
 from tests.builders.rows.projections import make_run, the_profile
-from tests.builders.runs import make_cell, make_info, make_record, make_result
+from tests.builders.runs import make_cell, make_record, make_result
+from tests.builders.runs import make_run as run_of
 
 RACE = Race(samples=400, evaluate_every=100)
 
@@ -36,36 +32,15 @@ def falling(per_sample, seconds_per_100, start=5.0):
     ]
 
 
-def launch(cell, points):
-    ranks = [make_record(rank, race=points) for rank in range(cell.world_size)]
-    return make_result(cell, ranks=ranks)
-
-
-def raced(curves, race=RACE):
+def raced(curves):
     """The rows of a run: (case, ranks, batch) → the curve of each seed."""
-    results = [
-        launch(
-            make_cell(
-                case,
-                ranks,
-                seed,
-                strategy=Plain() if case == "plain" else None,
-                race=race,
-                seed=seed,
-                global_batch=batch,
-                rank_batch=batch // ranks,
-            ),
-            points,
-        )
-        for (case, ranks, batch), of_seeds in curves.items()
-        for seed, points in enumerate(of_seeds)
-    ]
+    results = []
+    for (case, size, batch), of_seeds in curves.items():
+        told = {"race": RACE, "global_batch": batch, "rank_batch": batch // size}
+        for seed, points in enumerate(of_seeds):
+            ranks = [make_record(rank, race=points) for rank in range(size)]
+            results.append(make_result(make_cell(case, size, seed, seed=seed, **told), ranks=ranks))
     return {row.case: row for row in summarise(run_of(results)).rows}
-
-
-def run_of(results):
-    info = make_info([result.cell for result in results])
-    return StoredRun(RunPaths(Path("nowhere")), info, {r.cell.id: r for r in results})
 
 
 @given(fall=st.floats(0.0095, 0.02), seconds=st.floats(0.5, 20), ranks=st.sampled_from((2, 4)))

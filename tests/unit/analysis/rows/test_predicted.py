@@ -77,20 +77,11 @@ FACTS = {
 DIVIDED = Tensor(loss=True)  # sends nothing but all-reduces, which the link knows
 
 
-def cell(world_size, strategy=DIVIDED, batch=8, **changes):
-    return make_cell(
-        case="tensor", strategy=strategy, workload=GPT, world_size=world_size,
-        global_batch=batch, rank_batch=batch, **changes,
-    )  # fmt: skip
-
-
-def at_one(**changes):
-    result = make_result(cell(1), ranks=[make_record(0, facts=FACTS)], **changes)
-    return Launches(cell(1), measured={0: result})
-
-
 def test_without_a_shard_there_is_no_prediction_and_the_reason():
-    found = predict_row(Launches(cell(2)), at_one(), the_link(2), 0.05)
+    told = {"strategy": DIVIDED, "workload": GPT, "global_batch": 8, "rank_batch": 8}
+    one, two = (make_cell("tensor", n, **told) for n in (1, 2))
+    at_one = Launches(one, measured={0: make_result(one, ranks=[make_record(0, facts=FACTS)])})
+    found = predict_row(Launches(two), at_one, the_link(2), 0.05)
     assert str(found["predicted_step_s"]) == NO_SHARD
 
 
@@ -161,17 +152,13 @@ def launches(*results):
     return Launches(results[0].cell, measured=dict(enumerate(results)))
 
 
-def exact(clean=100):
-    return efficiency_at_one(ask(90, num_bytes=4_000_000), clean=clean)
-
-
-def smaller(clean, num_bytes=1_000_000):
-    return efficiency_at_one(ask(90, num_bytes=num_bytes), clean=clean)
+EXACT = launches(efficiency_at_one(ask(90, num_bytes=4_000_000), clean=100))
+SMALLER = launches(efficiency_at_one(ask(90, num_bytes=1_000_000), clean=120))
 
 
 def test_it_says_what_is_missing():
     with pytest.raises(Unavailable, match="no launch of the strategy at N=1"):
-        replayed_break_even(N2, None, launches(exact()), LINK)
+        replayed_break_even(N2, None, EXACT, LINK)
     nothing = LinkModel(profile_of([], (), created="", version="", device="", backend="").fits)
     with pytest.raises(Unavailable, match="no all_reduce was calibrated"):
-        replayed_break_even(N2, launches(smaller(120)), launches(exact()), nothing)
+        replayed_break_even(N2, SMALLER, EXACT, nothing)

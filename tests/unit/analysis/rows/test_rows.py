@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.pop import efficiencies
+from scalebench.analysis.rows.rank_excess import excesses
 from scalebench.analysis.rows.recovery import figures_of
 from scalebench.analysis.rows.resources import mfu_of_row
 from scalebench.analysis.rows.strategies.axes import wires_of_row
@@ -29,17 +31,6 @@ FLOPS = 1e9
 TF32_PEAK, FLOAT32_PEAK = 156e12, 19.5e12
 
 
-def mfu_of(workload, convolutions, **tf32):
-    """The row of one rank on an A100 that trains samples of 1 GFLOP each, in float32."""
-    cell = make_cell("plain", 1, workload=PRESETS[workload], device="cuda")
-    record = make_record(
-        flops_per_sample=FLOPS, convolution_flops_per_sample=convolutions, facts={**A100, **tf32}
-    )
-    good = make_result(cell, ranks=[record])
-    row = Launches(cell, good, {0: good})
-    return row.throughput.value, mfu_of_row(row, None)["mfu"].value
-
-
 @cases(
     "workload, convolutions, matmul_tf32, convolution_tf32, peak",
     ("gpt-tiny", 0.0, False, True, FLOAT32_PEAK),
@@ -53,18 +44,22 @@ def mfu_of(workload, convolutions, **tf32):
 def test_the_peak_is_that_of_the_arithmetic_in_use(
     workload, convolutions, matmul_tf32, convolution_tf32, peak
 ):
-    throughput, found = mfu_of(
-        workload, convolutions, matmul_tf32=matmul_tf32, convolution_tf32=convolution_tf32
-    )
-    assert found == pytest.approx(FLOPS * throughput / peak)
+    """Of the row of one rank on an A100 that trains samples of 1 GFLOP each, in float32."""
+    cell = make_cell("plain", 1, workload=PRESETS[workload], device="cuda")
+    facts = {**A100, "matmul_tf32": matmul_tf32, "convolution_tf32": convolution_tf32}
+    counted = {"flops_per_sample": FLOPS, "convolution_flops_per_sample": convolutions}
+    good = make_result(cell, ranks=[make_record(facts=facts, **counted)])
+    row = Launches(cell, good, {0: good})
+    found = mfu_of_row(row, None)["mfu"].value
+    assert found == pytest.approx(FLOPS * row.throughput.value / peak)
 
 
 CUDA = {"device": "cuda", "backend": "nccl"}
 CELL = make_cell("ddp", 2, **CUDA)
 
 
-def inspected(*logs, cell=CELL, **changes):
-    found = make_inspection(cell)
+def inspected(*logs, **changes):
+    found = make_inspection(CELL)
     ranks = [
         rank.model_copy(update={"wires": log and read_nccl_log(LOGS[log].splitlines()), **changes})
         for rank, log in zip(found.ranks, logs, strict=True)
@@ -121,22 +116,15 @@ def test_a_mark_names_the_version_and_the_tested_one(told, mark):
     assert [one for one in row.stamps if "not tested" in one] == ([mark] if mark else [])
 
 
-def fault(kind="kill", by="scalebench", load=0.3, lost=3, data_s=0.25):
+def fault(load):
     phases = {**dict.fromkeys(PHASES, 0.1), "load": load}
-    return FaultTimeline(
-        kind=kind,
-        restarted_by=by,
-        rank=1,
-        failed_after=8 + lost,
-        saved_after=8,
-        phases_s=phases,
-        total_s=sum(phases.values()),
-        data_s=data_s,
-    )
+    told = {"kind": "kill", "restarted_by": "scalebench", "rank": 1, "data_s": 0.25}
+    told |= {"failed_after": 11, "saved_after": 8, "phases_s": phases}
+    return FaultTimeline(total_s=sum(phases.values()), **told)
 
 
 def test_lost_time_has_the_names_of_the_field_and_sums_to_the_total():
-    (killed,) = figures_of([[RecoveryRecord()]], [fault(), fault(load=0.5)]).failures
+    (killed,) = figures_of([[RecoveryRecord()]], [fault(0.3), fault(0.5)]).failures
     seconds = {name: part.value for name, part in killed.badput_s.items()}
     assert seconds == pytest.approx(
         {
@@ -214,3 +202,61 @@ def test_command_page_and_export_have_them_and_products_hold(in_process):
     exported = in_process("export", RUN, "--format", "openmetrics").stdout
     assert 'scalebench_pop_load_balance_ratio{suite="ddp",case="ddp"' in exported
     assert "POP&#39;s efficiencies" in render_page([summarise(load_run(Path(RUN)))])
+
+
+STEPS, STEP_S = 64, 0.1
+
+
+def launches(own, others=0.0006, num_ranks=2, num_launches=3, steps=STEPS, noise=0.5, seed=0):
+    """Seconds by rank and step: rank 1 has ``own``, a number or one for each step."""
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(num_launches):
+        seconds = np.full((num_ranks, steps), others)
+        seconds[1] = np.resize(own, steps)
+        found.append(seconds * random.lognormal(0, noise, (num_ranks, steps)))
+    return found
+
+
+BURSTS = (0.140, 0.0, 0.0, 0.0)
+"""Four workers deliver four batches at once."""
+
+
+@cases(
+    "seconds, longer_s",
+    pytest.param(launches(0.035, noise=1.0), 0.035, id="fifty times as long"),
+    pytest.param(launches(BURSTS, num_launches=1), 0.035, id="in bursts"),
+    pytest.param(launches(0.035, num_ranks=8), 0.035, id="one of eight"),
+    pytest.param(launches(0.035, steps=12, num_launches=1), 0.035, id="few steps"),
+)
+def test_one_rank_is_named_with_its_size(seconds, longer_s):
+    (found,) = excesses("data_stall", seconds, STEP_S)
+    assert (found.rank, found.part) == (1, "data_stall")
+    of_rank = np.mean([one[1].mean() for one in seconds])
+    assert found.own_s == pytest.approx(of_rank) and found.own_s > 0.6 * longer_s
+    assert found.others_s < 0.002
+    assert 0.9 * found.num_blocks <= found.num_longer <= found.num_blocks
+
+
+TURNED = [*launches(0.02, 0.005), *(one[::-1] for one in launches(0.02, 0.005, num_launches=1))]
+
+
+@cases(
+    "seconds",
+    pytest.param(launches(0.02, 0.02, noise=1.0), id="noise alone"),
+    pytest.param(TURNED, id="another rank in one launch"),
+    pytest.param(launches(0.035, steps=6, num_launches=1), id="too few steps"),
+    pytest.param(launches(0.0008, 0.0001), id="less than a hundredth of a step"),
+    pytest.param(launches(0.026, 0.02, noise=0.01), id="hardly longer"),
+    pytest.param([], id="nothing recorded"),
+)
+def test_nobody_is_named(seconds):
+    assert excesses("data_stall", seconds, STEP_S) == []
+
+
+def test_equal_ranks_are_named_as_seldom_as_the_test_says():
+    named = sum(
+        bool(excesses("compute", launches(0.02, 0.02, num_ranks=4, noise=1.5, seed=seed), 1e-3))
+        for seed in range(200)
+    )
+    assert named <= 2

@@ -1,7 +1,5 @@
 """Intervals of ratios that rest on all rows of a suite: what they know, and that they hold."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,23 +11,11 @@ from scalebench.analysis.timing.round_noise import RoundNoise
 pytestmark = pytest.mark.slow
 
 
-def key(row, size=1):
-    return ("suite", str(row), size)
-
-
-def noise(rows, sizes, within=0.0):
+def noise(rows, sizes):
     """Of rows of launches in order, at these numbers of ranks."""
-    keys = [key(row, size) for row, size in enumerate(sizes)]
+    keys = [("suite", str(row), size) for row, size in enumerate(sizes)]
     logs = {one: dict(enumerate(row)) for one, row in zip(keys, rows, strict=True)}
-    return keys, RoundNoise.of(logs, dict.fromkeys(keys, within))
-
-
-def width(estimate):
-    return math.log(estimate.high / estimate.low)
-
-
-def drawn(seed, num_rows=7, num_launches=3, spread=0.01):
-    return np.random.default_rng(seed).normal(0, spread, (num_rows, num_launches)).tolist()
+    return keys, RoundNoise.of(logs, dict.fromkeys(keys, 0.0))
 
 
 SIZES = (1, 1, 1, 2, 2, 4)
@@ -37,7 +23,7 @@ SIZES = (1, 1, 1, 2, 2, 4)
 
 @given(st.integers(0, 1000), st.lists(st.floats(-1, 1), min_size=3, max_size=3))
 def test_what_a_round_does_to_all_rows_cancels_in_every_ratio(seed, drift):
-    rows = drawn(seed, num_rows=6)
+    rows = np.random.default_rng(seed).normal(0, 0.01, (6, 3)).tolist()
     moved = [[log + d for log, d in zip(row, drift, strict=True)] for row in rows]
     (keys, still), (_, drifting) = noise(rows, SIZES), noise(moved, SIZES)
     for row in range(1, 6):

@@ -94,41 +94,21 @@ KERNELS = (12.0, 8.0, 15.0, 10.0)
 TRANSFER = 5.0
 
 
-def step_of(gaps, stall=0.0, start=0.0):
-    """Kernels, a gap before each; then the transfer, and a wait for the next batch."""
-    compute, at = [], start
-    for length, gap in zip(KERNELS, gaps, strict=True):
-        compute.append((at + gap, at + gap + length))
-        at += gap + length
-    return compute, (at, at + TRANSFER), (at + TRANSFER, at + TRANSFER + stall)
-
-
-def launch(clean_gaps, traced_gaps, clean_stall=0.0, traced_stall=0.0, device="cuda"):
-    """A launch whose traced steps have other gaps than its clean ones, and the same kernels."""
-    compute, sent, data = step_of(traced_gaps, traced_stall)
-    trace = make_trace(
-        [make_operation(*sent)],
-        compute,
-        steps=[(0, data[1])],
-        data=flat([data] * bool(traced_stall)),
-    )
-    clean = sum(KERNELS) + sum(clean_gaps) + TRANSFER + clean_stall
-    result = make_traced_result(make_traced_record(0, trace, clean), case="ddp")
-    return attribute(on_gpu(result) if device == "cuda" else result), clean / 1e3
-
-
-def parts_of(*arguments, **changes):
-    found, clean_s = launch(*arguments, **changes)
-    return clean_parts(found, 0, clean_s)
-
-
 gaps = st.lists(st.floats(0.0, 20.0), min_size=4, max_size=4)
 
 
 @given(gaps, gaps, st.floats(0.0, 10.0))
 def test_whatever_tracing_adds_to_the_gaps_the_planted_step_comes_out(clean, added, stall):
-    traced = [one + more for one, more in zip(clean, added, strict=True)]
-    found = parts_of(clean, traced, clean_stall=stall, traced_stall=stall)
+    compute, at = [], 0.0
+    for length, gap, more in zip(KERNELS, clean, added, strict=True):
+        compute.append((at + gap + more, at + gap + more + length))
+        at = compute[-1][1]
+    sent, data = (at, at + TRANSFER), (at + TRANSFER, at + TRANSFER + stall)
+    stalled = {"steps": [(0, data[1])], "data": flat([data] * bool(stall))}
+    trace = make_trace([make_operation(*sent)], compute, **stalled)
+    clean_ms = sum(KERNELS) + sum(clean) + TRANSFER + stall
+    result = make_traced_result(make_traced_record(0, trace, clean_ms), case="ddp")
+    found = clean_parts(attribute(on_gpu(result)), 0, clean_ms / 1e3)
     near = {"abs": 1e-7}  # times of a trace are whole nanoseconds
     assert found["compute"] == pytest.approx(sum(KERNELS) / 1e3, **near)
     assert found["other_idle"] == pytest.approx(sum(clean) / 1e3, **near)
@@ -233,18 +213,14 @@ def in_turns(table, seed=0, course=None):
     return blocks
 
 
-def noisy(seed, num_rows=4, num_cycles=8, spread=0.01):
-    drawn = np.random.default_rng(seed).normal(0, spread, (num_rows, num_cycles))
-    return drawn + np.arange(num_rows)[:, None]
-
-
 def between(levels, row, base=BASE):
     return levels[base][0] - levels[row][0]
 
 
 @given(st.integers(0, 1000), st.lists(logs, min_size=8, max_size=8), st.integers(0, 1000))
 def test_what_a_cycle_does_to_all_rows_cancels_in_any_order(seed, course, order):
-    table = noisy(seed)
+    drawn = np.random.default_rng(seed).normal(0, 0.01, (4, 8))
+    table = drawn + np.arange(4)[:, None]
     still = levels_of_round(in_turns(table))
     moved = levels_of_round(in_turns(table, order, course))
     for key in KEYS:

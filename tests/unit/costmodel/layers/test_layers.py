@@ -7,15 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.rows.strategies.axes import wire_bytes_by_axis
+from scalebench.costmodel.layers import tensor_layers
 from scalebench.costmodel.layers.context_layers import AttendingModel, operations_of_context_step
 from scalebench.costmodel.layers.expert_layers import ExpertModel, operations_of_expert_step
 from scalebench.costmodel.layers.group_steps import MeshModel, operations_of_mesh_step
-from scalebench.costmodel.layers.tensor_layers import (
-    DividedModel,
-    NoLaw,
-    model_of_preset,
-    operations_of_step,
-)
 from scalebench.spec import Context, Expert, Mesh, Tensor
 from scalebench.spec.presets import PRESETS, GptShape
 
@@ -24,8 +19,9 @@ SAMPLES = 2
 ACTIVATIONS = 4 * SAMPLES * 4 * 8
 
 
-def sent(strategy, world_size=2, shape=GPT, samples=SAMPLES, batch=SAMPLES):
-    return operations_of_step(strategy, model_of_preset(shape, samples), world_size, batch)
+def sent(strategy):
+    model = tensor_layers.model_of_preset(GPT, SAMPLES)
+    return tensor_layers.operations_of_step(strategy, model, 2, SAMPLES)
 
 
 def sizes(operations, op):
@@ -41,33 +37,26 @@ def test_a_divided_sequence_sends_the_same_bytes_between_the_layers():
     assert sizes(found, "all_reduce") == [4 * SAMPLES * 4] * 3 + [norms]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [(Tensor(autocast=True), "bfloat16"), (Tensor(checkpointing=True), "recomputation")],
-)
-def test_there_is_no_law_under_autocast_and_with_recomputation(strategy, said):
-    with pytest.raises(NoLaw, match=said):
-        sent(strategy)
+def test_there_is_no_law_under_autocast_and_with_recomputation():
+    for setting, said in (("autocast", "bfloat16"), ("checkpointing", "recomputation")):
+        with pytest.raises(tensor_layers.NoLaw, match=said):
+            sent(Tensor(**{setting: True}))
 
 
-def test_facts_that_do_not_tell_of_layers_are_no_model():
-    with pytest.raises(NoLaw, match="no step has shown"):
-        DividedModel.of({"optimizer": "AdamW"})
+@pytest.mark.parametrize("facts", [{"optimizer": "AdamW"}, {"expert_load": None, "x": 1}, {}])
+@pytest.mark.parametrize("model", [tensor_layers.DividedModel, ExpertModel, AttendingModel])
+def test_facts_that_do_not_tell_of_layers_are_no_model(model, facts):
+    with pytest.raises(tensor_layers.NoLaw, match="no step has shown"):
+        model.of(facts)
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-124m", "mlp-tiny", "mlp-large"])
 @pytest.mark.parametrize("sequence", [False, True])
 def test_a_ranks_parameters_add_up(name, sequence):
     shape = PRESETS[name]
-    model = model_of_preset(shape, 1, sequence)
+    model = tensor_layers.model_of_preset(shape, 1, sequence)
     assert model.local_elements(1) == shape.num_parameters
     assert shape.num_parameters / 2 <= model.local_elements(2) < 0.6 * shape.num_parameters
-
-
-@pytest.mark.parametrize("facts", [{}, {"expert_load": None}, {"expert_load": {}}])
-def test_facts_without_experts_tell_nothing(facts):
-    with pytest.raises(NoLaw, match="no step has shown"):
-        ExpertModel.of(facts)
 
 
 def test_every_operation_of_a_step_by_hand():
@@ -89,45 +78,34 @@ QUERIES = 4 * SAMPLES * 16 * 8
 """Bytes of b·s·h elements."""
 
 
-def context_sent(strategy, world_size, samples=SAMPLES, **changes):
-    model = AttendingModel.of_preset(CONTEXT_GPT, SAMPLES)
-    model = AttendingModel(**vars(model) | changes)
-    return operations_of_context_step(strategy, model, world_size, samples)
-
-
 @given(n=st.sampled_from([2, 4, 8]))
 def test_a_rank_sends_less_with_ulysses_the_more_there_are_and_not_with_the_ring(n):
-    ulysses, ring = (
-        wire_bytes_by_axis(context_sent(Context(method=method), n))["context"]
-        - 2 * (n - 1) / n * 4 * CONTEXT_GPT.num_parameters
+    model = AttendingModel.of_preset(CONTEXT_GPT, SAMPLES)
+    sent = (
+        operations_of_context_step(Context(method=method), model, n, SAMPLES)
         for method in ("ulysses", "ring")
+    )
+    ulysses, ring = (
+        wire_bytes_by_axis(operations)["context"] - 2 * (n - 1) / n * 4 * CONTEXT_GPT.num_parameters
+        for operations in sent
     )
     assert ulysses == pytest.approx(3 * 8 * (n - 1) / n * QUERIES / n)
     assert ring == pytest.approx(3 * 6 * (n - 1) * QUERIES / n)
-
-
-def test_facts_that_do_not_tell_of_attention_are_no_model():
-    with pytest.raises(NoLaw, match="no step has shown"):
-        AttendingModel.of({"optimizer": "AdamW"})
 
 
 GATHERED = (
     (((3 * 8, 8), 0), ((8,), None)),  # a block: a matrix by columns, a norm
     (((5, 8), None),),  # the rest: five rows
 )
-DIVIDED = replace(model_of_preset(GPT, SAMPLES, sequence=True), gathered=GATHERED)
+DIVIDED = replace(tensor_layers.model_of_preset(GPT, SAMPLES, sequence=True), gathered=GATHERED)
 
 
-def mesh_sent(mesh, world_size, model=None, batch=SAMPLES):
-    return operations_of_mesh_step(mesh, model or MeshModel(DIVIDED), world_size, batch)
-
-
-def along(found, axis):
-    return [(one.op, one.num_bytes, one.num_ranks) for one in found if one.axis == axis]
+def mesh_sent(mesh, world_size, model=None):
+    return operations_of_mesh_step(mesh, model or MeshModel(DIVIDED), world_size, SAMPLES)
 
 
 def test_a_pipeline_has_no_law_where_no_stage_was_seen():
-    with pytest.raises(NoLaw, match="does not follow from N=1"):
+    with pytest.raises(tensor_layers.NoLaw, match="does not follow from N=1"):
         mesh_sent(Mesh(pipeline=2, microbatches=2), 2)
 
 
@@ -137,7 +115,7 @@ def test_every_operation_of_shards_and_replicas_by_hand():
     Of the matrix 5 rows are padded to 6, of the vector 5 elements to 6: 18 + 6 of 4 bytes. The last
     group, 4 elements padded to 6, is gathered once.
     """
-    layers = DividedModel(
+    layers = tensor_layers.DividedModel(
         (), 2, False, (), gathered=((((10, 3), 0), ((5,), None)), (((4,), None),))
     )
     found = mesh_sent(Mesh(data=2, shard=3, tensor=2), 12, MeshModel(layers))

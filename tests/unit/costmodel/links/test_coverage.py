@@ -11,7 +11,6 @@ from scalebench.costmodel.links.against_nominal import against_link
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.laws import ring_all_reduce
 from scalebench.costmodel.links.times import LinkModel
-from scalebench.errors import UsageError
 from tests.builders.links.link_sweeps import (
     ALPHA_S,
     BANDWIDTH,
@@ -40,10 +39,6 @@ def shares_covered(fits):
     return float(np.mean(alpha)), float(np.mean(bandwidth))
 
 
-def told(covered):
-    return f"α {covered[0]:.3f}, B {covered[1]:.3f}"
-
-
 @cases(
     "count, sigma, share",
     *((6, 0.02, 0.0), (6, 0.15, 0.05), (12, 0.15, 0.0)),
@@ -53,7 +48,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(count, sigma, share):
     """95 % claimed. Quiet, and with 5 % of the points 1.3 to 4 times as slow."""
     fits = fit_links(many(REPEATS, sizes(count), line, sigma, seed=count, share=share))[0]
     covered = shares_covered(fits)
-    print(f"\n{count} sizes, noise {sigma}, {share:.0%} disturbed: {told(covered)}")
+    print(f"\n{count} sizes, noise {sigma}, {share:.0%} disturbed: α and B {covered}")
     assert all(0.93 <= part <= 0.97 for part in covered), covered
 
 
@@ -102,16 +97,6 @@ def test_a_change_of_regime_is_found_in_its_place(share, least):
     assert np.mean(found) >= least
 
 
-def all_reduce(busbw, size=1 << 30, **changes):
-    """Eight ranks whose all-reduce of ``size`` has this bus bandwidth."""
-    return point(size, 14 / 8 * size / busbw, world_size=8, **changes)
-
-
-def test_an_unknown_link_lists_the_valid_ones():
-    with pytest.raises(UsageError, match="nvlink4"):
-        against_link([], "nvlink")
-
-
 @cases(
     "share, word",
     (0.749, "something else limits it"),
@@ -128,12 +113,9 @@ def test_a_link_is_well_used_from_three_quarters_to_all_of_it(share, word):
 SIZES = sizes(16, 1 << 10, 1 << 24)
 
 
-def model_of(*world_sizes, drift=0.0, seed=1, law=ring_all_reduce, op="all_reduce"):
-    points = at_several_sizes(law, world_sizes, seed, drift, op, SIZES)
-    return LinkModel(fit_links(points)[0])
-
-
 def test_intervals_cover_what_the_law_gives_at_twice_the_ranks():
     truth = ring_all_reduce(8).time_s(10**6, ALPHA_S, BANDWIDTH)
-    found = [model_of(2, 4, drift=0.02, seed=s).time("all_reduce", 8, 10**6) for s in range(40)]
+    sweeps = (at_several_sizes(ring_all_reduce, (2, 4), s, 0.02, size=SIZES) for s in range(40))
+    models = (LinkModel(fit_links(points)[0]) for points in sweeps)
+    found = [model.time("all_reduce", 8, 10**6) for model in models]
     assert np.mean([f.low_s <= truth <= f.high_s for f in found]) >= 0.9

@@ -152,10 +152,6 @@ def all_reduce(algorithm, latency_s, bandwidth, **fields):
     return sweep(SIZE, latency_s + SIZE / bandwidth, algorithm=algorithm, **fields)
 
 
-def winners(points):
-    return crossovers(points, fit_links(points)[0])
-
-
 @cases(
     "name, values", ("world_size", (2, 4)), ("dtype", ("float32", "bfloat16")), ("link", ("a", "b"))
 )
@@ -167,6 +163,6 @@ def test_lines_of_other_ranks_types_and_links_predict_nothing_here(name, values)
         *(*all_reduce("tree", *quick, **one), *all_reduce("ring", *wide, **one)),
         *(*all_reduce("ring", *quick, **other), *all_reduce("tree", *wide, **other)),
     ]
-    found = winners(points)
+    found = crossovers(points, fit_links(points)[0])
     assert [winner.measured for winner in found] == ["tree", "ring", "ring", "tree"]
     assert [winner.predicted for winner in found] == ["tree", "ring", "ring", "tree"]

@@ -35,9 +35,6 @@ def bandwidths(content):
     return [round((fit["bandwidth_byte_per_s"] or 0) / 1e9, 1) for fit in content["fits"]]
 
 
-# Cases from the field
-
-
 def test_two_runs_over_different_links_are_two_fits():
     code, shown, content = imported("02-*/small.log")
     assert code == 0
@@ -103,8 +100,6 @@ def test_the_number_of_ranks_follows_from_the_bandwidths():
     assert {fit["world_size"] for fit in content["fits"]} == {16}
     assert "the log does not list the ranks; only N=16 fits its columns" in shown
 
-
-# Variants, written here
 
 SIZES = tuple(
     Result(count=2**k, times_us=(20 + 2**k / 2e3, 21 + 2**k / 2e3)) for k in range(14, 24)
@@ -205,11 +200,6 @@ def test_wrong_results_are_seen_in_the_error_column_and_in_the_footer(
     assert sum(point["failed_check"] for point in content["points"]) == wrong
     assert {point["num_wrong"] for point in content["points"]} == {None}
     assert len(content["fits"]) == (2 if wrong < 2 else 0)
-
-
-def table(scale, **changes):
-    results = (replace(one, times_us=tuple(scale * t for t in one.times_us)) for one in SIZES)
-    return logs.text(replace(GATHER, results=tuple(results), **changes))
 
 
 @cases("op", "all_reduce", "broadcast", "all_gather")

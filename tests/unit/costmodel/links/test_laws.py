@@ -2,25 +2,19 @@
 
 from math import ceil, floor, log2
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import WIRE_FACTORS
+from scalebench.costmodel.links import laws
 from scalebench.costmodel.links.fitting import fit_links
-from scalebench.costmodel.links.laws import (
-    LAWS,
-    OPERATIONS,
-    algorithms,
-    busbw_factor,
-    hierarchical_all_reduce,
-    law_terms,
-)
 from scalebench.costmodel.links.nccl_tests import operations as nccl_operations
-from scalebench.costmodel.links.points import LinkPoint
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.errors import UsageError
+from tests.builders.links.link_sweeps import sweep
 from tests.examples import cases
 
 RANKS = st.integers(2, 1000)
@@ -55,7 +49,7 @@ MESSAGES = {
 @given(n=RANKS)
 def test_a_law_counts_the_messages_of_its_algorithm(law, n):
     messages = MESSAGES[law](n)
-    terms = law_terms(*law, n)
+    terms = laws.law_terms(*law, n)
     assert terms.latency_steps == len(messages)
     assert terms.bytes_factor == pytest.approx(sum(messages), rel=1e-12)
 
@@ -63,22 +57,22 @@ def test_a_law_counts_the_messages_of_its_algorithm(law, n):
 @given(n=RANKS)
 def test_no_all_reduce_moves_less_than_the_ring(n):
     """2(N−1)/N·D is the least possible (Patarasuk & Yuan 2009)."""
-    for algorithm in algorithms("all_reduce"):
-        least = law_terms("all_reduce", "ring", n).bytes_factor
-        assert law_terms("all_reduce", algorithm, n).bytes_factor >= least - 1e-12
+    for algorithm in laws.algorithms("all_reduce"):
+        least = laws.law_terms("all_reduce", "ring", n).bytes_factor
+        assert laws.law_terms("all_reduce", algorithm, n).bytes_factor >= least - 1e-12
 
 
-@cases("law", *LAWS, ids=" ".join)
+@cases("law", *laws.LAWS, ids=" ".join)
 def test_one_rank_sends_nothing(law):
-    assert law_terms(*law, 1) == (0, 0)
+    assert laws.law_terms(*law, 1) == (0, 0)
 
 
 @given(power=st.integers(0, 6), nodes=st.integers(1, 64))
 def test_a_hierarchy_of_equal_links_is_a_ring(power, nodes):
     """With B alike and an α across that is g times the one inside."""
     per_node = 2**power
-    inside, across = hierarchical_all_reduce(per_node, nodes)
-    ring = law_terms("all_reduce", "ring", per_node * nodes)
+    inside, across = laws.hierarchical_all_reduce(per_node, nodes)
+    ring = laws.law_terms("all_reduce", "ring", per_node * nodes)
     assert inside.bytes_factor + across.bytes_factor == pytest.approx(ring.bytes_factor)
     latency = inside.latency_steps + per_node * across.latency_steps
     assert latency == pytest.approx(ring.latency_steps)
@@ -97,15 +91,15 @@ def test_a_hierarchy_of_equal_links_is_a_ring(power, nodes):
 @given(n=RANKS)
 def test_bus_bandwidth_factors_of_nccl_tests(op, factor, n):
     """Source: nccl-tests, doc/PERFORMANCE.md, summary (send/recv: its sendrecv program)."""
-    assert busbw_factor(op, n) == pytest.approx(factor(n))
+    assert laws.busbw_factor(op, n) == pytest.approx(factor(n))
 
 
 @cases(
     "call, text",
-    (lambda: law_terms("all_reduce", "rings", 4), "no law of all_reduce 'rings'.*'ring'"),
-    (lambda: law_terms("allreduce", "ring", 4), "'allreduce'.*'all_reduce'"),
-    (lambda: law_terms("all_reduce", "ring", 0), "0 ranks does not exist"),
-    (lambda: busbw_factor("barrier", 4), "'barrier'"),
+    (lambda: laws.law_terms("all_reduce", "rings", 4), "no law of all_reduce 'rings'.*'ring'"),
+    (lambda: laws.law_terms("allreduce", "ring", 4), "'allreduce'.*'all_reduce'"),
+    (lambda: laws.law_terms("all_reduce", "ring", 0), "0 ranks does not exist"),
+    (lambda: laws.busbw_factor("barrier", 4), "'barrier'"),
 )
 def test_what_does_not_exist_is_said(call, text):
     with pytest.raises(UsageError, match=text):
@@ -115,10 +109,10 @@ def test_what_does_not_exist_is_said(call, text):
 @given(n=st.integers(1, 5000))
 def test_nccl_tests_the_laws_and_the_trace_count_bytes_alike(n):
     """Three places that know these factors, each with operations that the others lack."""
-    for op in set(OPERATIONS) & set(nccl_operations.OPERATIONS):
-        assert nccl_operations.busbw_factor(op, n) == pytest.approx(busbw_factor(op, n)), op
+    for op in set(laws.OPERATIONS) & set(nccl_operations.OPERATIONS):
+        assert nccl_operations.busbw_factor(op, n) == pytest.approx(laws.busbw_factor(op, n)), op
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
-        assert WIRE_FACTORS[op](n) == pytest.approx(busbw_factor(op, n)), op
+        assert WIRE_FACTORS[op](n) == pytest.approx(laws.busbw_factor(op, n)), op
 
 
 @cases("n", 2, 3, 8)
@@ -131,7 +125,7 @@ def test_a_pipelined_ring_is_a_chain_that_passes_small_pieces_on(n):
         for piece in range(num_pieces):
             free = max(arrives[piece], free) + piece_s
             arrives[piece] = free + alpha_s
-    by_law = law_terms("broadcast", "ring", n).time_s(num_pieces, alpha_s, 1 / piece_s)
+    by_law = laws.law_terms("broadcast", "ring", n).time_s(num_pieces, alpha_s, 1 / piece_s)
     assert arrives[-1] == pytest.approx(by_law, rel=0.01)
 
 
@@ -158,18 +152,9 @@ TIMES_US = {
 }
 
 
-def points(*world_sizes):
-    return [
-        LinkPoint(
-            op="all_reduce", dtype="float32", world_size=n, size_bytes=size, time_s=time_us / 1e6
-        )
-        for n in world_sizes
-        for size, time_us in zip(SIZES, TIMES_US[n], strict=True)
-    ]
-
-
 def test_eight_nodes_are_predicted_from_two_and_four():
-    link = LinkModel(fit_links(points(16, 32))[0])
+    points = [p for n in (16, 32) for p in sweep(SIZES, np.divide(TIMES_US[n], 1e6), world_size=n)]
+    link = LinkModel(fit_links(points)[0])
     errors = [
         link.time("all_reduce", 64, size).time_s / (time_us / 1e6) - 1
         for size, time_us in zip(SIZES, TIMES_US[64], strict=True)

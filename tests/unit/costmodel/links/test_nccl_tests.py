@@ -72,9 +72,6 @@ def error_of(path, **told):
     return str(caught.value)
 
 
-# Published logs
-
-
 def golden(name, **told):
     return read_log(GOLDEN / name, **told)
 
@@ -95,8 +92,6 @@ def test_tables_that_do_not_tell_their_operation_are_refused():
     (table,) = read_log(path, op="all_reduce").tables
     assert (table.op, len(table.points)) == ("all_reduce", 6)
 
-
-# Written and read again
 
 COUNTS = st.integers(0, 2**31)
 TIMES = st.floats(0.5, 2e6)
@@ -163,9 +158,6 @@ def test_json_is_read_like_the_text(tmp_path_factory, run, lists_all):
 BIG = Result(count=2**24, times_us=(1000.0, 1100.0))
 
 
-# The number of ranks
-
-
 @cases("op", *logs.OPS)
 def test_a_wrong_number_of_ranks_is_found(write, op):
     run = Run(op=op, results=(BIG,), has_ranks=False)
@@ -174,16 +166,6 @@ def test_a_wrong_number_of_ranks_is_found(write, op):
         assert read_log(path, op=op, world_size=7).tables[0].world_size == 7
     else:
         assert "the number of ranks is not 7" in error_of(path, op=op, world_size=7)
-
-
-# Columns that disagree
-
-
-def damaged(run, column, change):
-    line = logs.row(run, run.results[0])
-    words = line.split()
-    words[column] = change(words[column])
-    return logs.text(run).replace(line, " ".join(words))
 
 
 @cases("column", 0, 1, 5, 6, 7, 9, 10, 11)
@@ -196,14 +178,14 @@ def test_a_damaged_number_is_found(tmp_path_factory, column, ratio):
         return f"{float(word) * ratio:.{0 if column < 2 else 2}f}"
 
     path = tmp_path_factory.mktemp("logs") / "nccl.log"
-    path.write_text(damaged(run, column, change))
-    number = logs.text(run).splitlines().index(logs.row(run, BIG)) + 1
+    text, row = logs.text(run), logs.row(run, BIG)
+    words = row.split()
+    words[column] = change(words[column])
+    path.write_text(text.replace(row, " ".join(words)))
+    number = text.splitlines().index(row) + 1
     message = error_of(path)
     assert f", line {number}: " in message
     assert "damaged" in message
-
-
-# What is told
 
 
 def test_wrong_results_are_kept_and_told(write):
@@ -222,9 +204,6 @@ def test_lost_rows_and_a_lost_footer_are_told(write):
     footless = logs.text(replace(run, has_footer=False))
     assert "no footer" in read_log(write(footless)).notices[0]
     assert read_log(write(logs.text(run))).notices == ()
-
-
-# Files that cannot be read
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -34,11 +34,13 @@ def test_twice_the_bandwidth_is_never_slower(name, world_size, size):
     assert topology.faster(2).time("all_reduce", world_size, size).time_s < as_sold
 
 
-def test_one_rank_sends_nothing_and_unknown_operations_are_not_guessed():
+def test_one_rank_sends_nothing_and_unknown_operations_and_names_are_not_guessed():
     found = H100.time("all_reduce", 1, GIB)
     assert (found.low_s, found.time_s, found.high_s) == (0, 0, 0)
     with pytest.raises(NoFit, match="scan"):
         H100.time("scan", 8, GIB)
+    with pytest.raises(UsageError, match="dgx-h100"):
+        load_topology("dgx-h1000")
 
 
 def test_a_file_may_name_links_or_describe_them(tmp_path):
@@ -70,11 +72,6 @@ def test_a_file_with_an_error_names_line_and_field(tmp_path, text, words):
     with pytest.raises(UsageError) as error:
         load_topology(str(path))
     assert all(word in str(error.value) for word in [str(path), *words]), error.value
-
-
-def test_an_unknown_name_lists_the_valid_ones():
-    with pytest.raises(UsageError, match="dgx-h100"):
-        load_topology("dgx-h1000")
 
 
 IB = NodeLinks(host="a", adapters=["mlx5_0:1", "mlx5_1:1"])

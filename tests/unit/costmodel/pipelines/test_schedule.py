@@ -10,33 +10,25 @@ from hypothesis import strategies as st
 from scalebench.analysis.shapes import NoShape, layers_of
 from scalebench.costmodel.links.times import LinkTime, NoFit
 from scalebench.costmodel.memory import MeasuredBaseline
+from scalebench.costmodel.pipelines import orders
 from scalebench.costmodel.pipelines.dry_run import Deadlock, dry_run, equal_times
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
-from scalebench.costmodel.pipelines.orders import (
-    FROM_TORCH,
-    STYLES,
-    bubble_law,
-    plan_schedule,
-    why_no_pipeline,
-    why_not,
-)
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
 from scalebench.costmodel.pipelines.stage_split import Layers, balanced_split
 from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
-from scalebench.records.measured.probes import RehearsedPipeline
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Pipeline, Plain
 from tests.examples import cases
 
-RULED = [name for name in STYLES if name not in FROM_TORCH]
+RULED = [name for name in orders.STYLES if name not in orders.FROM_TORCH]
 ranks = st.integers(1, 6)
 microbatches = st.integers(1, 20)
 chunks = st.integers(1, 3)
 
 
 def planned(name, p, m, v):
-    v = 1 if STYLES[name].chunks == "one" else v
-    return None if why_not(name, p, m, v) else plan_schedule(name, p, m, v)
+    v = 1 if orders.STYLES[name].chunks == "one" else v
+    return None if orders.why_not(name, p, m, v) else orders.plan_schedule(name, p, m, v)
 
 
 @given(st.sampled_from(RULED), ranks, microbatches, chunks)
@@ -58,23 +50,23 @@ def test_the_bubble_of_equal_stages_is_that_of_the_law(name, p, m, backward_s):
         return
     found = dry_run(schedule, equal_times(p, 1.0, backward_s)).bubble_ratio
     assert found == pytest.approx((p - 1) / (m + p - 1))
-    assert bubble_law(name, p, m, 1) == pytest.approx(found)
+    assert orders.bubble_law(name, p, m, 1) == pytest.approx(found)
 
 
 @given(ranks, st.integers(1, 5), chunks)
 def test_interleaving_divides_the_bubble_by_the_chunks(p, rounds, v):
     m = rounds * p
-    schedule = plan_schedule("interleaved-1f1b", p, m, v)
+    schedule = orders.plan_schedule("interleaved-1f1b", p, m, v)
     found = dry_run(schedule, equal_times(p * v)).bubble_ratio
     assert found == pytest.approx((p - 1) / (v * m + p - 1))
-    assert bubble_law("interleaved-1f1b", p, m, v) == pytest.approx(found)
+    assert orders.bubble_law("interleaved-1f1b", p, m, v) == pytest.approx(found)
 
 
 @given(ranks, st.integers(1, 3))
 def test_putting_weights_off_makes_the_bubble_smaller(p, rounds):
     m = rounds * p
     whole, split = (
-        dry_run(plan_schedule(name, p, m), equal_times(p)).bubble_ratio
+        dry_run(orders.plan_schedule(name, p, m), equal_times(p)).bubble_ratio
         for name in ("1f1b", "zero-bubble")
     )
     assert split < whole or p == 1
@@ -115,7 +107,7 @@ def test_a_wrong_schedule_is_refused_with_the_action(ranks, told):
 def test_ranks_that_cannot_run_a_pipeline_are_told_why():
     def why(world_size, rank_batch=8, **settings):
         asked = {"schedule": "1f1b", "microbatches": 4, **settings}
-        return why_no_pipeline(Pipeline.model_validate(asked), rank_batch, world_size)
+        return orders.why_no_pipeline(Pipeline.model_validate(asked), rank_batch, world_size)
 
     assert why(4) is None
     assert why(8, data_parallel=2) is None
@@ -126,26 +118,18 @@ def test_ranks_that_cannot_run_a_pipeline_are_told_why():
     interleaved = {"schedule": "interleaved-1f1b", "chunks": 2, "microbatches": 6}
     assert why(2, rank_batch=12, **interleaved) is None
     assert "6 cannot be split into 1 rounds" not in str(why(4, rank_batch=12, **interleaved))
-
-
-def why(world_size, rank_batch, **settings):
-    return why_no_pipeline(Pipeline.model_validate(settings), rank_batch, world_size)
-
-
-def test_a_compiled_module_has_its_backward_pass_in_one_piece():
-    split = {"schedule": "zero-bubble", "microbatches": 4}
-    assert "--no-compile" in why(2, 8, compile=True, **split)
-    assert why(2, 8, **split) is None
-    assert why(2, 8, compile=True, schedule="1f1b", microbatches=4) is None
+    # a compiled module has its backward pass in one piece
+    assert "--no-compile" in why(2, compile=True, schedule="zero-bubble")
+    assert why(2, schedule="zero-bubble") is why(2, compile=True) is None
 
 
 FORWARD_S, BACKWARD_S, AFTER_S = 0.08, 0.16, 0.04
 
 
-def shape(strategy, costs=(1.0,) * 8, output_bytes=None, between_s=0.0, tied=()):
-    layers = Layers(tuple(costs), tuple(output_bytes or (1000,) * len(costs)), tuple(tied))
+def shape(strategy):
     passes = {"F": FORWARD_S, "B": BACKWARD_S}
-    return PipelineShape(strategy, layers, passes, between_s, AFTER_S, num_samples=32)
+    layers = Layers((1.0,) * 8, (1000,) * 8, ())
+    return PipelineShape(strategy, layers, passes, 0.0, AFTER_S, num_samples=32)
 
 
 def free(op, num_ranks, size_bytes):
@@ -175,43 +159,13 @@ def test_equal_stages_on_free_links_follow_the_law_of_the_bubble(schedule, ranks
 def test_what_cannot_be_predicted_says_why(strategy, ranks, why):
     with pytest.raises(NoFit, match=why):
         predict_pipeline(shape(strategy), free, ranks)
-
-
-@cases(
-    "told",
-    None,
-    {"costs": [1.0]},
-    {"costs": ["x"], "output_bytes": [1], "tied": []},
-    {"costs": [1.0, 1.0], "output_bytes": [], "tied": []},
-    {"costs": [0.0], "output_bytes": [1], "tied": []},
-    {"costs": [math.nan], "output_bytes": [1], "tied": []},
-)
-def test_layers_that_are_not_told_are_no_ground_for_a_prediction(told):
-    with pytest.raises(NoShape):
-        layers_of({"layers": told})
-
-
-RECORDED = {
-    "gpipe": ((0.0023909, 0.0034317), (0.0025719, 0.0036915), 0.0455, 0.000083, 0.0451),
-    "1f1b": ((0.0019209, 0.0030510), (0.0020664, 0.0032820), 0.0273, 0.000047, 0.0336),
-}
-"""Two stages' passes, a played step, what an action costs, and the measured step: two cores."""
-
-
-def played(schedule):
-    *stages, step_s, action_s, _ = RECORDED[schedule]
-    passes = [{"forward_s": f, "backward_s": b, "output_bytes": 32768} for f, b in stages]
-    plan = {"schedule": schedule, "microbatches": 4, "stages": passes}
-    return RehearsedPipeline.model_validate(
-        {
-            "suite": "pipeline",
-            "case": schedule,
-            "world_size": 2,
-            "plan": plan,
-            "step_s": [9.0, step_s, 0.0],
-            "action_s": action_s,
-        }
-    )
+    for costs, num_outputs in (("x", 1), ([1.0, 1.0], 0), ([0.0], 1), ([math.nan], 1)):
+        told = {"costs": list(costs), "output_bytes": [1] * num_outputs, "tied": []}
+        with pytest.raises(NoShape):
+            layers_of({"layers": told})
+    for nothing in (None, {"costs": [1.0]}):
+        with pytest.raises(NoShape):
+            layers_of({"layers": nothing})
 
 
 LAYERS, PARAMETERS, KEPT, OUTPUT = 8, 100, 1000, 10
@@ -225,22 +179,9 @@ EIGHT = Layers(
 DATA = 7
 
 
-def alone(batch=BATCH, per_byte=1.0, strategy=None, peak=None):
-    """The whole model on one rank: what it took, for each byte that its layers keep."""
-    kept = per_byte * LAYERS * KEPT * MICROBATCHES * batch / BATCH
-    memory = Memory(
-        gradients_bytes=0,
-        activations_bytes=round(kept),
-        activations_peak_bytes=round(kept) if peak is None else peak,
-        data_bytes=DATA,
-    )
-    return MeasuredBaseline(strategy or Plain(), batch, memory)
-
-
-def predicted(strategy, num_ranks, layers=EIGHT, baseline=None, optimizer="AdamW"):
-    return predict_pipeline_memory(
-        strategy, layers, num_ranks, BATCH, optimizer, baseline or alone()
-    )
+HELD = dict.fromkeys(("activations_bytes", "activations_peak_bytes"), LAYERS * KEPT * MICROBATCHES)
+ALONE = MeasuredBaseline(Plain(), BATCH, Memory(gradients_bytes=0, data_bytes=DATA, **HELD))
+"""The whole model on one rank."""
 
 
 def pipeline(schedule, **settings):
@@ -257,8 +198,9 @@ def pipeline(schedule, **settings):
     ],
 )
 def test_memory_what_cannot_be_predicted_says_why(strategy, changes, why):
+    told = {"layers": EIGHT, "optimizer": "AdamW", **changes}
     with pytest.raises(ValueError, match=why):
-        predicted(strategy, 2, **changes)
+        predict_pipeline_memory(strategy, told["layers"], 2, BATCH, told["optimizer"], ALONE)
 
 
 costs = st.lists(st.integers(0, 50), min_size=1, max_size=9)

@@ -22,14 +22,8 @@ from scalebench.records.measured.trace import ClockAlignment, TracedAction
 from scalebench.report.export import FORMATS
 from scalebench.report.export.measures import numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
+from tests.builders import runs
 from tests.builders.repository.documents import ROOT, commands
-from tests.builders.runs import (
-    make_cell,
-    make_inspection,
-    make_run,
-    make_small_run,
-    make_stored_run,
-)
 from tests.builders.shown.junit_schema import assert_of_the_schema
 from tests.builders.summaries import (
     HOSTILE,
@@ -41,23 +35,15 @@ from tests.builders.summaries import (
     remembered_rows,
     usual_rows,
 )
-from tests.builders.tracing.traced import (
-    make_operation,
-    make_trace,
-    make_traced_record,
-    make_traced_result,
-)
+from tests.builders.tracing import traced
 
-EMPTY = make_run([])
+EMPTY = runs.make_run([])
 SUMMARY = make_summary([*usual_rows(), attributed(make_row("traced", 2, efficiency=0.85))])
 LAB = make_row("ddp-lab", 2, virtual_hosts=True, link="50mbit", cpus_per_rank=0.2, stamps=["paced"])
 
 
 def exported(name, summary=SUMMARY, run=EMPTY):
     return FORMATS[name].export(run, summary)
-
-
-# What all formats have in common
 
 
 def test_names_tell_conditions_apart():
@@ -133,9 +119,6 @@ def test_hostile_texts_leave_every_json_whole():
         assert not any(character in text for text in names for character in "\x1b\u202e\n")
 
 
-# pytest-benchmark
-
-
 def test_pytest_benchmark_compares_two_exports(tmp_path):
     files = []
     for name, factor in (("before", 1.0), ("after", 1.2)):
@@ -158,9 +141,6 @@ def test_pytest_benchmark_compares_two_exports(tmp_path):
     medians = table[table["name"].str.contains(r"ddp\[n2\]")]["median"].tolist()
     assert len(medians) == 2
     assert max(medians) / min(medians) == pytest.approx(1.2, rel=1e-6)
-
-
-# OpenMetrics
 
 
 def families(text):
@@ -213,9 +193,6 @@ def test_any_text_is_one_label(text):
     assert sample.labels["case"] == "ddp"
 
 
-# JUnit
-
-
 def test_junit_says_what_became_of_every_row():
     text = exported("junit")
     (suite,) = junitparser.JUnitXml.fromstring(text.encode())
@@ -246,9 +223,6 @@ def test_any_reason_is_legal_xml(text):
     assert suite.failures == 1
 
 
-# Tables
-
-
 def test_pandas_reads_the_parquet_back_with_its_types():
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -268,32 +242,28 @@ def test_pandas_reads_the_parquet_back_with_its_types():
     assert metadata[b"scalebench.run_id"].decode() == summary.run_id
 
 
-# Chrome trace
-
-
 def traced_run():
     """Two ranks; the second's clock is 3 ms behind, and it has two operations at once."""
     behind = ClockAlignment(method="ping-pong", at_ns=0, offset_ns=-3_000_000, bound_ns=10)
-    first = make_trace([make_operation(60, 90)], compute=[(0, 50), (50, 60)], origin=1000)
-    second = make_trace(
-        [make_operation(60, 90), make_operation(70, 95, ordinal=1)],
+    first = traced.make_trace(
+        [traced.make_operation(60, 90)], compute=[(0, 50), (50, 60)], origin=1000
+    )
+    second = traced.make_trace(
+        [traced.make_operation(60, 90), traced.make_operation(70, 95, ordinal=1)],
         compute=[(0, 55)],
         origin=997,
         actions=[TracedAction(kind="F", stage=0, microbatch=1, step=0, start_ns=5, end_ns=1005)],
         copies=[55_000_000, 57_000_000],
     )
-    result = make_traced_result(
-        make_traced_record(0, first), make_traced_record(1, second, clock=behind)
+    result = traced.make_traced_result(
+        traced.make_traced_record(0, first), traced.make_traced_record(1, second, clock=behind)
     )
-    return make_run([result])
-
-
-def chrome(run):
-    return json.loads(exported("chrome-trace", summarise(run), run))["traceEvents"]
+    return runs.make_run([result])
 
 
 def test_chrome_trace_puts_ranks_on_one_clock():
-    events = chrome(traced_run())
+    run = traced_run()
+    events = json.loads(exported("chrome-trace", summarise(run), run))["traceEvents"]
     steps = [e for e in events if e.get("cat") == "step"]
     assert [(e["ts"], e["dur"]) for e in steps] == [(0.0, 100_000.0)] * 2
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -310,7 +280,7 @@ def test_chrome_trace_puts_ranks_on_one_clock():
 
 
 def test_a_run_without_traces_says_why_there_is_nothing():
-    run = make_run(make_small_run())
+    run = runs.make_run(runs.make_small_run())
     summary = summarise(run)
     with pytest.raises(UsageError, match="no reason is recorded"):
         exported("chrome-trace", summary, run)
@@ -319,11 +289,8 @@ def test_a_run_without_traces_says_why_there_is_nothing():
         exported("chrome-trace", summary, run)
 
 
-# The command
-
-
 def test_export_refuses_in_one_line(in_process, tmp_path):
-    run = str(make_stored_run(tmp_path / "run", [*make_small_run()]).root)
+    run = str(runs.make_stored_run(tmp_path / "run", [*runs.make_small_run()]).root)
     for arguments, word in (
         (["--format", "junitt"], "Did you mean 'junit'?"),
         (["--format", "parquet"], "--out FILE.parquet"),
@@ -338,10 +305,10 @@ def test_export_refuses_in_one_line(in_process, tmp_path):
 
 
 def test_the_examples_of_exports(tmp_path, monkeypatch):
-    trace = make_trace([make_operation(60, 90)], compute=[(0, 50)])
-    records = [make_traced_record(rank, trace) for rank in range(2)]
-    results = [make_inspection(make_cell()), make_traced_result(*records)]
-    make_stored_run(tmp_path / "reports" / "latest", results)
+    trace = traced.make_trace([traced.make_operation(60, 90)], compute=[(0, 50)])
+    records = [traced.make_traced_record(rank, trace) for rank in range(2)]
+    results = [runs.make_inspection(runs.make_cell()), traced.make_traced_result(*records)]
+    runs.make_stored_run(tmp_path / "reports" / "latest", results)
     monkeypatch.chdir(tmp_path)
     calls = commands("docs/export.md")
     written = []

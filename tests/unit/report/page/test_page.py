@@ -6,7 +6,6 @@ import json
 import random
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,17 +34,8 @@ from tests.builders.summaries import (
 from tests.examples import cases
 
 
-@pytest.fixture(scope="module")
-def usual():
-    return Page(render_page([make_summary()]))
-
-
-@pytest.fixture(scope="module")
-def hostile():
-    return Page(render_page([hostile_summary()]))
-
-
-def test_nothing_is_loaded_from_anywhere(usual):
+def test_nothing_is_loaded_from_anywhere():
+    usual = Page(render_page([make_summary()]))
     loaded = [a.get("src") for tag in ("script", "img", "iframe") for a in usual.all(tag)]
     loaded += [a.get("href") for a in usual.all("link")]
     assert [place for place in loaded if place] == ["data:,"]
@@ -62,7 +52,8 @@ def test_huge_raw_data_stay_beside_the_page():
     assert "without the raw step times" in text
 
 
-def test_hostile_strings_make_no_element_and_no_handler(hostile):
+def test_hostile_strings_make_no_element_and_no_handler():
+    hostile = Page(render_page([hostile_summary()]))
     assert len([s for s in hostile.scripts if not s[0].get("type")]) == 2
     assert not hostile.all("img") and not hostile.all("iframe")
     for tag, attributes in hostile.elements:
@@ -173,20 +164,12 @@ def test_hostile_strings_stay_text_in_every_figure():
     assert "<script>window.pwned" not in text and "<img src=x" not in text
 
 
-def index_of(*exhibits):
-    return " ".join(render_gallery(exhibits)[INDEX].split())
-
-
-def exhibit(summary=None, questions=None, name="a-run"):
-    summary = summary or make_summary()
-    return Exhibit(name, summary, make_evidence(summary), questions or {})
-
-
 def test_the_command_and_what_each_case_reached_are_shown():
     summary = make_summary()
-    told = index_of(exhibit(summary))
+    exhibit = Exhibit("a-run", summary, make_evidence(summary), {})
+    told = " ".join(render_gallery([exhibit])[INDEX].split())
     assert summary.reproduce.replace("&", "&amp;") in told
-    (answer,) = exhibit(summary).answers
+    (answer,) = exhibit.answers
     suite = answer.suite
     assert suite.cases
     for case in suite.cases:
