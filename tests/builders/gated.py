@@ -184,24 +184,13 @@ def explained(allowed=("bucket_mb",)):
     return gated(base, new, allowed=allowed)
 
 
+CHANGE = {"base": 0.100, "new": 0.106, "change": 0.06, "low": 0.052, "high": 0.068, "floor": 0.01}
+CHANGE |= {"min_detectable": 0.021, "base_launches": 5, "new_launches": 5}
 REGRESSED = RowVerdict(
-    suite="ddp",
-    case="ddp",
-    world_size=4,
-    metric="step_s",
-    unit="s",
-    verdict="regressed",
-    base=0.100,
-    new=0.106,
-    change=0.06,
-    low=0.052,
-    high=0.068,
-    floor=0.01,
-    min_detectable=0.021,
+    *("ddp", "ddp", 4, "step_s", "s", "regressed"),
+    **CHANGE,
     basis="launches",
     reason="beyond the floor of 1 %, and the interval excludes less",
-    base_launches=5,
-    new_launches=5,
     explanation=("exposed communication explains 5 of 6 points", "all_reduce: 5 → 21 per step"),
 )
 

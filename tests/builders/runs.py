@@ -29,22 +29,12 @@ def make_cell(
     weak = changes.get("scaling") == "weak"
     if strategy is None:
         strategy = Plain() if case.startswith("plain") else Ddp()
-    fields: dict[str, Any] = {
-        "suite": "ddp",
-        "case": case,
-        "strategy": strategy,
-        "workload": PRESETS["gpt-tiny"],
-        "scaling": "strong",
-        "world_size": world_size,
-        "global_batch": 32 * world_size if weak else 32,
-        "rank_batch": 32 if weak else 32 // world_size,
-        "device": "cpu",
-        "backend": None if strategy.kind == "plain" else "gloo",
-        "threads": 1,
-        "purpose": "measure",
-        "repeat": repeat,
-        "steps": StepPlan(),
-    }
+    batch, rank_batch = (32 * world_size, 32) if weak else (32, 32 // world_size)
+    fields: dict[str, Any] = {"suite": "ddp", "case": case, "strategy": strategy}
+    fields |= {"workload": PRESETS["gpt-tiny"], "scaling": "strong", "world_size": world_size}
+    fields |= {"global_batch": batch, "rank_batch": rank_batch, "device": "cpu", "threads": 1}
+    fields |= {"backend": None if strategy.kind == "plain" else "gloo", "purpose": "measure"}
+    fields |= {"repeat": repeat, "steps": StepPlan()}
     return Cell(**{**fields, **changes})
 
 
@@ -57,36 +47,21 @@ def make_script_cell(world_size: int = 1, repeat: int = 0, **target: Any) -> Cel
 
 def make_record(rank: int = 0, clean_s: Sequence[float] = (0.1,) * 4, **changes: Any) -> RankRecord:
     """One rank that warmed up for a step, then ran one clean block of ``clean_s``."""
-    fields: dict[str, Any] = {
-        "rank": rank,
-        "local_rank": rank,
-        "pid": 1000 + rank,
-        "host": "here",
-        "step_s": [WARMUP_S, FIRST_OF_BLOCK_S, *clean_s],
-        "loss": [5.5] * (len(clean_s) + 1) + [5.0],
-        "blocks": [
-            Block(phase="warmup", first=0, count=1),
-            Block(phase="clean", first=1, count=len(clean_s) + 1),
-        ],
-        "steady": True,
-        "first_step_ns": 1,
-        "num_parameters": 421_000,
-        "tokens_per_sample": 64,
-        "memory": Memory(rss_bytes=500_000_000),
-    }
+    warmup = Block(phase="warmup", first=0, count=1)
+    clean = Block(phase="clean", first=1, count=len(clean_s) + 1)
+    fields: dict[str, Any] = {"rank": rank, "local_rank": rank, "pid": 1000 + rank, "host": "here"}
+    fields |= {"step_s": [WARMUP_S, FIRST_OF_BLOCK_S, *clean_s], "blocks": [warmup, clean]}
+    fields |= {"loss": [5.5] * (len(clean_s) + 1) + [5.0], "steady": True, "first_step_ns": 1}
+    fields |= {"num_parameters": 421_000, "tokens_per_sample": 64}
+    fields |= {"memory": Memory(rss_bytes=500_000_000)}
     return RankRecord(**{**fields, **changes})
 
 
 def make_result(cell: Cell, step_s: float = 0.1, **changes: Any) -> CellResult:
     """A launch that went well, every clean step of every rank ``step_s`` long."""
-    fields: dict[str, Any] = {
-        "cell": cell,
-        "status": "ok",
-        "started": STARTED,
-        "launch_s": 0.4,
-        "wall_s": 1.5,
-        "ranks": [make_record(rank, (step_s,) * 4) for rank in range(cell.world_size)],
-    }
+    ranks = [make_record(rank, (step_s,) * 4) for rank in range(cell.world_size)]
+    fields: dict[str, Any] = {"cell": cell, "status": "ok", "started": STARTED, "launch_s": 0.4}
+    fields |= {"wall_s": 1.5, "ranks": ranks}
     return CellResult(**{**fields, **changes})
 
 
@@ -99,17 +74,10 @@ def make_inspection(cell: Cell, allocated_bytes: int = 1_000_000, **changes: Any
     ranks = []
     for rank in range(cell.world_size):
         verification = checked if rank == 0 else Verification(status="verified")
-        ranks.append(
-            RankRecord(
-                rank=rank,
-                local_rank=rank,
-                pid=2000 + rank,
-                host="here",
-                loss=[5.5, 5.4, 5.3],
-                memory=Memory(allocated_bytes=allocated_bytes + rank),
-                verification=Verification(status="reference") if plain else verification,
-            )
-        )
+        told = {"rank": rank, "local_rank": rank, "pid": 2000 + rank, "host": "here"}
+        told |= {"loss": [5.5, 5.4, 5.3], "memory": Memory(allocated_bytes=allocated_bytes + rank)}
+        told |= {"verification": Verification(status="reference") if plain else verification}
+        ranks.append(RankRecord(**told))
     inspect = cell.model_copy(update={"purpose": "inspect", "repeat": 0})
     return make_result(inspect, **{"ranks": ranks, "launch_s": None, **changes})
 

@@ -46,6 +46,11 @@ def samples(step_s: float, launches: int = 3, steps: int = 40, seed: int = 0) ->
     return found
 
 
+VERIFIED = Correctness(
+    status="verified", gradient_deviation=2.1e-7, loss_deviation=1e-8, tolerance=1e-4, num_steps=3
+)
+
+
 def make_row(
     case: str = "ddp-25mb",
     world_size: int = 2,
@@ -61,6 +66,9 @@ def make_row(
     batch = 32 * world_size if weak else 32
     step_s = base_step_s / efficiency / (1 if weak else world_size)
     n = launches if spread is not None else 1
+    paces = {"step_s": step_s, "throughput": batch / step_s, "tokens_per_s": batch * 128 / step_s}
+    ratios = {"speedup": efficiency * world_size, "efficiency": efficiency}
+    ratios |= {"efficiency_wrapped": efficiency * 1.02, "launch_s": 0.35}
     fields: dict[str, Any] = {
         "suite": "ddp",
         "case": case,
@@ -72,31 +80,14 @@ def make_row(
         "device": "cpu",
         "backend": "gloo",
         "world_size": world_size,
-        "global_batch": batch,
-        "rank_batch": batch // world_size,
-        "status": "ok",
-        "reason": None,
-        "oversubscribed": False,
-        "step_s": estimate(step_s, spread and spread / 2, n),
-        "throughput": estimate(batch / step_s, spread and spread / 2, n),
-        "tokens_per_s": estimate(batch * 128 / step_s, spread and spread / 2, n),
-        "speedup": estimate(efficiency * world_size, spread, n),
-        "efficiency": estimate(efficiency, spread, n),
-        "efficiency_wrapped": estimate(efficiency * 1.02, spread, n),
+        **{"global_batch": batch, "rank_batch": batch // world_size},
+        **{"status": "ok", "reason": None, "oversubscribed": False},
+        **{name: estimate(value, spread and spread / 2, n) for name, value in paces.items()},
+        **{name: estimate(value, spread, n) for name, value in ratios.items()},
         "peak_memory_bytes": 150_000_000 + 20_000_000 // world_size,
         "memory": {"allocated_bytes": 150_000_000, "rss_bytes": 612_000_000},
-        "loss_first": 5.553,
-        "loss_last": 5.412,
-        "loss_equal": 5.417,
-        "loss_equal_steps": 38,
-        "correctness": Correctness(
-            status="verified",
-            gradient_deviation=2.1e-7,
-            loss_deviation=1e-8,
-            tolerance=1e-4,
-            num_steps=3,
-        ),
-        "launch_s": estimate(0.35, spread, n),
+        **{"loss_first": 5.553, "loss_last": 5.412, "loss_equal": 5.417, "loss_equal_steps": 38},
+        "correctness": VERIFIED,
         "num_clean_steps": 40 * n,
         "stamps": [],
         "unavailable": {"exposed_comm_s": "not measured by this version"},
@@ -355,24 +346,17 @@ def usual_rows() -> list[Row]:
 def gpu_rows() -> list[Row]:
     """Four cases on 1 to 8 GPUs under weak scaling; without energy and arithmetic."""
     loss = {"ddp-25mb": 0.02, "ddp-1mb": 0.035, "ddp-accumulate-4": 0.008, "ddp-static": 0.021}
-    rows = [make_plain(device="cuda", scaling="weak", base_step_s=0.182)]
+    on_gpu = {"device": "cuda", "scaling": "weak", "base_step_s": 0.182}
+    model = {"backend": "nccl", "workload": "gpt-124m", "num_parameters": 124_439_808}
+    model |= {"peak_memory_bytes": 21_400_000_000, **on_gpu}
+    rows = [make_plain(**on_gpu)]
     for index, (case, per_rank) in enumerate(loss.items()):
-        for world_size in (1, 2, 4, 8):
-            rows.append(
-                make_row(
-                    case,
-                    world_size,
-                    efficiency=0.992 - per_rank * (world_size - 1) ** 0.8,
-                    spread=0.008 + 0.003 * index,
-                    scaling="weak",
-                    device="cuda",
-                    backend="nccl",
-                    base_step_s=0.182,
-                    workload="gpt-124m",
-                    num_parameters=124_439_808,
-                    peak_memory_bytes=21_400_000_000,
-                )
-            )
+        for n in (1, 2, 4, 8):
+            told = {
+                "efficiency": 0.992 - per_rank * (n - 1) ** 0.8,
+                "spread": 0.008 + 0.003 * index,
+            }
+            rows.append(make_row(case, n, **told, **model))
     return rows
 
 
@@ -388,15 +372,9 @@ def many_rows(cases: int = 12, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) ->
     """A full suite: every case at every size."""
     rows = [make_plain()]
     for index in range(cases):
-        rows += [
-            make_row(
-                f"ddp-variant-{index:02d}",
-                world_size,
-                efficiency=0.99 / (1 + (0.01 + 0.004 * index) * (world_size - 1)),
-                spread=0.02,
-            )
-            for world_size in sizes
-        ]
+        for n in sizes:
+            efficiency = 0.99 / (1 + (0.01 + 0.004 * index) * (n - 1))
+            rows.append(make_row(f"ddp-variant-{index:02d}", n, efficiency=efficiency, spread=0.02))
     return rows
 
 
@@ -407,9 +385,7 @@ def hostile_summary(attacks: Sequence[str] = HOSTILE) -> Summary:
     for index, attack in enumerate(attacks):
         changes: dict[str, Any] = {
             "suite": attacks[index % 2],
-            "strategy": attack,
-            "workload": attack,
-            "backend": attack,
+            **dict.fromkeys(("strategy", "workload", "backend"), attack),
             "stamps": [attack, f"foreign load: {attack}"],
             "memory": memory,
             "unavailable": {attack: attack, "predicted_memory_bytes": attack},
@@ -426,20 +402,12 @@ def hostile_summary(attacks: Sequence[str] = HOSTILE) -> Summary:
         broken = Correctness(status="unverified", reason=attack)
         rows.append(make_row(f"{attack}{index}", 1, correctness=broken, **changes))
         told = make_row(f"{attack}{index}", 2, correctness=broken, **changes)
-        budget = make_budget(0.856, 0.021)
-        rows.append(told.model_copy(update={"budget": budget}))
+        rows.append(told.model_copy(update={"budget": make_budget(0.856, 0.021)}))
         rows.append(make_missing(f"{attack}{index}", 4, "failed", attack, **changes))
-    everything = "".join(attacks)
-    return make_summary(
-        rows,
-        run_id=everything,
-        created=everything,
-        status=everything,
-        scalebench_version=everything,
-        reproduce=everything,
-        environment={attack: {attack: [attack, {attack: attack}]} for attack in attacks},
-        notices=list(attacks),
-    )
+    names = ("run_id", "created", "status", "scalebench_version", "reproduce")
+    whole = dict.fromkeys(names, "".join(attacks))
+    environment = {attack: {attack: [attack, {attack: attack}]} for attack in attacks}
+    return make_summary(rows, environment=environment, notices=list(attacks), **whole)
 
 
 def predicted_row(row, error=0.02):

@@ -155,9 +155,8 @@ def preamble(run):
     yield "# Using devices"
     if run.has_ranks:
         for rank in range(run.num_ranks):
-            group = (
-                "" if run.style == "own" else f" Group {run.groups[rank] if run.groups else 0:2d}"
-            )
+            number = run.groups[rank] if run.groups else 0
+            group = "" if run.style == "own" else f" Group {number:2d}"
             yield (
                 f"#  Rank {rank:2d}{group} Pid  4711 on     node{rank // 8} device  {rank % 8} "
                 "[0x18] NVIDIA H100 80GB HBM3"
@@ -196,23 +195,17 @@ def facts(run):
             time_us = float(time_text(run, result.times_us[mode]))
             algbw, busbw = (float(bandwidth_text(run, v)) for v in run.bandwidths(result, mode))
             checked = run.is_mode_checked(mode == 1)
-            found.append(
-                {
-                    "op": run.op,
-                    "size_bytes": run.size_bytes(result),
-                    "count": result.count,
-                    "dtype": TORCH.get(run.type_name, run.type_name),
-                    "itemsize": ITEMSIZE[run.type_name],
-                    "redop": run.redop if run.op in REDUCING and "redop" in run.columns else None,
-                    "root": run.root if run.op in ROOTED else None,
-                    "world_size": run.num_ranks,
-                    "in_place": mode == 1,
-                    "time_us": None if run.has_cpu_time else time_us,
-                    "algbw_gb_per_s": algbw,
-                    "busbw_gb_per_s": busbw,
-                    "num_wrong": result.wrong[mode] if checked and run.style != "own" else None,
-                }
-            )
+            told = {
+                "redop": run.redop if run.op in REDUCING and "redop" in run.columns else None,
+                "root": run.root if run.op in ROOTED else None,
+                "time_us": None if run.has_cpu_time else time_us,
+                "num_wrong": result.wrong[mode] if checked and run.style != "own" else None,
+            }
+            told |= {"op": run.op, "world_size": run.num_ranks, "in_place": mode == 1}
+            told |= {"size_bytes": run.size_bytes(result), "count": result.count}
+            told |= {"dtype": TORCH.get(run.type_name, run.type_name)}
+            told |= {"itemsize": ITEMSIZE[run.type_name]}
+            found.append(told | {"algbw_gb_per_s": algbw, "busbw_gb_per_s": busbw})
     return found
 
 

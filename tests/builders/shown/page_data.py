@@ -114,21 +114,11 @@ def make_outlook(run_id: str, rows: Sequence[Row]) -> Extrapolation:
 
 def make_projected(row: Row, world_size: int) -> ProjectedRow:
     step_s, efficiency = 0.02, 0.9 / world_size**0.2
-    return ProjectedRow(
-        suite=row.suite,
-        case=row.case,
-        world_size=world_size,
-        global_batch=256,
-        rank_batch=max(1, 256 // world_size),
-        step_s=step_s,
-        low_s=0.9 * step_s,
-        high_s=1.1 * step_s,
-        throughput=256 / step_s,
-        efficiency=efficiency,
-        ideal_s=efficiency * step_s,
-        compute_inflation_s=0.0,
-        exposed_transfer_s=0.001,
-    )
+    told = {"suite": row.suite, "case": row.case, "world_size": world_size, "global_batch": 256}
+    told |= {"rank_batch": max(1, 256 // world_size), "throughput": 256 / step_s}
+    told |= {"step_s": step_s, "low_s": 0.9 * step_s, "high_s": 1.1 * step_s}
+    told |= {"efficiency": efficiency, "ideal_s": efficiency * step_s}
+    return ProjectedRow(**told, compute_inflation_s=0.0, exposed_transfer_s=0.001)
 
 
 def everything():

@@ -65,10 +65,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 SECONDS = 2.0
 
 
-def spinning():
-    """The command of a process that keeps a processor busy."""
-    program = f"import time; end = time.time() + {SECONDS}\nwhile time.time() < end: pass"
-    return [sys.executable, "-c", program]
+SPINS = f"import time; end = time.time() + {SECONDS}\nwhile time.time() < end: pass"
 
 
 def load_beside(command):
@@ -89,7 +86,7 @@ def test_a_busy_stranger_is_foreign_load():
     The readings without it say how busy the machine is anyway: what it adds has to be ten times
     that, else nothing can be said here.
     """
-    loads = [load_beside(command) for command in ((), spinning(), ())]
+    loads = [load_beside(command) for command in ((), (sys.executable, "-c", SPINS), ())]
     before, stranger, after = (load.foreign_cores for load in loads)
     figures = f"foreign processors before {before:.3f}, beside {stranger:.3f}, after {after:.3f}"
     if 10 * max(before, after) > stranger:

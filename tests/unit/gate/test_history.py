@@ -13,15 +13,17 @@ from scalebench.records.storage.files import write_model
 from tests.builders.gated import gated_run
 
 
-def runs(count, change_at=None, factor=1.05, seed=0):
+def series(factors, num_launches, seed):
+    """Runs of which each takes so many times as long, in one row."""
     return [
-        gated_run(
-            {("ddp", 2): factor if change_at is not None and i >= change_at else 1.0},
-            seed=seed + i, num_launches=2, launch_sd=0.004, run_id=f"run-{i:02d}",
-            created=f"2026-01-{i + 1:02d}T00:00:00Z",
-        )
-        for i in range(count)
+        gated_run({("ddp", 2): factor}, seed=seed + i, launch_sd=0.004, num_launches=num_launches,
+                  run_id=f"run-{i:02d}", created=f"2026-01-{i + 1:02d}T00:00:00Z")
+        for i, factor in enumerate(factors)
     ]  # fmt: skip
+
+
+def runs(count, change_at=99, seed=0):
+    return series([1.05 if i >= change_at else 1.0 for i in range(count)], 2, seed)
 
 
 def test_false_alarms_of_a_steady_series_and_finds_of_one_that_moves():
@@ -46,12 +48,7 @@ def test_nothing_changed_and_too_few():
 
 
 def drifting(count, per_run, seed=0):
-    """Runs of which each takes longer than the one before, in one row."""
-    return [
-        gated_run({("ddp", 2): (1 + per_run) ** i}, seed=seed + i, launch_sd=0.004, num_launches=4,
-                  run_id=f"run-{i:02d}", created=f"2026-01-{i + 1:02d}T00:00:00Z")
-        for i in range(count)
-    ]  # fmt: skip
+    return series([(1 + per_run) ** i for i in range(count)], 4, seed)
 
 
 @pytest.mark.parametrize("count", [2, 4, 12])

@@ -11,6 +11,7 @@ from scalebench.costmodel.links.against_nominal import against_link
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.laws import ring_all_reduce
 from scalebench.costmodel.links.times import LinkModel
+from scalebench.errors import UsageError
 from tests.builders.links.link_sweeps import (
     ALPHA_S,
     BANDWIDTH,
@@ -106,6 +107,8 @@ def test_a_change_of_regime_is_found_in_its_place(share, least):
 )
 def test_a_link_is_well_used_from_three_quarters_to_all_of_it(share, word):
     (found,) = against_link([point(share * 75e9, 0.5, op="broadcast")], "nvlink2")
+    with pytest.raises(UsageError, match="nvlink4"):
+        against_link([], "nvlink")
     assert found.share == pytest.approx(share)
     assert word in found.sentence
 
