@@ -43,11 +43,11 @@ def classification(shard):
     data = torch.Generator().manual_seed(7)
     points = torch.randn(200, 6, generator=data)
     classes = points[:, :5].argmax(1)
-    return Workload(
+    return replace(
+        regression(shard),
         module=nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 5)),
         batches=ResidentBatches("points", 200, shard, lambda i: (points[i], classes[i])),
         loss=lambda module, batch: nn.functional.cross_entropy(module(batch[0]), batch[1]),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM),
     )
 
 
@@ -178,7 +178,8 @@ class Nesterov:
 
 def gossip(ranks):
     trained = ranks.trained(spec.Gossip(period=2), 6)
-    expected = simulated(ranks, 6, before=Periodically(2, ring_exchange))
+    ring = Periodically(2, lambda models: (models + models.roll(1, 0) + models.roll(-1, 0)) / 3)
+    expected = simulated(ranks, 6, before=ring)
     return {
         "contraction": trained.facts["contraction"],
         "as simulated": distance(ranks.gathered(trained), expected),
@@ -208,10 +209,6 @@ class Springs:
         pull = self.moving_rate / len(models) * (models - self.centre)
         self.centre = self.centre + pull.sum(0)
         return models - pull
-
-
-def ring_exchange(models):
-    return (models + models.roll(1, 0) + models.roll(-1, 0)) / 3
 
 
 class Periodically:

@@ -73,11 +73,9 @@ def test_a_real_shell_starts_exactly_the_command(shell, tmp_path):
 
 def test_a_users_script_keeps_its_words_behind_the_dashes():
     command = ("run", "--gpus", "2,4", "--", "train.py", "--launcher", "none")
-    script = batch_script(JobRequest("bench", 2, 4, 0, command), {}, "python")
-    assert launched(script) == ["python", "-m", "scalebench", *command]
-    (_, _, job) = indexed_job(JobRequest("bench", 2, 4, 0, command), "image", None)
-    words = pod_command(job)
-    assert words[-4:] == ["--", "train.py", "--launcher", "none"]
+    asked = JobRequest("bench", 2, 4, 0, command)
+    assert launched(batch_script(asked, {}, "python"))[-len(command) :] == list(command)
+    assert pod_command(indexed_job(asked, "image", None)[-1])[-len(command) :] == list(command)
 
 
 @cases("name", "", "a/b", "..", "A", "-a", "a-", "x" * 60, "a b")
@@ -94,12 +92,12 @@ def test_only_runs_are_submitted():
 
 def test_a_script_that_is_there_is_not_overwritten(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
+    there = tmp_path / "bench.sbatch"
     with pytest.raises(EnvironmentUnfit, match="no sbatch"):
-        submission.submit("mine", tmp_path / "bench.sbatch")
+        submission.submit("mine", there)
     with pytest.raises(UsageError, match="already"):
-        submission.submit("yours", tmp_path / "bench.sbatch")
-    assert (tmp_path / "bench.sbatch").read_text() == "mine"
-    assert (tmp_path / "bench.sbatch").stat().st_mode & 0o077 == 0
+        submission.submit("yours", there)
+    assert there.read_text() == "mine" and there.stat().st_mode & 0o077 == 0
 
 
 def pod_command(job):
@@ -151,10 +149,9 @@ def test_kubernetes_starts_exactly_the_command(extra):
 @cases("gpus", 0, 8)
 def test_an_indexed_job_is_as_the_published_schema_has_it(claim, gpus):
     secret, service, job = indexed_job(request(NASTY, gpus=gpus), "registry/image:1", claim)
-    # What the schema does not have would be missing when written again.
-    assert IoK8sApiBatchV1Job.from_dict(job).to_dict() == job
-    assert IoK8sApiCoreV1Service.from_dict(service).to_dict() == service
-    assert IoK8sApiCoreV1Secret.from_dict(secret).to_dict() == secret
+    kinds = {IoK8sApiBatchV1Job: job, IoK8sApiCoreV1Service: service, IoK8sApiCoreV1Secret: secret}
+    for kind, one in kinds.items():  # what a schema does not have is missing when written again
+        assert kind.from_dict(one).to_dict() == one
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     has_secret(container["env"], secret)

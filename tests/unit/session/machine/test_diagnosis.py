@@ -86,8 +86,7 @@ def test_the_conditions_of_this_machine_can_be_read_and_judged():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
         conditions = read_conditions()
         spinning.kill()
-    assert set(conditions) == set(CONDITIONS)
-    assert conditions["busiest"]["cores"] > 0
+    assert set(conditions) == set(CONDITIONS) and conditions["busiest"]["cores"] > 0
     assert conditions["busiest"]["pid"] != os.getpid()
     diagnose(FACTS, conditions)
 
@@ -139,9 +138,8 @@ def test_run_refuses_in_torchs_words_with_the_remedy_and_doctor_says_the_same(wo
     assert text.startswith("NVML shows 8 GPUs, and torch sees none: ")
     assert words.rstrip(".") in text and remedy in text and "--device cpu" in text
     (finding,) = diagnose(facts, CONDITIONS)
-    assert (finding.level, f"{finding.text}. {finding.remedy}") in {
-        ("warning", text.partition(". --device cpu")[0])
-    }
+    told = f"{finding.text}. {finding.remedy}"
+    assert (finding.level, told) == ("warning", text.partition(". --device cpu")[0])
 
 
 @pytest.fixture
@@ -187,13 +185,10 @@ MACHINES = [
 @cases("machine, devices", *MACHINES, ids=str)
 def test_the_survey_finds_devices_that_torch_cannot_use(torch_says, machine, devices):
     told = torch_says(**machine)
-    if devices is None:
-        assert told is None
-        return
-    assert told["devices"].endswith(devices)
-    assert told["reason"] == (
-        "scalebench cannot train on it" if "accelerator" in machine else TOO_OLD
-    )
+    assert (told is None) is (devices is None)
+    if told:
+        reason = "scalebench cannot train on it" if "accelerator" in machine else TOO_OLD
+        assert told["devices"].endswith(devices) and told["reason"] == reason
 
 
 def touch(root, name):
@@ -201,13 +196,12 @@ def touch(root, name):
     (root / name).write_text("")
 
 
+SLICE = "proc/driver/nvidia/capabilities/gpu0/mig/gi1/access"
 CHANGES = {
     "another host": lambda root, set_: set_.setattr(platform, "node", lambda: "gpu-17"),
     "another GPU": lambda root, set_: touch(root, "dev/nvidia1"),
     "a GPU of AMD": lambda root, set_: touch(root, "dev/dri/renderD128"),
-    "a slice of a GPU": lambda root, set_: touch(
-        root, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/access"
-    ),
+    "a slice of a GPU": lambda root, set_: touch(root, SLICE),
     "a GPU that is taken away": lambda root, set_: (root / "dev/nvidia0").unlink(),
     "a choice of AMD's": lambda root, set_: set_.setenv("HIP_VISIBLE_DEVICES", "1"),
     "another order": lambda root, set_: set_.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
@@ -243,9 +237,8 @@ def by_name(kind, survey=SURVEY):
 def test_a_model_that_no_device_can_hold_says_so():
     devices = [{"memory_bytes": 8e9}, {"memory_bytes": 16e9}]
     found = by_name("workloads", {**SURVEY, "devices": devices})
-    assert found["gpt-350m"]["cannot_run"] is None
-    assert "exceeds the largest device's 16 GB" in found["gpt-1.3b"]["cannot_run"]
-    assert "21 GB" in found["gpt-1.3b"]["cannot_run"]
+    small, large = (found[name]["cannot_run"] for name in ("gpt-350m", "gpt-1.3b"))
+    assert small is None and "exceeds the largest device's 16 GB" in large and "21 GB" in large
 
 
 def test_listing_executes_no_suite_of_this_folder(here, capfd):

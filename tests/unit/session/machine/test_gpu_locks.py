@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +30,7 @@ def test_another_process_is_named_until_it_ends(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        assert holder.stdout.readline() == "held\n"
         mine = GpuClaims([tmp_path])
         with pytest.raises(EnvironmentUnfit, match=rf"process {holder.pid}\..*--allow-busy"):
             mine.claim(["GPU-0", "GPU-1"], allow_busy=False)
@@ -46,10 +45,9 @@ def test_another_process_is_named_until_it_ends(tmp_path):
 
 def test_jobs_that_share_one_place_see_each_other(tmp_path):
     """Slurm gives each job a /tmp of its own; in a container there may be no /run/lock."""
-    first, second, both = tmp_path / "first", tmp_path / "second", tmp_path / "both"
+    first, second, both, gone, same = map(tmp_path.joinpath, ("one", "two", "both", "gone", "same"))
     for place in (first, second, both):
         place.mkdir()
-    gone, same = tmp_path / "gone", tmp_path / "same"
     same.symlink_to(both)
     one, other = GpuClaims([first, both, same]), GpuClaims([gone, second, both])
     assert one.claim(["GPU-0"], allow_busy=False) == []
@@ -71,7 +69,7 @@ def test_without_a_place_the_run_says_so(tmp_path):
 
 
 NOBODY = 65534
-PLANTED: dict[str, Callable[[Path], object]] = {
+PLANTED = {
     "link": lambda path: path.symlink_to(path.parent / "mine"),
     "hard link": lambda path: path.hardlink_to(path.parent / "mine"),
     "fifo": os.mkfifo,
@@ -92,8 +90,7 @@ def shared_folder():
 
 @cases("kind", *PLANTED)
 def test_what_cannot_be_locked_counts_as_taken(shared_folder, kind):
-    path = shared_folder / "scalebench-gpu-GPU-0"
-    keep = shared_folder / "mine"
+    path, keep = shared_folder / "scalebench-gpu-GPU-0", shared_folder / "mine"
     keep.write_text("keep")
     keep.chmod(0o666)
     PLANTED[kind](path)

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import stat
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -29,9 +28,8 @@ def say_that_checkpoints_are_in(root, folder):
     for cell in content["plan"]:
         if cell["recovery"]:
             cell["recovery"]["directory"] = str(folder)
-    content |= {"sealed": False}
-    content.pop("sha256")
-    (root / "run.json").write_text(json.dumps(content))
+    del content["sha256"]
+    (root / "run.json").write_text(json.dumps(content | {"sealed": False}))
 
 
 @pytest.fixture
@@ -43,16 +41,14 @@ def stopped(tmp_path):
 
 
 def test_a_run_saves_below_its_folder_and_takes_that_along_when_it_is_moved_or_copied(tmp_path):
-    start(tmp_path / "run", stop_at="restore")
-    assert (tmp_path / "run" / "checkpoints" / "weights").exists()
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert set(resume(tmp_path / "copy")) == {tmp_path / "copy" / "checkpoints"}
-    assert not (tmp_path / "copy" / "checkpoints").exists()
-    assert (tmp_path / "run" / "checkpoints" / "weights").exists(), "of the original"
-    (tmp_path / "run").rename(tmp_path / "moved")
-    assert set(resume(tmp_path / "moved")) == {tmp_path / "moved" / "checkpoints"}
-    assert load_run(tmp_path / "moved").damaged == {}
-    assert os.listdir(tmp_path / "moved" / "cells")
+    run, copy, moved = (tmp_path / name for name in ("run", "copy", "moved"))
+    start(run, stop_at="restore")
+    shutil.copytree(run, copy)
+    assert set(resume(copy)) == {copy / "checkpoints"} and not (copy / "checkpoints").exists()
+    assert (run / "checkpoints" / "weights").exists(), "of the original"
+    run.rename(moved)
+    assert set(resume(moved)) == {moved / "checkpoints"}
+    assert load_run(moved).damaged == {} and os.listdir(moved / "cells")
 
 
 def test_a_chosen_directory_is_removed_by_its_run_alone(stopped, tmp_path):
@@ -94,14 +90,11 @@ def test_no_other_folder_is_saved_to_or_removed(stopped, tmp_path, how):
 @cases("name", "checkpoints", "logs", "cells", "checkpoints/saves")
 def test_no_link_in_a_run_folder_is_followed(tmp_path, name):
     start(tmp_path / "run", stop_at="restore")
-    outside = tmp_path / "outside"
-    (tmp_path / "run" / name).parent.mkdir(exist_ok=True)
-    if (tmp_path / "run" / name).exists():
-        (tmp_path / "run" / name).rename(outside)
-    else:
-        outside.mkdir()
+    outside, inside = tmp_path / "outside", tmp_path / "run" / name
+    inside.mkdir(parents=True, exist_ok=True)
+    inside.rename(outside)
     (outside / "weights").write_text("mine")
-    (tmp_path / "run" / name).symlink_to(outside)
+    inside.symlink_to(outside)
     with pytest.raises(UsageError, match=f"{name} is not a file or folder that scalebench made"):
         resume(tmp_path / "run")
     assert (outside / "weights").read_text() == "mine"
@@ -214,7 +207,7 @@ def make_huge(path):
     os.truncate(path, 1 << 40)
 
 
-KINDS: dict[str, Callable[[Path], None]] = {
+KINDS = {
     "pipe": os.mkfifo,
     "link to a pipe": make_link_to_pipe,
     "socket": make_socket,
@@ -264,10 +257,8 @@ def line_of(action, *given):
 def test_what_is_no_file_is_never_waited_for(run, name, kind):
     put(run, name, kind)
     read = line_of(load_run, run)
-    if name == "run.json":
-        assert "run.json" in read
-    else:
-        assert read == ""
+    assert "run.json" in read if name == "run.json" else read == ""
+    if name != "run.json":
         named = {CELL: Path(CELL).name, "link-profile.json": "link-profile.json"}.get(name)
         assert load_run(run).damaged.keys() == ({named} if named else set())
     line_of(read_results, run)
