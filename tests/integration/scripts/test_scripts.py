@@ -552,7 +552,7 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
     assert row["script"]["checks"] is not None
     if scaling is None:
         return
-    assert row["budget"] is not None and row["scaling"] == scaling
+    assert row["budget"] and row["scaling"] == scaling and row["throughput"]["value"] > 0
     at_one = row_of(project / "run", CASE, 1)["throughput"]["value"]
     grown = row["throughput"]["value"] / at_one
     if samples is None and scaling == "weak":  # steps per second: each is of twice the work
