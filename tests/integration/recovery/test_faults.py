@@ -42,18 +42,14 @@ def test_no_rank_survives_a_killed_launcher(start_scalebench, scalebench, projec
     while _cells(project) < 4:
         listening |= listening_at(family_of(launcher))
         time.sleep(0.05)
-    assert listening, "no listening socket was seen: the test looked at the wrong moment"
-    assert listening <= {"127.0.0.1", "::1"}
+    assert set() < listening <= {"127.0.0.1", "::1"}, "or none was seen: at the wrong moment"
     wait_for(lambda: len(family_of(launcher)) >= 2, PATIENCE_S, "a rank")
     family = family_of(launcher)
     launcher.kill()
     launcher.communicate()
-    assert len(family) >= 2
-    assert left_after(family) == []
-
+    assert len(family) >= 2 and left_after(family) == []
     shown = scalebench("show", "r", "--json", code=0)
     assert any(row["status"] == "ok" for row in json.loads(shown.stdout)["rows"]) or _cells(project)
-
     with working_on(project / "r"):
         refused = scalebench("run", "--resume", "r", code=2)
     assert "Another scalebench is working on r" in refused.stderr
@@ -73,9 +69,8 @@ def test_an_interrupted_run_is_kept_and_shown(start_scalebench, project, trouble
     family = family_of(process)
     os.kill(process.pid, number)
     stdout, stderr = ended(process, code, 30)
-    assert "Traceback" not in stderr
+    assert "Traceback" not in stderr and "ddp-static-graph" in stdout
     assert left_after(family) == []
-    assert "ddp-static-graph" in stdout
     assert json.loads((project / "r/run.json").read_text())["status"] == "interrupted"
     rows = summary_of(project / "r")["rows"]
     assert {row["status"] for row in rows} <= {"ok", "skipped"}
@@ -108,8 +103,7 @@ def test_sigterm_before_anything_was_launched(start_scalebench, project):
     process = start_scalebench("run", "ddp", "--out", "r")
     wait_for(lambda: (project / "r").is_dir(), PATIENCE_S, "the run's folder")
     process.terminate()
-    _, stderr = process.communicate(timeout=30)
-    assert process.returncode == 143
+    _, stderr = ended(process, 143, 30)
     assert "Traceback" not in stderr
 
 
@@ -184,8 +178,7 @@ def test_what_a_script_starts_ends_with_its_launch(scalebench, project, trouble,
     scalebench(*command, timeout=LIMIT_S, code=code)
     left = [process for rank in range(ranks) for process in started_by(project, rank, ranks)]
     assert left_after(left, 0.0) == []
-    asked = [(project / f"asked{ranks}.{rank}").exists() for rank in range(ranks)]
-    assert all(asked), "SIGTERM comes first"
+    assert len([*project.glob(f"asked{ranks}.*")]) == ranks, "SIGTERM comes first"
     assert re.search(told, row_of(project / "r", "script", ranks)["reason"] or "")
 
 
@@ -223,7 +216,7 @@ def test_what_a_script_starts_ends_when_the_process_that_forks_is_killed(start_s
 def test_a_stopped_rank_of_a_script_is_named(start_scalebench, project):
     limit = ("--gpus", "2", "--time-limit", "8s")
     launcher = start_scalebench(*FLAGS, *limit, "--", "script.py", "hangs", "2")
-    stopped = started_by(project, 1, 2)[0]
+    stopped, *_ = started_by(project, 1, 2)
     stopped.suspend()
     ended(launcher, 4, LIMIT_S)
     reason = row_of(project / "r", "script", 2)["reason"]
@@ -233,11 +226,8 @@ def test_a_stopped_rank_of_a_script_is_named(start_scalebench, project):
 
 def test_nohup_is_respected(start_scalebench, project):
     nohup = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
-    limit = ("--time-limit", "5s")
-    launcher = start_scalebench(
-        *FLAGS, "--gpus", "1", *limit, "--", "script.py", "hangs", "1", before=nohup
-    )
+    flags = (*FLAGS, "--gpus", "1", "--time-limit", "5s")
+    launcher = start_scalebench(*flags, "--", "script.py", "hangs", "1", before=nohup)
     started_by(project, 0, 1)
     os.kill(launcher.pid, signal.SIGHUP)
-    launcher.communicate(timeout=LIMIT_S)
-    assert launcher.returncode == 4
+    ended(launcher, 4, LIMIT_S)

@@ -216,9 +216,8 @@ numbers = st.floats(-1e6, 1e6)
 
 
 def quantity(low=0.82, value=0.86, high=0.89, n=3, explanation=()):
-    return Quantity(
-        "efficiency", "ddp, N=2", Estimate(value=value, low=low, high=high, n=n), explanation
-    )
+    found = Estimate(value=value, low=low, high=high, n=n)
+    return Quantity("efficiency", "ddp, N=2", found, explanation)
 
 
 @cases(

@@ -176,18 +176,14 @@ def test_what_cannot_run_is_skipped_before_anything_trains(strategy, asked, said
     assert agrees(cell.skip_reason, said)
 
 
-FIVE = TensorPlan({"up": "columns"}, divisors={"width": 5})
+FIVE, SIX = TensorPlan({"up": "columns"}, divisors={"width": 5}), ContextPlan(("mix",), 3, 6)
 
 
 @cases(
     "strategy, told, said",
     (Tensor(), {"tensor_plan": TensorPlan({"up": "columns"})}, None),
     (Tensor(), {"tensor_plan": FIVE}, "5 (width) cannot be divided among 2 ranks; choose"),
-    (
-        Context(method="ring"),
-        {"context_plan": ContextPlan(("mix",), 3, 6)},
-        "mine:model: 6 (tokens) cannot be divided among 2 ranks",
-    ),
+    (Context(method="ring"), {"context_plan": SIX}, "6 (tokens) cannot be divided among 2 ranks"),
     (Expert(), {"experts": [8, 5]}, "mine:model: 5 experts cannot be divided among 2 ranks"),
     (Expert(), {}, "mine:model has no experts"),
 )
@@ -203,9 +199,8 @@ def test_a_users_workload_is_skipped_by_what_it_says_of_itself(strategy, told, s
 def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():
     plain = PLAIN.model_copy(update={"batch_size": 16})
     plan = plan_of(plain, sizes=(1,), settings={"race": RACE["race"], "workload": "mlp"})
-    found = forecast(plan, {})
-    assert found.wall_s is None
-    text = render_plan(found, plan)
+    text = render_plan(forecast(plan, {}), plan)
+    assert forecast(plan, {}).wall_s is None
     assert "the time depends on how long 512 samples of a race take to train on\n" in text
     assert "script" not in text and "take turns" not in text
 
@@ -306,9 +301,8 @@ FORMATS = {
 def in_formats(machine, **asked):
     """Case → in bfloat16 autocast, skipped; at two ranks, of plain at one."""
     cases = (Case(name=name, strategy=strategy) for name, strategy in FORMATS.items())
-    plan = plan_of(
-        *cases, machine=machine, sizes=(2,), compile=False, settings={"batch_size": 16}, **asked
-    )
+    asked |= {"sizes": (2,), "compile": False, "settings": {"batch_size": 16}}
+    plan = plan_of(*cases, machine=machine, **asked)
     found = rows(plan).items()
     return plan, {name: (c.strategy.autocast, bool(c.skip_reason)) for (name, _), c in found}
 
@@ -364,8 +358,7 @@ def test_the_largest_batch_is_found_to_a_sixteenth_with_few_probes(edge, first):
     found = max_batch.largest_fitting(fits, first)
     assert found.fits <= edge < found.too_large
     assert found.too_large - found.fits <= max(1, found.fits // max_batch.PRECISION)
-    assert len(probes) == len(set(probes))
-    assert len(probes) <= 2 + max(edge, first).bit_length() + 14
+    assert len(probes) == len(set(probes)) <= 2 + max(edge, first).bit_length() + 14
     assert max(probes) <= max(first, 2 * edge)
 
 
@@ -381,7 +374,6 @@ def test_what_contradicts_the_largest_batch_is_refused():
 
 def test_more_ranks_that_hold_no_less_are_not_tried():
     two, four = (make_cell("ddp", n, rank_batch=8) for n in (2, 4))
-    reason = max_batch.why_too_large(
-        four, [make_result(two, status="oom", reason="rank 0: too much")]
-    )
+    result = make_result(two, status="oom", reason="rank 0: too much")
+    reason = max_batch.why_too_large(four, [result])
     assert "N=2 ran out of memory" in reason and "--keep-going" in reason

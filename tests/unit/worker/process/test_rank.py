@@ -142,8 +142,7 @@ def test_nccl_writes_its_log_unless_the_user_has_one(
     kept = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
     monkeypatch.setattr(os, "environ", kept | own | {"NCCL_CONF_FILE": str(tmp_path / "conf")})
     (tmp_path / "conf").write_text(conf)
-    before = dict(os.environ)
-    printed = tmp_path / "rank0.log"
+    before, printed = dict(os.environ), tmp_path / "rank0.log"
     log = write_nccl_log(tmp_path / "nccl.log", printed)
     set_here = {name: os.environ[name] for name in os.environ.keys() - before.keys()}
     asked = {**ASKED, "NCCL_DEBUG_FILE": str(tmp_path / "nccl.log")}
@@ -158,9 +157,8 @@ def test_nccl_writes_its_log_unless_the_user_has_one(
 
 @given(turns_of=st.lists(st.integers(1, 6), min_size=1, max_size=8), seed=st.integers(0, 1000))
 def test_every_launch_has_one_turn_in_each_cycle_until_it_leaves(turns_of, seed):
-    num_launches = len(turns_of)
+    num_launches, walked, left = len(turns_of), [], []
     turn = (0, order_of_cycle(0, num_launches, seed)[0])
-    walked, left = [], []
     while turn is not None:
         walked.append(turn)
         place = turn[1]
