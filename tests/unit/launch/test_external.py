@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -26,13 +25,12 @@ RENDEZVOUS = Rendezvous(host="127.0.0.1", port=1, served=True, one_node=False, p
 class Bridge:
     """Processes that answer at once; the clock of number n is n times `SHIFT_NS` behind."""
 
-    members: Any = ()
+    members = ()
 
     def __init__(self, answers):
         self.answers = answers
         self.shifts_ns = {process: process * SHIFT_NS for process in range(len(answers))}
-        self.told: dict[int, dict[str, Any]] = {}
-        self.seats: dict[int, dict[str, Any]] = {}
+        self.told, self.seats = {}, {}
 
     def write(self, processes, message):
         if "start" in message:

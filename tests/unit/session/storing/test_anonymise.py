@@ -55,7 +55,7 @@ def test_the_other_machines_of_a_launch_lose_their_names_too():
     result = make_result(make_cell("ddp", 2), ranks=ranks, failure=failure)
     clean = anonymise.Cleaner(NAMES).model(result)
     assert [rank.host for rank in clean.ranks] == ["<host 1>", "<host 2>"]
-    assert clean.failure is not None and clean.failure.message == "lost <host 1> and <host 2>"
+    assert clean.failure.message == "lost <host 1> and <host 2>"
 
 
 @given(st.text())
@@ -112,13 +112,10 @@ def here(monkeypatch):
 
 
 def whole_run(script):
-    trace = traced.make_trace(
-        [traced.make_operation(10, 40), traced.make_operation(50, 70)], [(0, 30)]
-    )
-    last = traced.make_traced_result(
-        *(traced.make_traced_record(rank, trace) for rank in range(2)), repeat=5
-    )
-    results = [*make_small_run(), last]
+    operations = [traced.make_operation(*times) for times in ((10, 40), (50, 70))]
+    trace = traced.make_trace(operations, [(0, 30)])
+    ranks = (traced.make_traced_record(rank, trace) for rank in range(2))
+    results = [*make_small_run(), traced.make_traced_result(*ranks, repeat=5)]
     failed = make_result(make_cell("ddp", 2, repeat=9), status="failed", reason="it broke")
     error = RankError(kind="exit", message="it broke", time_ns=1)
     found = {
@@ -127,17 +124,14 @@ def whole_run(script):
     }
     results.append(failed.model_copy(update=found))
     if script:
-        of_script = {"workload": SCRIPT}
-        results = [
-            r.model_copy(update={"cell": r.cell.model_copy(update=of_script)}) for r in results
-        ]
+        cells = (one.cell.model_copy(update={"workload": SCRIPT}) for one in results)
+        results = [one.model_copy(update={"cell": next(cells)}) for one in results]
     info = make_info([result.cell for result in results])
     words = [SCRIPT.program, *SCRIPT.arguments] if script else []
     suites = [s.model_copy(update={"script": SCRIPT if script else None}) for s in info.spec.suites]
     spec = info.spec.model_copy(update={"suites": tuple(suites), "anonymise": True})
-    return info.model_copy(
-        update={"spec": spec, "command": ["scalebench", "run", "--", *words]}
-    ), results
+    changed = {"spec": spec, "command": ["scalebench", "run", "--", *words]}
+    return info.model_copy(update=changed), results
 
 
 def stored(root, info, results, cleaner):
@@ -150,15 +144,9 @@ def stored(root, info, results, cleaner):
 
 def numbers(value):
     """The structure of a document with its numbers, without its texts."""
-    if isinstance(value, dict):
-        return [numbers(one) for one in value.values()]
-    return (
-        [numbers(v) for v in value]
-        if isinstance(value, list)
-        else str
-        if isinstance(value, str)
-        else value
-    )
+    if isinstance(value, dict | list):
+        return [numbers(one) for one in (value.values() if isinstance(value, dict) else value)]
+    return str if isinstance(value, str) else value
 
 
 @cases("script", False, True)
@@ -206,9 +194,7 @@ def test_a_run_that_has_not_stored_its_command_needs_it_to_go_on(tmp_path, here)
         given = info.model_copy(update={"spec": spec})
         names = anonymise.names_of_this_machine() if hidden else None
         kept = anonymise.Cleaner(names, SCRIPT, info.command).model(given)
-        with pytest.raises(
-            UsageError, match="Give the script again: scalebench run --resume r -- "
-        ):
+        with pytest.raises(UsageError, match="Give the script again: scalebench run --resume r --"):
             anonymise.with_script(kept, None, "r")
         other = script_from([SCRIPT.program, "--lr=0.5", "--api-key", SECRET], "python")
         with pytest.raises(UsageError, match="is not the script of r"):

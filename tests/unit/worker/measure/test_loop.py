@@ -99,19 +99,14 @@ def measured_on_twin(step_s, **request):
     cell = make_cell("plain", 1, device="cuda", steps=plan.cells[-1].steps)
     fake = Fake(level(step_s))
     fake.now = START_S
-    watch = SimpleNamespace(
-        monotonic_ns=lambda: BEGIN_NS + round(fake.now * 1e9), process_time=lambda: fake.now
-    )
+    watch = SimpleNamespace(process_time=lambda: fake.now)
+    watch.monotonic_ns = lambda: BEGIN_NS + round(fake.now * 1e9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "time", watch)
         seen = run_loop(fake, cell)
     assert fake.now < SECONDS
-    rank = make_record(
-        step_s=seen.step_s,
-        loss=seen.loss,
-        blocks=seen.blocks,
-        facts={"device_uuid": A.removeprefix("GPU-")},
-    )
+    told = {name: getattr(seen, name) for name in ("step_s", "loss", "blocks")}
+    rank = make_record(**told, facts={"device_uuid": A.removeprefix("GPU-")})
     node, _ = sample(make_twin(), [A], until_s=fake.now + 0.5)
     return make_result(cell, ranks=[rank], node=node), fake
 
@@ -156,21 +151,15 @@ def test_the_true_offset_is_within_the_bound_whatever_the_delays(offset, delays)
 
 
 @given(
-    OFFSETS,
-    st.floats(-190e-6, 190e-6),
-    st.integers(1_000_000, 3600 * S),
-    st.integers(0, 10**6),
-    st.integers(0, 10**6),
-    st.floats(-1, 1),
-    st.floats(-1, 1),
-    st.floats(0, 1),
+    *(OFFSETS, st.floats(-190e-6, 190e-6), st.integers(1_000_000, 3600 * S)),
+    *[st.integers(0, 10**6)] * 2,
+    *(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 1)),
 )
 def test_drift_is_followed(offset, drift, elapsed, bound_0, bound_1, wrong_0, wrong_1, where):
     start = 10**13 + offset
     before = offset_at(offset, start, bound_0, round(wrong_0 * bound_0))
-    after = offset_at(
-        offset + round(drift * elapsed), start + elapsed, bound_1, round(wrong_1 * bound_1)
-    )
+    later, wrong = offset + round(drift * elapsed), round(wrong_1 * bound_1)
+    after = offset_at(later, start + elapsed, bound_1, wrong)
     aligned = alignment.combine(before, after)
     assert aligned.stepped is None
     time = start + round(where * elapsed)

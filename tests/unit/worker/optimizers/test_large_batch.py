@@ -154,9 +154,8 @@ OPTIMIZER = Lamb([torch.nn.Parameter(torch.ones(1))], 0.1)
 
 
 def test_more_servers_than_layers_are_refused_with_the_remedy():
-    with pytest.raises(
-        Unsupported, match=r"3 servers .* the 2 tensors .* Lamb needs whole; choose"
-    ):
+    said = r"3 servers .* the 2 tensors .* Lamb needs whole; choose"
+    with pytest.raises(Unsupported, match=said):
         one_each([5, 5], 3, OPTIMIZER)
 
 
