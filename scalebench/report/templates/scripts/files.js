@@ -2,10 +2,13 @@
 const canUnpack = typeof DecompressionStream !== "undefined";
 
 const unpackedText = (text) => {
-  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const letters = atob(text);
+  const packed = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i += 1) packed[i] = letters.charCodeAt(i);
   const content = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(content);
 };
+window.scalebenchUnpacked = unpackedText;
 
 const unpacked = (link) => unpackedText(link.href.split(",")[1]);
 

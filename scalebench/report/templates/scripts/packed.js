@@ -9,7 +9,9 @@ const showWhy = () => {
 
 const openPage = async () => {
   const place = document.getElementById("page");
-  const packed = Uint8Array.from(atob(place.textContent), (c) => c.charCodeAt(0));
+  const letters = atob(place.textContent);
+  const packed = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i += 1) packed[i] = letters.charCodeAt(i);
   const content = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const page = new DOMParser().parseFromString(await new Response(content).text(), "text/html");
   document.title = page.title;

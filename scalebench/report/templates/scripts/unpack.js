@@ -5,10 +5,8 @@
 
   const unpack = async () => {
     const place = document.getElementById("plotly");
-    const packed = Uint8Array.from(atob(place.textContent), (c) => c.charCodeAt(0));
-    const content = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     const script = document.createElement("script");
-    script.textContent = await new Response(content).text();
+    script.textContent = await window.scalebenchUnpacked(place.textContent).text();
     document.head.append(script);
     place.remove();
   };
