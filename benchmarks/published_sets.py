@@ -238,7 +238,7 @@ def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
     found, whole = [], [row.model_copy(update={"memory_stage": "fullest"}) for row in rows]
     limits = np.array([device_type(row.gpu).memory_bytes for row in rows])
     known = np.array([row.memory_gb for row in rows]) * 1e9
-    for seed in range(seeds if num_fitted else 1):
+    for seed in range({0: 1, 1: 4 * seeds}.get(num_fitted, seeds)):
         order = np.random.default_rng(seed).permutation(len(rows))
         fitted = [rows[i] for i in order[:num_fitted]]
         fit = fit_rows(fitted, _job_of)

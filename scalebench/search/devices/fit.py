@@ -3,7 +3,8 @@
 The logarithms of the parameters are fitted within their bounds, each held to its default by the
 spread that it has from one system to the next; a row far off counts little (Student's t, as shared
 clusters have outliers), but among so few that none can be told to be an outlier it pulls as much as
-any (Huber 1964). A parameter that no row depends on stays as it is.
+any (Huber 1964), up to a bound, and moves a parameter that is far off at less cost: what is off by
+little tells little of the system. A parameter that no row depends on stays as it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +38,12 @@ TOLD_OFF = 10
 """Per cent from which on the fitted row that is furthest off is stated."""
 
 FOLDS = 5
-OF_FEW = 0.15
+OF_FEW = 0.22
 """What fewer than `SPREAD_FROM` rows, which cannot tell it, are trusted to: twice the usual error
 on rows of a system that is known (docs/predictions.md), as what is left is carried over."""
+
+REACH = 0.9
+"""Logarithm of the most, a factor of 2.5, by which such rows count as off."""
 
 SPREAD_FROM = 4
 """Rows from which on their own errors tell how far the model is off."""
@@ -233,14 +237,18 @@ class _Problem:
         self, begin: Floats, active: npt.NDArray[np.bool_], scale: float, most: int
     ) -> Floats:
         """Return the best parameters at a scale of the errors."""
-        loss = _student if len(self.rows) >= SPREAD_FROM else _huber
+        few = len(self.rows) < SPREAD_FROM
+        loss = _huber if few else _student
+        off = self.errors(begin)
+        beyond = off - np.clip(off, -REACH, REACH) if few else 0.0
 
         def residuals(some: Floats) -> Floats:
             at = begin.copy()
             at[active] = some
-            errors = self.errors(at) / scale
+            errors = (self.errors(at) - beyond) / scale
             robust = np.sign(errors) * np.sqrt(loss(errors**2))
             held = (at - self.start)[active] / self.spread[active]
+            held = np.sign(held) * np.sqrt(_huber(held**2)) if few else held
             return np.concatenate([robust, held])
 
         low, high = self.low[active] + 1e-9, self.high[active] - 1e-9

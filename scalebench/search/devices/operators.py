@@ -118,7 +118,8 @@ class _Rate:
     def __init__(self, device: DeviceModel, framework: Framework) -> None:
         v = device.values
         self.device, self.values = device, v
-        self.flop_s = 1 / (v.matrix_efficiency * device.peaks[framework.matrices])
+        narrow = 1.0 if framework.matrices == "bfloat16" else v.narrow_efficiency
+        self.flop_s = 1 / (narrow * v.matrix_efficiency * device.peaks[framework.matrices])
         usual = v.attention_efficiency * v.matrix_efficiency * device.peaks["bfloat16"]
         self.attention_s = 1 / (ATTENTION[framework.attention] * usual)
         self.byte_s = 1 / (v.memory_efficiency * device.memory_byte_per_s)

@@ -8,6 +8,7 @@ class Parameters(NamedTuple):
     """By what a device and its links differ from their data sheets; meanings in `PARAMETERS`."""
 
     matrix_efficiency: float
+    narrow_efficiency: float
     attention_efficiency: float
     memory_efficiency: float
     kernel_s: float
@@ -48,7 +49,10 @@ BANDWIDTHS = "bus bandwidths on 1 to 64 nodes of 8 H100 (Ultra-Scale Playbook, 2
 
 PARAMETERS: Mapping[str, Parameter] = {
     "matrix_efficiency": Parameter(
-        0.65, 0.2, 1.0, 0.2, "part of its peak in the largest matrix products", "see DEVICES"
+        0.65, 0.2, 1.0, 0.12, "part of its peak in the largest matrix products", "see DEVICES"
+    ),
+    "narrow_efficiency": Parameter(
+        1.0, 0.3, 1.5, 0.5, "the same in 8 or 4 bits, over that in 16", "cuBLAS's FP8 products"
     ),
     "attention_efficiency": Parameter(
         0.5, 0.1, 1.2, 0.4, "the same in attention, over that of products", "see DEVICES"
@@ -94,7 +98,7 @@ PARAMETERS: Mapping[str, Parameter] = {
 }  # fmt: skip
 """Of which systems differ; each has a meaning, bounds and a source."""
 
-OF_DEVICE = ("matrix_efficiency", "attention_efficiency")
+OF_DEVICE = ("matrix_efficiency", "narrow_efficiency", "attention_efficiency")
 """What differs from one kind of device to the next in one table; all else is its system's."""
 
 DEVICES: Mapping[str, Mapping[str, float]] = {

@@ -106,6 +106,29 @@ def test_one_row_is_not_believed_entirely_where_it_is_far_from_the_model() -> No
     assert 1 / 1.3 < found < 0.99
 
 
+def test_the_further_off_a_row_is_the_more_it_tells_of_its_system() -> None:
+    (row,) = measured(A100, number=1)
+    believed = {}
+    for times in (1.1, 3.0):
+        slower = row.model_copy(update={"step_s": times * row.step_s})
+        fit = replace(fit_rows([slower], job_of), corrected=None)
+        believed[times] = np.log(predicted_s([row], fit, job_of)[0] / row.step_s) / np.log(times)
+    assert 0 < believed[1.1] < 0.5 < believed[3.0] < 1
+
+
+def test_a_slow_row_in_8_bits_tells_more_of_8_bits_than_of_16() -> None:
+    (row,) = measured(A100, number=1)
+    large = {"width": 8192, "sequence": 4096, "microbatch": 4, "tensor": 1, "pipeline": 1}
+    row = row.model_copy(update={"gpu": "h100", "matrices": "fp8", **large})
+    slower = row.model_copy(update={"step_s": 1.4 * predicted_s([row], UNFITTED, job_of)[0]})
+    fit = replace(fit_rows([slower], job_of), corrected=None)
+    more = [
+        np.log(predicted_s(one, fit, job_of)[0] / predicted_s(one, UNFITTED, job_of)[0])
+        for one in ([row], [row.model_copy(update={"matrices": "bfloat16"})])
+    ]
+    assert more[0] > 1.1 * more[1] > 0
+
+
 def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_is_told() -> None:
     alike = [row for row in measured(A100, number=80) if row.tensor == row.pipeline == 1]
     slow = [row.model_copy(update={"step_s": 3 * row.step_s}) for row in alike]
