@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.search.devices.fit import (
+    PUBLISHED_MARGIN,
     activation_ratio,
     fit_rows,
     predicted_bytes,
@@ -250,7 +251,7 @@ def _line(name: str, rows: Rows, num_fitted: int, seeds: int) -> str:
         ranks = spearmanr(step, truth).statistic if len(rest) > 2 else np.nan
         ratio = activation_ratio(fitted, _job_of)
         memory, fullest = (predicted_bytes(some, _job_of, ratio=ratio) for some in (rows, whole))
-        fits = (fullest < limits) | (not known.any())
+        fits = (fullest * (1 + PUBLISHED_MARGIN) <= limits) | (not known.any())
         told = order[num_fitted:][known[order[num_fitted:]] > 0]
         off_bytes = np.abs(memory / np.where(known > 0, known, np.inf) - 1)[told]
         worse = _regrets(rest, step, truth, fits[order[num_fitted:]]) or [np.nan]

@@ -162,8 +162,9 @@ def _warn_of_misspelt(group: click.Group) -> None:
     """Say which variables look like settings and are none; those of the tests are not meant."""
     given = {n for n in os.environ if n.startswith("SCALEBENCH_") and not n.endswith("_TESTS")}
     known = _envvars(group)
-    if not given <= known and _speaks():
-        for name in sorted(given - known - OTHER_VARIABLES):
+    unknown = given - known - OTHER_VARIABLES
+    if unknown and _speaks():
+        for name in sorted(unknown):
             told, _, _ = str(unknown_name("setting", name, known)).partition(" Valid: ")
             say(f"scalebench: {told} It is ignored.")
 

@@ -18,7 +18,14 @@ from scalebench.records.storage.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.choice import choice_at, choices
-from scalebench.search.devices.fit import UNFITTED, Fit, activation_ratio, describe_fit, fit_rows
+from scalebench.search.devices.fit import (
+    PUBLISHED_MARGIN,
+    UNFITTED,
+    Fit,
+    activation_ratio,
+    describe_fit,
+    fit_rows,
+)
 from scalebench.search.devices.parameters import Parameters
 from scalebench.search.devices.sources import LogColumns, measured_rows
 from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, ComputeSpeed, Framework, Job
@@ -135,7 +142,7 @@ def carry_out(
         scores = Scores()
     else:
         job, scores = _measured(request, start, calibrate, device, on_progress)
-    job, margin_text, scores = _with_margin(job, request.margin, scores)
+    job, margin_text, scores = _with_margin(job, request.margin, scores, on_gpu)
     on_progress("searching", None)
     began = time.perf_counter()
     try:
@@ -293,7 +300,9 @@ def _measured(
     return replace(job, memory_limit_bytes=request.memory_limit_bytes), scores
 
 
-def _with_margin(job: Job, asked: float | None, scores: Scores) -> tuple[Job, str, Scores]:
+def _with_margin(
+    job: Job, asked: float | None, scores: Scores, elsewhere: bool
+) -> tuple[Job, str, Scores]:
     """Return the job with its margin of memory, learnt from all rows of this machine."""
     peaks = peaks_of(
         job, summaries_here(), lambda name: job.model if name == job.model.name else model_of(name)
@@ -302,6 +311,9 @@ def _with_margin(job: Job, asked: float | None, scores: Scores) -> tuple[Job, st
     told = scores.model_copy(update={"margin": learnt, "num_peaks": len(peaks)})
     if asked is not None:
         return replace(job, margin=asked), "as asked for with --margin", told
+    if elsewhere:
+        said = "four of five published peaks are within it; --margin changes it"
+        return replace(job, margin=PUBLISHED_MARGIN), said, told
     if learnt is None:
         return job, "no run here has measured a peak; give --margin to leave room", told
     said = f"the most that {len(peaks)} measured peaks of this machine exceed their prediction"

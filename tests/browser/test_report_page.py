@@ -97,8 +97,10 @@ def visit(chromium, pages):
         return chromium
 
     yield opened
-    remembered = {"origin": "file://", "storageTypes": "local_storage"}
-    chromium.execute_cdp_cmd("Storage.clearDataForOrigin", remembered)
+    empty = pages["usual"].with_name("empty.html")  # of the same origin, and loaded at once
+    empty.touch()
+    chromium.get(empty.as_uri())
+    chromium.execute_script("localStorage.clear()")
 
 
 def requested(driver):

@@ -58,6 +58,10 @@ SHIPPED = {0: (-0.3, 1.0), 1: (-0.2, 0.9)}
 """Rows that were fitted → ends of ln(measured/predicted) that nine of ten rows of five published
 sets keep within, up to `CHOSEN_ON` GPUs (the widest decides: nanotron's playbook)."""
 
+PUBLISHED_MARGIN = 0.1
+"""By what four of five published peaks exceed their prediction at most (nanotron's playbook, 886
+rows of 8 to 512 H100); in fuller devices its steps were several times as long as in others."""
+
 CHOSEN_ON = 64
 """GPUs up to which the defaults were chosen; beyond, the interval is wider."""
 
