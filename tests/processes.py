@@ -1,5 +1,6 @@
 """Processes that have to begin or to end."""
 
+import random
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -30,13 +31,14 @@ def listening_at(processes: Iterable[psutil.Process]) -> set[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Return ports that are free, below those that the kernel gives to connections of others."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("", port))
+            found.append(port)
+    return found
 
 
 def has_ended(process: psutil.Process) -> bool:
