@@ -10,6 +10,7 @@ import click
 from scalebench.cli.options import (
     CPU_SHARES,
     FRACTION,
+    MARGIN,
     MEMORY_SIZE,
     Count,
     as_run_launcher,
@@ -37,7 +38,7 @@ MOST_GPUS = 2**17
 @click.option("--workload", help="A transformer, or any other: MODULE:FUNCTION. [gpt]")
 @click.option("--batch-size", type=Count(min=1), help="Global batch. [the workload's]")
 @click.option("--memory-limit", type=MEMORY_SIZE, help="Memory of a rank: 80GB. [the GPU type's]")
-@click.option("--margin", type=FRACTION, help="Memory left free. [learnt; with --gpu-type 0.1]")
+@click.option("--margin", type=MARGIN, help="Memory left free. [learnt; with --gpu-type 0.1]")
 @click.option("--gpu-type", metavar="NAME", help="A device that is not here: a100, h100, …")
 @click.option(
     "--mfu", type=FRACTION, help="Part of its published peak that a rank reaches, e.g. 0.45."

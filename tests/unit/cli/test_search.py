@@ -44,6 +44,15 @@ def test_the_best_come_first_and_fit(found):
     assert any("assumed, not measured" in said for said in result.assumptions)
 
 
+@pytest.mark.parametrize(("asked", "margin"), [([], 0.1), (["--margin", "0"], 0.0)])
+def test_memory_is_left_free_unless_none_shall_be(asked, margin):
+    done = searched("--gpus", "8", *ELSEWHERE[:-2], "--memory-limit", "40GB", *asked, "--json")
+    assert done.exception is None, done.exception
+    result = SearchResult.model_validate(json.loads(done.stdout))
+    assert result.margin == margin
+    assert max(one.memory_bytes for one in result.best) * (1 + margin) <= 40e9
+
+
 def test_a_batch_smaller_than_the_ranks_is_said_where_no_one_asked_for_it():
     asked = ["--gpus", "32", *ELSEWHERE]
     told = " ".join(searched(*asked).stdout.split())
