@@ -90,7 +90,7 @@ def test_what_a_rank_of_four_sends_and_hands_over_of_a_thousand_bytes(kind, wire
 
 
 KERNELS = (12.0, 8.0, 15.0, 10.0)
-"""Of every step, milliseconds: the device takes as long for them whoever looks on."""
+"""Of every step, milliseconds: the device takes as long with and without the profiler."""
 TRANSFER = 5.0
 
 
