@@ -46,8 +46,8 @@ MOST_GPUS = 2**17
 @click.option(
     "--measured",
     metavar="FILE|RUN",
-    help="With --gpu-type: rows of your cluster to fit to, a CSV file or a run; what imported logs "
-    "do not say stands behind it: RUN:tensor=2,zero=1.",
+    help="With --gpu-type: rows of your cluster to fit to, a CSV file or a run, or a GPU's trace; "
+    "what imported logs do not say stands behind it: RUN:tensor=2,zero=1.",
 )
 @click.option(
     "--options", metavar="NAME=VALUE,…", help="Of your framework: launch=compiled,attention=flash."

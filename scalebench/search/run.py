@@ -26,7 +26,8 @@ from scalebench.search.devices.fit import (
     describe_fit,
     fit_rows,
 )
-from scalebench.search.devices.parameters import Parameters
+from scalebench.search.devices.parameters import Parameters, chip, defaults
+from scalebench.search.devices.products import measured_products
 from scalebench.search.devices.sources import LogColumns, measured_rows
 from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, ComputeSpeed, Framework, Job
 from scalebench.search.model import SearchModel, WholeModel, model_of_configuration
@@ -75,7 +76,7 @@ class SearchRequest:
         hosts: Virtual hosts whose measurement is the start; None: ranks on this machine.
         run: The run to start from; None: the newest that fits, or a short one.
         measured: Rows of the user's own cluster, to which the model of ``gpu_type`` is fitted: a
-            CSV file, or a run folder.
+            CSV file, or a run folder; or a trace of one of its GPUs.
         columns: Of rows that were read from logs, what these do not say.
         options: Of the framework, `Framework` as ``launch=compiled,attention=flash``.
     """
@@ -203,8 +204,12 @@ def _assumed(request: SearchRequest, start: Job) -> tuple[Job, Fit]:
         model = start.model if request.workload else None
         own = LogColumns(request.columns, model, known.framework)
         rows = measured_rows(request.measured, request.gpu_type, own)
-        fit = fit_rows(rows, job_of, request.gpu_type)
-        told = describe_fit(fit, rows, request.measured, request.gpu_type)
+        here = job_of(request.gpu_type, defaults(chip(request.gpu_type))).speed.device
+        assert here is not None, "modelled_speed gives one"
+        usual = measured_products(request.measured, request.gpu_type, here)
+        fit = fit_rows(rows, job_of, request.gpu_type, usual=usual)
+        described = [describe_fit(fit, rows, request.measured, request.gpu_type)] if rows else []
+        told = "; ".join((*described, *([usual.described] if usual.described else [])))
         ratio = activation_ratio(rows, job_of, request.gpu_type)
         known = replace(known, activation_ratio=ratio)
         if any(row.memory_gb for row in rows):

@@ -36,6 +36,7 @@ class Events:
             ``In msg nelems``, ``Input Dims``, ``Input type``, ``External id``, …), of those
             events only that can be communication: `communication_kernels.carries_details`.
         shapes: Index of an operator → ``Input Dims`` as the trace has them.
+        types: Index of a matrix product → ``Input type`` likewise.
         rank: Rank that the trace itself claims to be of.
         world_size: Ranks of the job by the trace's own word.
         groups: Name of a process group → its ranks' number, as far as the trace lists them.
@@ -55,6 +56,7 @@ class Events:
     correlation: NDArray[np.int64]
     details: dict[int, dict[str, Any]] = field(default_factory=dict)
     shapes: dict[int, Any] = field(default_factory=dict)
+    types: dict[int, Any] = field(default_factory=dict)
     rank: int | None = None
     world_size: int | None = None
     groups: dict[str, int] = field(default_factory=dict)
@@ -83,5 +85,6 @@ class Events:
             correlation=self.correlation[kept],
             details={int(place[i]): d for i, d in self.details.items() if kept[i]},
             shapes={int(place[i]): s for i, s in self.shapes.items() if kept[i]},
+            types={int(place[i]): t for i, t in self.types.items() if kept[i]},
             owner=None if self.owner is None else self.owner[kept],
         )

@@ -58,6 +58,21 @@ class TracedAction(Record):
     end_ns: int = Field(gt=-LARGE, lt=LARGE)
 
 
+class TracedProduct(Record):
+    """Products of an m × k by a k × n matrix in 16 bits that a GPU did, all of one shape.
+
+    Attributes:
+        count: Calls.
+        total_s: Sum of what their kernels took.
+    """
+
+    m: int = Field(gt=0, lt=LARGE)
+    n: int = Field(gt=0, lt=LARGE)
+    k: int = Field(gt=0, lt=LARGE)
+    count: int = Field(ge=1)
+    total_s: float = Field(gt=0, allow_inf_nan=False)
+
+
 SETS = (
     *("compute", "copies", "data", "codec", "encode", "decode"),
     *("blocked", "blocked_sending", "experts"),
@@ -88,6 +103,7 @@ class Trace(Record):
         blocked_sending: The part of it that was for sends, as far as torch tells.
         experts: While the rank's experts computed in the forward pass; on CPU only.
         actions: What a pipeline's stages did in those steps, in order.
+        products: Matrix products of a GPU in those steps whose shapes the profiler recorded.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
         num_events: The profiler's events, all steps together.
@@ -110,6 +126,7 @@ class Trace(Record):
     blocked_sending: list[int] = []
     experts: list[int] = []
     actions: list[TracedAction] = []
+    products: list[TracedProduct] = []
     unknown: dict[str, FiniteFloat] = {}
     num_events: int = Field(0, ge=0)
     num_launches: int = Field(0, ge=0)

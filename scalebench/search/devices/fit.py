@@ -22,7 +22,8 @@ from scalebench.search.devices.measured import (
     grouped,
     measured_s,
 )
-from scalebench.search.devices.parameters import OF_DEVICE, PARAMETERS, Parameters, defaults
+from scalebench.search.devices.parameters import OF_DEVICE, PARAMETERS, Parameters, chip, defaults
+from scalebench.search.devices.products import Usual
 from scalebench.search.job import Job
 from scalebench.search.prediction.memory import memory_bytes
 from scalebench.search.prediction.step import step_parts
@@ -58,17 +59,14 @@ SHIPPED = {0: (-0.3, 1.0), 1: (-0.2, 0.9)}
 """Rows that were fitted → ends of ln(measured/predicted) that nine of ten rows of five published
 sets keep within, up to `CHOSEN_ON` GPUs (the widest decides: nanotron's playbook)."""
 
+DEFAULTS = Usual()
+
 PUBLISHED_MARGIN = 0.1
 """By what four of five published peaks exceed their prediction at most (nanotron's playbook, 886
 rows of 8 to 512 H100); in fuller devices its steps were several times as long as in others."""
 
 CHOSEN_ON = 64
 """GPUs up to which the defaults were chosen; beyond, the interval is wider."""
-
-
-def chip(gpu: str) -> str:
-    """Return a device's short name without the size of its memory."""
-    return gpu.split("-")[0]
 
 
 @dataclass(frozen=True)
@@ -189,20 +187,19 @@ def _predicted(
 class _Problem:
     """The parameters of some rows as a vector of logarithms."""
 
-    def __init__(self, rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str) -> None:
+    def __init__(self, rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, usual: Usual) -> None:
         self.rows, self.job_of = rows, job_of
         self.groups = _groups(rows, gpu, job_of)
         self.measured = np.log(measured_s(rows))
         self.chips = list(dict.fromkeys(chip(group.gpu) for group in self.groups))
         own = [(name, one) for one in self.chips for name in OF_DEVICE]
         shared = [(name, "") for name in PARAMETERS if name not in OF_DEVICE]
-        start = {**{key: getattr(defaults(key[1]), key[0]) for key in own}}
-        start |= {key: PARAMETERS[key[0]].default for key in shared}
+        start = {key: getattr(usual.of(key[1] or self.chips[0]), key[0]) for key in (*own, *shared)}
         self.keys = [*own, *shared]
         self.start = np.log([start[key] for key in self.keys])
         self.low = np.log([PARAMETERS[name].low for name, _ in self.keys])
         self.high = np.log([PARAMETERS[name].high for name, _ in self.keys])
-        self.spread = np.array([PARAMETERS[name].spread for name, _ in self.keys])
+        self.spread = np.array([usual.spread(name) for name, _ in self.keys])
 
     def values(self, at: Floats) -> dict[str, Parameters]:
         """Return the parameters of each device."""
@@ -265,9 +262,13 @@ class _Problem:
 
 
 def _solved(
-    rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats | None = None
+    rows: Sequence[MeasuredRow],
+    job_of: JobOf,
+    gpu: str,
+    usual: Usual,
+    begin: Floats | None = None,
 ) -> tuple[_Problem, Floats, npt.NDArray[np.bool_]]:
-    problem = _Problem(rows, job_of, gpu)
+    problem = _Problem(rows, job_of, gpu, usual)
     active = problem.active()
     if not active.any():
         return problem, problem.start, active
@@ -295,7 +296,11 @@ def _scale(errors: Floats) -> float:
 
 
 def fit_rows(
-    rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str = "", interval: bool = True
+    rows: Sequence[MeasuredRow],
+    job_of: JobOf,
+    gpu: str = "",
+    interval: bool = True,
+    usual: Usual = DEFAULTS,
 ) -> Fit:
     """Fit the parameters, and learn the interval from rows that were left out in turn.
 
@@ -304,14 +309,15 @@ def fit_rows(
         job_of: Makes a job of a device and its parameters.
         gpu: Device of rows that name none.
         interval: Whether to fit again without each fold; otherwise as for too few rows.
+        usual: What the parameters are before.
     """
     if not rows:
-        return UNFITTED
-    problem, at, active = _solved(rows, job_of, gpu)
+        return replace(UNFITTED, values=usual.measured)
+    problem, at, active = _solved(rows, job_of, gpu, usual)
     own = -problem.errors(at)
     named = [n + (f" ({one})" if one else "") for n, one in problem.keys]
     fit = Fit(
-        values=problem.values(at),
+        values={**usual.measured, **problem.values(at)},
         num_rows=len(rows),
         low=min(SHIPPED[1][0], *own),
         high=max(SHIPPED[1][1], *own),
@@ -322,13 +328,15 @@ def fit_rows(
     )
     if len(rows) < ENOUGH or not interval:
         return fit
-    errors = held_out(rows, job_of, gpu, at)
+    errors = held_out(rows, job_of, gpu, at, usual)
     wider = np.sqrt(20 / min(len(errors), 20))  # few rows have not seen the ends
     low, high = np.quantile(errors, [0.05, 0.95], method="weibull") * wider
     return replace(fit, low=min(low, -NOISE), high=max(high, NOISE))
 
 
-def held_out(rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats) -> Floats:
+def held_out(
+    rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats, usual: Usual = DEFAULTS
+) -> Floats:
     """Return ln(measured/predicted) of each row, fitted without its configuration's fold."""
     alike = [configuration(row) for row in rows]
     order = np.random.default_rng(0).permutation(len(set(alike)))
@@ -340,7 +348,7 @@ def held_out(rows: Sequence[MeasuredRow], job_of: JobOf, gpu: str, begin: Floats
         left = [row for row, other in zip(rows, folds, strict=True) if other == fold]
         if not kept:
             kept = left
-        problem, at, _ = _solved(kept, job_of, gpu, begin)
+        problem, at, _ = _solved(kept, job_of, gpu, usual, begin)
         fit = Fit(problem.values(at), len(kept), 0.0, 0.0, corrected=problem.alike(at))
         found[folds == fold] = np.log(measured_s(left) / predicted_s(left, fit, job_of, gpu))
     return found

@@ -77,7 +77,7 @@ def device_passes(
         sent_s: What groups send in one microbatch: the host starts operators meanwhile.
     """
     device: DeviceModel = job.speed.device  # type: ignore[assignment]
-    rate = _Rate(device, job.framework)
+    rate = Rate(device, job.framework)
     forward, inputs, weights, again = _block(job, of, rate)
     top_forward, top_backward = _top(job, of, rate)
     model = job.model
@@ -112,8 +112,8 @@ def _sending_hosts(of: Candidates) -> Floats:
     return np.asarray(np.where(stages, of.tensor - 1.0, ring))
 
 
-class _Rate:
-    """How long a device takes for a product, and to move bytes."""
+class Rate:
+    """How long a device takes for a product, and to move bytes; `Framework` says in what format."""
 
     def __init__(self, device: DeviceModel, framework: Framework) -> None:
         v = device.values
@@ -132,7 +132,7 @@ class _Rate:
         return np.maximum(arithmetic, moved) + self.values.kernel_s
 
 
-def _block(job: Job, of: Candidates, rate: _Rate) -> tuple[Any, Any, Any, Any]:
+def _block(job: Job, of: Candidates, rate: Rate) -> tuple[Any, Any, Any, Any]:
     """Return forward, gradients of inputs, of weights, and what is computed again, of one block."""
     model, t = job.model, of.tensor
     tokens = samples_of(job, of) * model.context / of.context
@@ -169,7 +169,7 @@ def _block(job: Job, of: Candidates, rate: _Rate) -> tuple[Any, Any, Any, Any]:
     return forward + attention + between, inputs + back * attention + 1.5 * between, weights, again
 
 
-def _top(job: Job, of: Candidates, rate: _Rate) -> tuple[Any, Any]:
+def _top(job: Job, of: Candidates, rate: Rate) -> tuple[Any, Any]:
     """Return forward and backward of the logits."""
     model, t = job.model, of.tensor
     tokens = samples_of(job, of) * model.context / of.context

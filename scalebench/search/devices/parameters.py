@@ -115,3 +115,8 @@ def defaults(device: str) -> Parameters:
     """Return the defaults of a device, by its short name without the size of its memory."""
     own = DEVICES.get(device, {})
     return Parameters(**{n: own.get(n, p.default) for n, p in PARAMETERS.items()})
+
+
+def chip(gpu: str) -> str:
+    """Return a device's short name without the size of its memory."""
+    return gpu.split("-")[0]

@@ -14,6 +14,7 @@ from scalebench.errors import UsageError, unknown_name
 from scalebench.records.imported import ImportedLog, ImportedRun
 from scalebench.records.summary import Summary
 from scalebench.search.devices.measured import NEEDED, MeasuredRow, configuration, read_rows, row_of
+from scalebench.search.devices.products import is_trace, products_of_run
 from scalebench.search.job import USUAL, Framework
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.speed import DEVICE_TYPES, device_type
@@ -36,7 +37,7 @@ class LogColumns:
 
 
 def measured_rows(path: Path, gpu: str, logs: LogColumns | None = None) -> list[MeasuredRow]:
-    """Return the rows of a CSV file or a run folder.
+    """Return the rows of a CSV file or a run folder; a trace of a GPU has none.
 
     Args:
         path: Of either.
@@ -47,11 +48,13 @@ def measured_rows(path: Path, gpu: str, logs: LogColumns | None = None) -> list[
         UsageError: There are none, or one cannot be; the text says why.
     """
     logs = logs or LogColumns()
-    rows = _rows_of_run(path, gpu, logs) if path.is_dir() else read_rows(path)
+    rows: list[MeasuredRow] = []
+    if not is_trace(path):
+        rows = _rows_of_run(path, gpu, logs) if path.is_dir() else read_rows(path)
     if logs.columns and not (path / "imported.json").exists():
         given = ", ".join(logs.columns)
         raise UsageError(f"{path} has its own columns. Leave out what stands behind it: {given}.")
-    if not rows:
+    if not (rows or path.is_dir() or is_trace(path)):
         raise UsageError(f"{path} has no measured row. Give a CSV file or a run on GPUs.")
     first, word = (1, "row") if path.is_dir() else (2, "line")
     _refuse_contradictions(path, rows, first, word)
@@ -86,7 +89,7 @@ def _rows_of_run(path: Path, gpu: str, logs: LogColumns) -> list[MeasuredRow]:
         )
     devices = run.info.environment.get("devices") or [{}]
     found = rows_of_summary(summarise(run), _short_name(str(devices[0].get("name", "")), gpu))
-    if not found:
+    if not found and not products_of_run(run):
         raise UsageError(
             f"{path} has no row in 16 bits of a built-in transformer. Measure one: scalebench run "
             "ddp --workload gpt-124m --dtype bfloat16."

@@ -14,6 +14,7 @@ from scalebench.errors import UsageError
 from scalebench.trace.events import CATEGORIES, Category, Events
 from scalebench.trace.files.json_stream import TraceFile
 from scalebench.trace.operations.communication_kernels import carries_details
+from scalebench.trace.operations.names import PRODUCTS
 
 _ALIASES = {
     "operator": "cpu_op",
@@ -89,6 +90,7 @@ class _Columns:
         self.details: dict[int, dict[str, Any]] = {}
         self.owners: dict[tuple[Any, Any, Any], int] = {}
         self.shapes: dict[int, Any] = {}
+        self.types: dict[int, Any] = {}
         self.num_left_out = 0
         self._categories: dict[str, int] = {}
         self._threads: dict[str, int] = {}
@@ -132,6 +134,8 @@ class _Columns:
             self.details[index] = arguments
         if "Input Dims" in arguments:
             self.shapes[index] = arguments["Input Dims"]
+            if str(event.get("name")) in PRODUCTS:
+                self.types[index] = arguments.get("Input type")
         told = (event.get("pid"), arguments.get("device"), arguments.get("rank"))
         try:
             owner = self.owners[told]
@@ -204,6 +208,7 @@ class _Columns:
             correlation=correlation,
             details=self.details,
             shapes=self.shapes,
+            types=self.types,
             num_left_out=num_left_out,
             owners=list(self.owners),
             owner=owner.astype(np.int32),

@@ -13,10 +13,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from scalebench.records.measured.trace import TracedProduct
 from scalebench.trace.events import Events
 from scalebench.trace.intervals import Indices, Spans, intervals, named, union
 from scalebench.trace.operations.kernel_launches import OPTIMIZER_STEP, runtime_calls
-from scalebench.trace.operations.names import COMMS_RECORD
+from scalebench.trace.operations.names import COMMS_RECORD, PRODUCTS
 from scalebench.trace.timeline import Timeline
 
 WorkKind = Literal[
@@ -54,12 +55,6 @@ _KERNELS: tuple[tuple[WorkKind, str], ...] = (
     ("optimizer", r"fused_?(adam|sgd|lamb|adagrad)|(adam|sgd|lamb|lars)\w*functor"),
     ("elementwise", r"elementwise|pointwise"),
 )  # fmt: skip
-
-_PRODUCTS = {
-    "aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2),
-    "aten::_scaled_mm": (0, 1), "aten::_int_mm": (0, 1),
-}  # fmt: skip
-"""Operator → positions of the two matrices among its arguments."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +193,7 @@ def _communicates(events: Events, on_gpu: Indices, timeline: Timeline) -> NDArra
 
 def _flops(events: Events, operators: Indices) -> dict[int, float]:
     """Return the operations of the matrix products whose shapes the trace tells."""
-    is_product = named(events, [name in _PRODUCTS for name in events.names])
+    is_product = named(events, [name in PRODUCTS for name in events.names])
     products = np.unique(operators[operators >= 0])
     found = {op: _flop(events, op) for op in products[is_product[products]].tolist()}
     return {op: flop for op, flop in found.items() if flop}
@@ -206,17 +201,63 @@ def _flops(events: Events, operators: Indices) -> dict[int, float]:
 
 def _flop(events: Events, operator: int) -> float:
     """Return the operations of a matrix product; 0: its shapes are not told."""
-    first, second = _PRODUCTS[events.names[int(events.name[operator])]]
-    shapes = events.shapes.get(operator)
-    if not isinstance(shapes, list) or len(shapes) <= second:
-        return 0.0
-    left, right = shapes[first], shapes[second]
-    if not all(isinstance(s, list) and 2 <= len(s) <= 3 for s in (left, right)):
-        return 0.0
+    found = _matrices(events, operator)
+    return 2.0 * math.prod(found[0]) * found[1][-1] if found else 0.0
+
+
+def _matrices(events: Events, operator: int) -> tuple[list[int], list[int]] | None:
+    """Return the shapes of the two matrices of a product; None: they are not told."""
+    shapes = _both(events, operator, events.shapes)
+    if shapes is None or not all(isinstance(s, list) and 2 <= len(s) <= 3 for s in shapes):
+        return None
+    left, right = shapes
     if any(type(extent) is not int for extent in (*left, *right)):
-        return 0.0
-    fit = left[-1] == right[-2] and left[:-2] == right[:-2]
-    return 2.0 * math.prod(left) * right[-1] if fit else 0.0
+        return None
+    return (left, right) if left[-1] == right[-2] and left[:-2] == right[:-2] else None
+
+
+def _both(events: Events, operator: int, recorded: dict[int, Any]) -> tuple[Any, Any] | None:
+    """Return what a trace says of the two matrices of a product; None: nothing."""
+    first, second = PRODUCTS[events.names[int(events.name[operator])]]
+    values = recorded.get(operator)
+    if not isinstance(values, list) or len(values) <= second:
+        return None
+    return values[first], values[second]
+
+
+_HALF = ("c10::BFloat16", "c10::Half")
+
+
+def products_of(events: Events) -> list[TracedProduct]:
+    """Return the products of two matrices in 16 bits whose shapes the trace tells, by shape."""
+    kernels = events.of("kernel")
+    operators, _ = _launched_by(events, kernels)
+    spent: dict[int, float] = {}
+    durations = (events.end_ns - events.start_ns)[kernels] / 1e9
+    for operator, seconds in zip(operators.tolist(), durations.tolist(), strict=True):
+        if operator in events.types:
+            spent[operator] = spent.get(operator, 0.0) + seconds
+    found = []
+    for operator, seconds in spent.items():
+        matrices, types = _matrices(events, operator), _both(events, operator, events.types)
+        if matrices and types and seconds > 0 and all(one in _HALF for one in types):
+            *batch, m, k = matrices[0]
+            if batch:
+                continue
+            found.append(TracedProduct(m=m, n=matrices[1][-1], k=k, count=1, total_s=seconds))
+    return summed_products(found)
+
+
+def summed_products(products: Iterable[TracedProduct]) -> list[TracedProduct]:
+    """Return the sums over products of the same shape."""
+    found: dict[tuple[int, int, int], TracedProduct] = {}
+    for one in products:
+        before = found.get((one.m, one.n, one.k))
+        if before is not None:
+            total_s = before.total_s + one.total_s
+            one = one.model_copy(update={"count": before.count + one.count, "total_s": total_s})
+        found[one.m, one.n, one.k] = one
+    return list(found.values())
 
 
 def _written(shapes: Any) -> str:

@@ -127,3 +127,10 @@ def dtype_of(name: object) -> tuple[str, int] | None:
     """Return torch's spelling of a dtype and the bytes of one element; None: not known."""
     key = str(name).strip().lower().removeprefix("torch.").removeprefix("c10::")
     return _DTYPES.get(key)
+
+
+PRODUCTS = {
+    "aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2),
+    "aten::_scaled_mm": (0, 1), "aten::_int_mm": (0, 1),
+}  # fmt: skip
+"""Operator that multiplies two matrices → their positions among its arguments."""

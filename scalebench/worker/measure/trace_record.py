@@ -4,11 +4,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scalebench.records.measured.trace import SETS, Trace, TracedAction, TracedOperation
+from scalebench.records.measured.trace import (
+    SETS,
+    Trace,
+    TracedAction,
+    TracedOperation,
+    TracedProduct,
+)
 from scalebench.trace.events import Events
 from scalebench.trace.idle import SILENT, Launches, launches_between, shows_no_gpu
 from scalebench.trace.intervals import Intervals, clip, none, subtract, union
 from scalebench.trace.operations.classify import timeline_of
+from scalebench.trace.operations.gpu_work import products_of, summed_products
 from scalebench.trace.operations.kernel_launches import NEVER, runtime_calls
 from scalebench.trace.operations.names import STEP
 from scalebench.trace.timeline import Timeline
@@ -50,6 +57,7 @@ def trace_record(
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
     actions: list[TracedAction] = []
+    products: list[TracedProduct] = []
     kept: dict[str, list[Intervals]] = {name: [] for name in SETS}
     unknown: dict[str, float] = {}
     for _, events in blocks:
@@ -59,6 +67,8 @@ def trace_record(
         found_operations = _on_their_axes(found_operations, timeline, axes or {}, origin)
         operations += [_in_its_group(op, groups or {}) for op in found_operations]
         actions += traced_actions(events, counted, len(steps), origin)
+        if len(counted) and events.types:
+            products += products_of(events.only(events.start_ns >= _marks(events)[1, 0]))
         steps += [(int(start) - origin, int(end) - origin) for start, end in counted]
         for name, found in kept.items():
             whole = _set(timeline, name)
@@ -71,6 +81,7 @@ def trace_record(
         steps=steps,
         operations=operations,
         actions=actions,
+        products=summed_products(products),
         unknown=unknown,
         num_events=sum(len(events) for _, events in blocks),
         num_launches=launches.num,

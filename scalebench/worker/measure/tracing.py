@@ -18,7 +18,7 @@ from scalebench.records.storage.folder import Scratch
 from scalebench.trace.events import CATEGORIES, Events
 from scalebench.trace.files.kineto import read_kineto
 from scalebench.trace.operations.communication_kernels import carries_details
-from scalebench.trace.operations.names import STEP
+from scalebench.trace.operations.names import PRODUCTS, STEP
 from scalebench.worker.portable import step_profiler
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}
@@ -121,6 +121,8 @@ def read_events(
     marks = starts[(name == names.get(STEP, -1)) & ~on_device]
     offset, moved_s = clocks_apart(marks, before_ns, step_ns)
     duration = np.array([event.duration_ns() for event in raw], dtype=np.int64)
+    codes = [names[each] for each in PRODUCTS if each in names] if on_device.any() else []
+    products = [(int(i), raw[i]) for i in np.flatnonzero(np.isin(name, codes))]
     events = Events(
         names=list(names),
         name=name,
@@ -134,6 +136,8 @@ def read_events(
             for i, (event, gpu) in enumerate(zip(raw, on_device, strict=True))
             if (found := _details(event, gpu))
         },
+        shapes={i: event.shapes() for i, event in products},
+        types={i: event.dtypes() for i, event in products},
         groups=groups or {},
         clock_offset_ns=offset,
     )

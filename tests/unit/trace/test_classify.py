@@ -16,7 +16,7 @@ from scalebench.trace.intervals import length, subtract
 from scalebench.trace.job import analyse_job, as_json
 from scalebench.trace.operations import communication_kernels, names
 from scalebench.trace.operations.classify import timeline_of
-from scalebench.trace.operations.gpu_work import work_of
+from scalebench.trace.operations.gpu_work import products_of, work_of
 from tests.builders.tracing.traces import US, Event, annotation, events, kernel, launch, op
 from tests.examples import cases
 
@@ -184,6 +184,19 @@ def test_the_kind_of_a_kernel(name, operator, kind):
     work = work_of(trace, timeline_of(trace))
     assert work is not None
     assert [(found.kind, found.count) for found in work] == [(kind, 1)]
+
+
+def test_products_of_a_recorded_trace_are_those_that_its_work_counts():
+    """The trace is of 32 bits: its products are the same if these are called 16."""
+    trace = read_kineto(GOLDEN / "nccl-sendrecv_128ranks_rank0.json.gz")
+    assert trace.types and products_of(trace) == []
+    half = {i: ["c10::BFloat16" for _ in told] for i, told in trace.types.items()}
+    found = products_of(replace(trace, types=half))
+    work = [one for one in work_of(trace, timeline_of(trace)) or () if one.operator != "aten::bmm"]
+    assert len({(one.m, one.n, one.k) for one in found}) == len(found) > 10
+    flop = sum(2 * one.m * one.n * one.k * one.count for one in found)
+    assert flop == pytest.approx(sum(one.flop for one in work))
+    assert sum(one.total_s for one in found) == pytest.approx(sum(one.flop_s for one in work))
 
 
 # HolisticTraceAnalysis 0.5.0, get_idle_time_breakdown and get_temporal_breakdown, in µs and

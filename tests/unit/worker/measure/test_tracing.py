@@ -61,6 +61,8 @@ def test_a_gpus_events_from_memory_say_what_their_file_says(name):
     events, _ = read_events(twins_of(path), [], [])
     memory, file = timeline_of(events), timeline_of(read_kineto(path))
     assert memory.on_gpu
+    types = filter(None, events.types.values())
+    assert sorted(map(str, types)) == sorted(map(str, read_kineto(path).types.values()))
     told = [[(op.kind, op.num_bytes) for op in one.operations] for one in (memory, file)]
     assert told[0] == told[1]
     for name in ("communication", "compute"):
@@ -154,6 +156,19 @@ def test_the_record_holds_every_step_but_the_first_of_its_block():
     assert (first.start_ns, first.end_ns, first.group_size) == (24 * MS, 40 * MS, None)
     assert first.enqueued_ns == 13 * MS
     assert trace_record([]) is None
+
+
+@cases("dtype, number", ("c10::BFloat16", 1), ("float", 0))
+def test_a_gpus_matrix_products_in_16_bits_are_stored_with_their_shapes(dtype, number):
+    """The host asks for that of the second step while the device still does the first."""
+    told = {"Input Dims": [[64, 32], [32, 16]], "Input type": [dtype, dtype]}
+    asked = [twin("cpu_op", "aten::mm", t, t + 2, **told) for t in (0.5, 10.5)]
+    events = events_of([*asynchronous_steps(), *asked], 0, 10)
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)] * 2)
+    assert len(trace.products) == number
+    for one in trace.products:
+        assert (one.m, one.n, one.k, one.count) == (64, 16, 32, 2)
+        assert one.total_s == pytest.approx(2 * 0.006)
 
 
 LOST = [event for event in asynchronous_steps() if event.correlation_id() != 3]
