@@ -17,6 +17,7 @@ from tests.builders.tracing.traced import (
     make_traced_result,
     on_gpu,
 )
+from tests.examples import cases
 
 SUMMED = tuple(part.field for part in PARTS)
 
@@ -93,21 +94,19 @@ OTHER_SIZE = {"operations": [make_operation(70, 75, num_bytes=7)]}
 SENT = {"operations": [make_operation(50, 75, kind="send"), make_operation(76, 77)]}
 
 
-@pytest.mark.parametrize(
-    ("found", "field", "why"),
-    [
-        (with_ranks(pair(), {}, {"clock": STEPPED}), "wait_s", "jumped: by 20 ms"),
-        (
-            with_traces(pair(), {}, {"operations": []}),
-            "wait_s",
-            "rank 0 has 1 all_reduce where rank 1 has 0",
-        ),
-        (with_traces(pair(), {}, OTHER_SIZE), "wait_s", "2 operations were not found on all ranks"),
-        (with_traces(pair(), *[{"clock_error_s": 0.02}] * 2), "wait_s", "moved by 20.0 ms"),
-        (with_traces(pair(), SENT, SENT), "wait_s", "do not show which rank waited"),
-        (with_ranks(pair(), {}, {"trace": None}), "budget", "no launch of this row was traced"),
-        (with_traces(pair(), *[{"operations": []}] * 2), "budget", "no communication at all"),
-    ],
+@cases(
+    "found, field, why",
+    (with_ranks(pair(), {}, {"clock": STEPPED}), "wait_s", "jumped: by 20 ms"),
+    (
+        with_traces(pair(), {}, {"operations": []}),
+        "wait_s",
+        "rank 0 has 1 all_reduce where rank 1 has 0",
+    ),
+    (with_traces(pair(), {}, OTHER_SIZE), "wait_s", "2 operations were not found on all ranks"),
+    (with_traces(pair(), *[{"clock_error_s": 0.02}] * 2), "wait_s", "moved by 20.0 ms"),
+    (with_traces(pair(), SENT, SENT), "wait_s", "do not show which rank waited"),
+    (with_ranks(pair(), {}, {"trace": None}), "budget", "no launch of this row was traced"),
+    (with_traces(pair(), *[{"operations": []}] * 2), "budget", "no communication at all"),
 )
 def test_what_is_not_known_is_said_and_the_rest_is_kept(found, field, why):
     """Where waits are not known, all exposed communication is transfer."""

@@ -68,24 +68,22 @@ def fed(*given, losses=(2.0, 1.5), batches=()):
     return {"replicas_unavailable": "not looked at"} | nothing | data
 
 
-@pytest.mark.parametrize(
-    ("ranks", "wrapper", "same"),
-    [
-        ((fed(3, 4), fed(3, 4)), DDP, True),
-        ((fed(3, 4), fed(3, 4, losses=(2.0, 1.5, 1.0))), DDP, True),
-        ((fed(3, 3), fed(3, 3)), DDP, None),  # one batch, as benchmarks have
-        ((fed(3, 4), fed(3, 5)), DDP, None),
-        ((fed(3, 4), fed(3, 4, losses=(2.0, 1.6))), DDP, None),  # more goes in than is seen
-        ((fed(3, 4, losses=()), fed(3, 4, losses=())), DDP, None),
-        ((fed(3, 4, losses=(None, None)),) * 2, DDP, None),
-        ((fed(0, 0), fed(0, 0)), DDP, None),  # on a GPU
-        ((fed(3), fed(3)), DDP, None),
-        ((fed(3, 4), fed(3, 4)), ROWS, None),  # layers are divided
-        ((fed(batches=[1, 2, 3]),) * 2, DDP, True),
-        ((fed(batches=[1, 2, 3]),) * 2, ROWS, None),
-        ((fed(batches=[1, 2, 3]),) * 2, {"kind": "FSDPModule", "data_ranks": 1}, None),
-        ((fed(3, 4, batches=[1, 2, 3]), fed(3, 4, batches=[1, 2, 5])), DDP, False),
-    ],
+@cases(
+    "ranks, wrapper, same",
+    ((fed(3, 4), fed(3, 4)), DDP, True),
+    ((fed(3, 4), fed(3, 4, losses=(2.0, 1.5, 1.0))), DDP, True),
+    ((fed(3, 3), fed(3, 3)), DDP, None),  # one batch, as benchmarks have
+    ((fed(3, 4), fed(3, 5)), DDP, None),
+    ((fed(3, 4), fed(3, 4, losses=(2.0, 1.6))), DDP, None),  # more goes in than is seen
+    ((fed(3, 4, losses=()), fed(3, 4, losses=())), DDP, None),
+    ((fed(3, 4, losses=(None, None)),) * 2, DDP, None),
+    ((fed(0, 0), fed(0, 0)), DDP, None),  # on a GPU
+    ((fed(3), fed(3)), DDP, None),
+    ((fed(3, 4), fed(3, 4)), ROWS, None),  # layers are divided
+    ((fed(batches=[1, 2, 3]),) * 2, DDP, True),
+    ((fed(batches=[1, 2, 3]),) * 2, ROWS, None),
+    ((fed(batches=[1, 2, 3]),) * 2, {"kind": "FSDPModule", "data_ranks": 1}, None),
+    ((fed(3, 4, batches=[1, 2, 3]), fed(3, 4, batches=[1, 2, 5])), DDP, False),
 )
 def test_ranks_that_are_given_the_same_do_the_work_of_one(ranks, wrapper, same):
     wrappers = [wrapper, *([ROWS] if wrapper["kind"] == "FSDPModule" else [])]
@@ -99,9 +97,9 @@ def test_ranks_that_are_given_the_same_do_the_work_of_one(ranks, wrapper, same):
     assert found[2].script.checks.same_batches is same
 
 
-@pytest.mark.parametrize(
-    ("others", "why"),
-    [((), "the script was not run at N=1"), ((1,), "no launch of the script at N=1 succeeded")],
+@cases(
+    "others, why",
+    *(((), "the script was not run at N=1"), ((1,), "no launch of the script at N=1 succeeded")),
 )
 def test_a_script_without_its_base_says_so_in_its_own_words(others, why):
     failed = [result(n, 0.1).model_copy(update={"status": "failed", "ranks": []}) for n in others]
@@ -223,25 +221,23 @@ GATHERS = [sent("all_gather", 20, 30, "forward"), sent("reduce_scatter", 70, 90,
 SLOW = make_trace(GATHERS, [(0, 20), (30, 70), (90, 100)])
 
 
-@pytest.mark.parametrize(
-    ("trace", "facts", "why"),
-    [
-        (make_trace([], [(0, 100)]), {}, "no communication at N=2"),
-        (make_trace([sent("send", 1, 2, "forward")]), {}, "divides the model itself"),
-        (make_trace([sent("all_gather", 1, 2, "forward", size=1)]), {}, "in groups of 1"),
-        (
-            make_trace([sent("all_gather", 1, 2, "forward", num_bytes=None)]),
-            {},
-            "does not say how much gloo:all_gather sends",
-        ),
-        (SLOW, {"wrappers": [{"kind": "DTensor"}]}, "divides the model itself"),
-        (SLOW, {"wrappers": [{"kind": "_PipelineSchedule"}]}, "divides the model itself"),
-        (
-            SLOW,
-            {"groups": [{"name": "Megatron tensor parallel", "ranks": 2, "count": 1}]},
-            "divides the model itself",
-        ),
-    ],
+@cases(
+    "trace, facts, why",
+    (make_trace([], [(0, 100)]), {}, "no communication at N=2"),
+    (make_trace([sent("send", 1, 2, "forward")]), {}, "divides the model itself"),
+    (make_trace([sent("all_gather", 1, 2, "forward", size=1)]), {}, "in groups of 1"),
+    (
+        make_trace([sent("all_gather", 1, 2, "forward", num_bytes=None)]),
+        {},
+        "does not say how much gloo:all_gather sends",
+    ),
+    (SLOW, {"wrappers": [{"kind": "DTensor"}]}, "divides the model itself"),
+    (SLOW, {"wrappers": [{"kind": "_PipelineSchedule"}]}, "divides the model itself"),
+    (
+        SLOW,
+        {"groups": [{"name": "Megatron tensor parallel", "ranks": 2, "count": 1}]},
+        "divides the model itself",
+    ),
 )
 def test_a_step_that_does_not_tell_other_sizes_says_why(trace, facts, why):
     traces = [trace, trace]

@@ -11,6 +11,7 @@ from scalebench.records.summary import Summary
 from scalebench.spec import Plain
 from scalebench.units import bytes_
 from tests.builders.runs import make_cell, make_failed, make_inspection, make_result, make_run
+from tests.examples import cases
 
 PLAIN, ONE, TWO = make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)
 
@@ -71,14 +72,12 @@ def test_without_a_plain_baseline_there_is_no_efficiency_and_it_says_why():
     assert row.efficiency_wrapped.value == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
-    [
-        {"strategy": Plain(autocast=True)},
-        {"global_batch": 64, "rank_batch": 64},
-        {"suite": "other"},
-        {"workload": make_cell().workload.model_copy(update={"name": "other"})},
-    ],
+    {"strategy": Plain(autocast=True)},
+    {"global_batch": 64, "rank_batch": 64},
+    {"suite": "other"},
+    {"workload": make_cell().workload.model_copy(update={"name": "other"})},
 )
 def test_a_baseline_that_did_other_work_is_no_baseline(changes):
     other = make_cell(**{"case": "plain", "world_size": 1, **changes})

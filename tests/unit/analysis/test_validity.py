@@ -214,7 +214,7 @@ def test_readings_that_end_too_early_do_not_count_as_less_energy():
     assert "do not cover the whole window" in energy.reason
 
 
-@pytest.mark.parametrize(("length_s", "measurable"), [(1.99, False), (2.0, True)])
+@cases("length_s, measurable", (1.99, False), (2.0, True))
 def test_windows_under_two_seconds_are_refused(length_s, measurable):
     energy = energy_per_sample(watched_twin(windows_s=[(1.0, 1.0 + length_s)]))
     assert (energy.j_per_sample is not None) is measurable

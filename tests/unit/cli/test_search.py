@@ -12,6 +12,7 @@ from scalebench.cli import cli
 from scalebench.report.search import notes
 from scalebench.search.result import SearchResult
 from scalebench.session.suites.files import load_suite
+from tests.examples import cases
 
 ELSEWHERE = ["--workload", "gpt-7b", "--gpu-type", "h100", "--mfu", "0.45", "--margin", "0.1"]
 
@@ -44,7 +45,7 @@ def test_the_best_come_first_and_fit(found):
     assert any("assumed, not measured" in said for said in result.assumptions)
 
 
-@pytest.mark.parametrize(("asked", "margin"), [([], 0.1), (["--margin", "0"], 0.0)])
+@cases("asked, margin", ([], 0.1), (["--margin", "0"], 0.0))
 def test_memory_is_left_free_unless_none_shall_be(asked, margin):
     done = searched("--gpus", "8", *ELSEWHERE[:-2], "--memory-limit", "40GB", *asked, "--json")
     assert done.exception is None, done.exception

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.balance import Balance, computing_s, divided, ideal_s
+from tests.examples import cases
 
 PACES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9)
 
@@ -51,9 +52,9 @@ def test_a_change_is_followed_within_eight_windows(world_size, factor, slower):
     assert not slower or balance.shares[0] < 100
 
 
-@pytest.mark.parametrize(
-    ("total", "paces", "said"),
-    [(1, [1, 1], "1 samples cannot be divided over 2 ranks"), (4, [1, 0], "times above zero")],
+@cases(
+    "total, paces, said",
+    *((1, [1, 1], "1 samples cannot be divided over 2 ranks"), (4, [1, 0], "times above zero")),
 )
 def test_what_cannot_be_divided_is_refused(total, paces, said):
     with pytest.raises(ValueError, match=said):

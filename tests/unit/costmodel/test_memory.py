@@ -17,11 +17,12 @@ from scalebench.costmodel.memory import (
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Fabric, FairScale, Fsdp, Fsdp1, Plain, Zero1
+from tests.examples import cases
 
 PSI = 1000
 
 
-@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+@cases("stage, gigabytes", (0, 120), (1, 31.4), (2, 16.6), (3, 1.9))
 def test_zero_paper_figure_1(stage, gigabytes):
     """7.5 billion parameters on 64 ranks, mixed precision, Adam."""
     state = zero_state(stage, 7_500_000_000, 64, BytesPerParameter(2, 2, 12))
@@ -32,16 +33,16 @@ KEPT = {"activations_bytes": 400, "activations_peak_bytes": 5000, "gradients_byt
 MEASURED = MeasuredBaseline(Plain(), 16, Memory(allocated_bytes=0, data_bytes=7, **KEPT))
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "per_parameter"),
-    [("SGD", 0), ("SGD with momentum", 4), ("AdamW", 8), ("Adam with amsgrad", 12)],
+@cases(
+    "optimizer, per_parameter",
+    *(("SGD", 0), ("SGD with momentum", 4), ("AdamW", 8), ("Adam with amsgrad", 12)),
 )
 def test_state_is_that_of_the_actual_optimizer(optimizer, per_parameter):
     predicted = predict_memory(Plain(), PSI, 16, optimizer, MEASURED)
     assert predicted.optimizer_bytes == per_parameter * PSI
 
 
-@pytest.mark.parametrize("optimizer", ["Muon", "SGD with momentum and amsgrad", None])
+@cases("optimizer", "Muon", "SGD with momentum and amsgrad", None)
 def test_an_unknown_optimizer_has_no_total_but_a_reason(optimizer):
     predicted = predict_memory(Plain(), PSI, 16, optimizer, MEASURED)
     assert predicted.optimizer_bytes is None
@@ -56,9 +57,9 @@ def test_without_a_baseline_the_state_is_known_and_the_total_is_not():
     assert predicted.reason == "no plain baseline was measured"
 
 
-@pytest.mark.parametrize(
-    ("setting", "word"),
-    [("autocast", "precision"), ("compile", "compilation"), ("checkpointing", "checkpointing")],
+@cases(
+    "setting, word",
+    *(("autocast", "precision"), ("compile", "compilation"), ("checkpointing", "checkpointing")),
 )
 def test_a_baseline_that_computes_otherwise_has_other_activations(setting, word):
     predicted = predict_memory(Ddp(**{setting: True}), PSI, 16, "AdamW", MEASURED)
@@ -108,17 +109,15 @@ ALONE = MeasuredBaseline(
 """gpt-tiny on one rank, batch 16, as it was measured."""
 
 
-@pytest.mark.parametrize(
-    ("strategy", "world_size", "measured", "within"),
-    [
-        (DeepSpeed(stage=0), 2, 19_838_815, 0.001),
-        (DeepSpeed(stage=1), 2, 44_781_819, 0.01),
-        (DeepSpeed(stage=2), 2, 44_780_795, 0.01),
-        (DeepSpeed(stage=2), 1, 57_139_451, 0.022),  # the bucket is made after the first frees
-        (DeepSpeed(stage=3), 2, 45_177_600, 0.001),
-        (DeepSpeed(stage=3), 1, 60_077_824, 0.001),
-        (FairScale(), 2, 19_936_035, 0.006),
-    ],
+@cases(
+    "strategy, world_size, measured, within",
+    (DeepSpeed(stage=0), 2, 19_838_815, 0.001),
+    (DeepSpeed(stage=1), 2, 44_781_819, 0.01),
+    (DeepSpeed(stage=2), 2, 44_780_795, 0.01),
+    (DeepSpeed(stage=2), 1, 57_139_451, 0.022),  # the bucket is made after the first frees
+    (DeepSpeed(stage=3), 2, 45_177_600, 0.001),
+    (DeepSpeed(stage=3), 1, 60_077_824, 0.001),
+    (FairScale(), 2, 19_936_035, 0.006),
 )
 def test_memory_is_as_it_was_measured_on_cpu_ranks(strategy, world_size, measured, within):
     """Of DeepSpeed 0.19.8 and FairScale 0.4.13."""

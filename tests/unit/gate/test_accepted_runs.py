@@ -149,7 +149,7 @@ def runs(noise, generator):
         yield levels + generator.normal(0, MEDIAN_ERROR, levels.shape), within
 
 
-@pytest.mark.parametrize("levels", LEVELS)
+@cases("levels", *LEVELS)
 def test_false_alarms_and_finds_at_five_launches_a_side(levels):
     """At most 1 % of calls with any false alarm; a row 5 % slower found in at least 95 %."""
     noise = Noise(levels, num_rows=10)

@@ -20,6 +20,7 @@ from scalebench.gate.result import WORSE
 from scalebench.stats import Variance
 from tests.builders.gated import gated, gated_run, verdict_of
 from tests.builders.repository.field_files import field_file
+from tests.examples import cases
 
 values = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
 
@@ -71,7 +72,7 @@ def pairs_with(generator, rows, sd, effect=0.0, launches=5):
     return found
 
 
-@pytest.mark.parametrize("rows", [1, 12])
+@cases("rows", 1, 12)
 def test_what_is_said_to_be_detectable_is_detected(rows):
     """95 times in 100, within the simulation's own error."""
     generator = np.random.default_rng(23)
@@ -81,7 +82,7 @@ def test_what_is_said_to_be_detectable_is_detected(rows):
     assert 0.89 <= sum(one in WORSE for one in found) / 200 <= 0.995
 
 
-@pytest.mark.parametrize("part", [0.3, 0.8, 0.9])
+@cases("part", 0.3, 0.8, 0.9)
 def test_the_further_launches_decide_and_one_fewer_does_not(part):
     """With floors far below and just below the change."""
     generator = np.random.default_rng(2)
@@ -113,7 +114,7 @@ def drifting(seed, factor, drift):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("num_rounds", [2, 6, 7, 14, 30])
+@cases("num_rounds", 2, 6, 7, 14, 30)
 def test_the_interval_is_that_of_yuen_s_test_of_the_differences(num_rounds):
     generator = np.random.default_rng(0)
     drift = generator.normal(0, 1, num_rounds)

@@ -62,7 +62,7 @@ def test_a_slower_row_regresses_and_the_others_do_not():
     assert efficiency.rank_p_value == pytest.approx(1 / 252), "from the rounds, not the interval"
 
 
-@pytest.mark.parametrize("factor", [1.02, 1.04])
+@cases("factor", 1.02, 1.04)
 def test_a_change_is_only_called_so_beyond_both_floors(factor):
     base, new = gated_run(seed=1), gated_run({("ddp", 4): factor}, seed=2)
     assert gated(base, new).verdict == "regressed"
@@ -99,17 +99,15 @@ def test_exact_quantities_regress_by_a_single_byte_and_a_single_collective():
     assert verdict_of(gated(base, fewer), "all_reduce_count").verdict == "improved"
 
 
-@pytest.mark.parametrize(
-    ("base_steps", "new_steps", "clean_steps", "compared"),
-    [
-        (57, 57, (40, 40), True),
-        (57, 57, (40, 41), True),  # of all launches; the loss is the first one's
-        (57, 52, (40, 40), False),  # the warm-up was shorter
-        (None, 57, (40, 40), False),
-        (57, None, (40, 40), False),
-        (None, None, (40, 40), True),  # older summaries
-        (None, None, (40, 41), False),
-    ],
+@cases(
+    "base_steps, new_steps, clean_steps, compared",
+    (57, 57, (40, 40), True),
+    (57, 57, (40, 41), True),  # of all launches; the loss is the first one's
+    (57, 52, (40, 40), False),  # the warm-up was shorter
+    (None, 57, (40, 40), False),
+    (57, None, (40, 40), False),
+    (None, None, (40, 40), True),  # older summaries
+    (None, None, (40, 41), False),
 )
 def test_losses_are_compared_only_after_as_many_steps(base_steps, new_steps, clean_steps, compared):
     base, new = (
@@ -127,7 +125,7 @@ def test_losses_are_compared_only_after_as_many_steps(base_steps, new_steps, cle
     assert ("loss_last" in {row.metric for row in of_row}) == compared
 
 
-@pytest.mark.parametrize("status", ["failed", "oom"])
+@cases("status", "failed", "oom")
 def test_a_row_that_failed_never_passes(status):
     new = with_missing(gated_run(seed=2), "ddp", 2, status, "rank 1 died")
     result = gated(gated_run(seed=1), new)
@@ -167,9 +165,9 @@ def test_a_new_case_is_named_and_does_not_block():
     assert any("ddp-small N=4" in note for note in result.notes)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("torch", "2.14.0"), ("cores", 64), ("devices", [{"name": "H100"}]), ("driver", "550.1")],
+@cases(
+    "name, value",
+    *(("torch", "2.14.0"), ("cores", 64), ("devices", [{"name": "H100"}]), ("driver", "550.1")),
 )
 def test_another_machine_or_software_is_not_comparable_unless_allowed(name, value):
     base = gated_run(seed=1)
@@ -183,14 +181,12 @@ def test_another_machine_or_software_is_not_comparable_unless_allowed(name, valu
     assert allowed.verdict == "passed" and allowed.mismatches[0].allowed
 
 
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"strategy_settings": {"bucket_mb": 1.0, "accumulate": 1}}, "bucket_mb"),
-        ({"backend": "nccl"}, "backend"),
-        ({"global_batch": 64}, "global_batch"),
-        ({"workload": "mine"}, "workload"),
-    ],
+@cases(
+    "changes, name",
+    ({"strategy_settings": {"bucket_mb": 1.0, "accumulate": 1}}, "bucket_mb"),
+    ({"backend": "nccl"}, "backend"),
+    ({"global_batch": 64}, "global_batch"),
+    ({"workload": "mine"}, "workload"),
 )
 def test_another_specification_of_a_row_is_not_comparable_unless_allowed(changes, name):
     base, new = gated_run(seed=1), with_row(gated_run(seed=2), "ddp", 2, **changes)

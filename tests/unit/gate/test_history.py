@@ -11,6 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.gate.history import change_points, history
 from scalebench.records.storage.files import write_model
 from tests.builders.gated import gated_run
+from tests.examples import cases
 
 
 def series(factors, num_launches, seed):
@@ -51,7 +52,7 @@ def drifting(count, per_run, seed=0):
     return series([(1 + per_run) ** i for i in range(count)], 4, seed)
 
 
-@pytest.mark.parametrize("count", [2, 4, 12])
+@cases("count", 2, 4, 12)
 def test_from_two_runs_on_each_series_has_its_drift_and_what_it_could_have_found(count):
     told = history(drifting(count, 0.2 / (count - 1)))
     assert len(told.trends) == 9 and all(len(one.values) == count for one in told.trends)

@@ -13,6 +13,7 @@ from scalebench.importing.job import Stated, job_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
 from scalebench.importing.tables import read_table
+from tests.examples import cases
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def test_columns_are_known_by_their_names_or_named(mean_of):
         mean_of(lightning, tim="took_ms")
 
 
-@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e999", "1e300"])
-@pytest.mark.parametrize("column", range(3))
+@cases("number", "inf", "-inf", "nan", "1e999", "1e300")
+@cases("column", *range(3))
 def test_a_number_that_is_none_is_left_out(read, column, number):
     rows = [[str(i), str(1_700_000_000 + 0.5 * i), "0.5", "2.5"] for i in range(20)]
     rows[9][column] = number
@@ -60,14 +61,12 @@ def test_a_number_that_is_none_is_left_out(read, column, number):
     assert steps_of(log, None).mean_s == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("in_blocks", "column", "rate"),
-    [
-        (True, "tokens_per_s", None),  # of a rank, or of the job: nothing tells
-        (False, "tokens_per_s", None),
-        (True, "tokens_per_s_per_gpu", 4006),
-        (False, "global_tokens_per_s", 1000),
-    ],
+@cases(
+    "in_blocks, column, rate",
+    (True, "tokens_per_s", None),  # of a rank, or of the job: nothing tells
+    (False, "tokens_per_s", None),
+    (True, "tokens_per_s_per_gpu", 4006),
+    (False, "global_tokens_per_s", 1000),
 )
 def test_ranks_of_a_table_are_one_job_whose_slowest_counts(read, in_blocks, column, rate):
     steps, ranks = range(20), (2, 0, 3, 1)  # rank 2 is slowest, and its block the first
@@ -83,8 +82,8 @@ def test_ranks_of_a_table_are_one_job_whose_slowest_counts(read, in_blocks, colu
     assert any("the rank's or the job's" in said for said in found.notices) is (rate is None)
 
 
-@pytest.mark.parametrize("head", ["rank,", ""])
-@pytest.mark.parametrize("rank", [0, 8])
+@cases("head", "rank,", "")
+@cases("rank", 0, 8)
 def test_the_rate_of_one_rank_or_of_none_is_that_of_the_job(read, head, rank):
     rows = "".join(f"{rank},{i},4000\n"[0 if head else 2 :] for i in range(20))
     job = job_of(read(f"{head}step,tokens_per_s\n" + rows), Stated(gpus=4))
@@ -96,32 +95,28 @@ CSV = "step,when,loss\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("packed.csv.gz", gzip.compress(CSV.encode())),
-        ("of-windows.csv", CSV.replace("\n", "\r\n").encode("utf-16")),
-        ("semicolons.csv", re.sub(r'"(\d)?,?(\d+)"', r"\1\2", CSV).replace(",", ";")),
-        ("spaces.csv", re.sub(r",(?=2024|when|1.5)", ", ", CSV)),
-        ("marked.csv", CSV.encode("utf-8-sig")),
-    ],
+@cases(
+    "name, content",
+    ("packed.csv.gz", gzip.compress(CSV.encode())),
+    ("of-windows.csv", CSV.replace("\n", "\r\n").encode("utf-16")),
+    ("semicolons.csv", re.sub(r'"(\d)?,?(\d+)"', r"\1\2", CSV).replace(",", ";")),
+    ("spaces.csv", re.sub(r",(?=2024|when|1.5)", ", ", CSV)),
+    ("marked.csv", CSV.encode("utf-8-sig")),
 )
 def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(name, content, mean_of):
     assert mean_of(content, name, clock="when") == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize(
-    ("head", "first", "step"),
-    [  # what a row says of its time, and by how much it grows in 0.5 s
-        ("timestamp", 1714557600_000_000_000, 500_000_000),
-        ("timestamp", 1714557600_000_000, 500_000),
-        ("time", 1714557600_000, 500),
-        ("ts", 1714557600.0, 0.5),
-        ("elapsed", 0, 0.5),
-        ("elapsed=up_minutes", 0, 0.5 / 60),
-        ("time=took_us", 500_000, 0),
-        ("time=took (ns)", 500_000_000, 0),
-    ],
+@cases(
+    "head, first, step",  # what a row says of its time, and by how much it grows in 0.5 s
+    ("timestamp", 1714557600_000_000_000, 500_000_000),
+    ("timestamp", 1714557600_000_000, 500_000),
+    ("time", 1714557600_000, 500),
+    ("ts", 1714557600.0, 0.5),
+    ("elapsed", 0, 0.5),
+    ("elapsed=up_minutes", 0, 0.5 / 60),
+    ("time=took_us", 500_000, 0),
+    ("time=took (ns)", 500_000_000, 0),
 )
 def test_a_time_counts_in_the_unit_that_it_can_only_have(head, first, step, mean_of):
     name, _, column = head.partition("=")
@@ -129,15 +124,13 @@ def test_a_time_counts_in_the_unit_that_it_can_only_have(head, first, step, mean
     assert mean_of(rows, "log.jsonl", **({name: column} if column else {})) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("name", "of_job", "unit"),
-    [
-        ("tokens_per_sec", 4000, "tokens"),
-        ("tokens_per_sec_per_gpu", 32000, "tokens"),
-        ("throughput/device/tokens_per_sec", 32000, "tokens"),
-        ("throughput(tps)", 32000, "tokens"),
-        ("device/samples_per_sec", 32000, "samples"),
-    ],
+@cases(
+    "name, of_job, unit",
+    ("tokens_per_sec", 4000, "tokens"),
+    ("tokens_per_sec_per_gpu", 32000, "tokens"),
+    ("throughput/device/tokens_per_sec", 32000, "tokens"),
+    ("throughput(tps)", 32000, "tokens"),
+    ("device/samples_per_sec", 32000, "samples"),
 )
 def test_a_rate_of_one_device_is_not_that_of_the_job(name, of_job, unit, read):
     job = job_of(read(f'step,"{name}",mfu(%)\n1,4000,41\n2,4000,41\n'), Stated(gpus=8))
@@ -161,16 +154,14 @@ def test_metrics_of_openmmlab_begin_again_with_each_epoch_and_leave_out_the_vali
     assert (len(job.step_s), sum(job.step_s), job.loss_last) == (30, 60, 8.5)
 
 
-@pytest.mark.parametrize(
-    ("head", "number", "step_s"),
-    [
-        ("perf/Step Time (ms)", 500, 0.5),
-        ("ms_per_step", 500, 0.5),
-        ("train/sec_per_step", 0.5, 0.5),
-        ("iters/sec", 2, 0.5),
-        ("tokens_per_sec_per_gpu", 2048, 0.25),
-        ("img/s/gpu", 16, 0.5),
-    ],
+@cases(
+    "head, number, step_s",
+    ("perf/Step Time (ms)", 500, 0.5),
+    ("ms_per_step", 500, 0.5),
+    ("train/sec_per_step", 0.5, 0.5),
+    ("iters/sec", 2, 0.5),
+    ("tokens_per_sec_per_gpu", 2048, 0.25),
+    ("img/s/gpu", 16, 0.5),
 )
 def test_columns_may_be_called_as_in_lines_of_text(head, number, step_s, read):
     log = read(f"step,{head}\n1,{number}\n2,{number}\n3,{number}\n")
@@ -194,14 +185,13 @@ THREE = '"{i}","{i}","{i}"'
 WALL = f'"Wall Time",{RUN.format("_step")},{RUN.format("train/loss")}'
 
 
-@pytest.mark.parametrize(
-    ("head", "row"),
-    [  # a chart of W&B over its process's time, over the clock; a history; a table of each step
-        (f'"Relative Time (Process)",{RUN.format("_step")}', '"{t}",' + THREE),
-        (WALL, '"{s}",' + THREE + ",1,1,1"),
-        ("_runtime,_step,_timestamp,train/loss,train/global_step", "{t},7,{s},1.5,{i}"),
-        (f'"Step",{RUN.format("step_time")}', '"{i}",2.5,2.4,2.6'),
-    ],
+@cases(
+    "head, row",
+    # A chart of W&B over its process's time, over the clock; a history; a table of each step.
+    (f'"Relative Time (Process)",{RUN.format("_step")}', '"{t}",' + THREE),
+    (WALL, '"{s}",' + THREE + ",1,1,1"),
+    ("_runtime,_step,_timestamp,train/loss,train/global_step", "{t},7,{s},1.5,{i}"),
+    (f'"Step",{RUN.format("step_time")}', '"{i}",2.5,2.4,2.6'),
 )
 def test_what_wandb_exports_is_read(head, row, mean_of):
     assert mean_of(table(head, row)) == pytest.approx(2.5)
@@ -227,13 +217,11 @@ def test_metrics_of_mlflow_stand_one_behind_the_other(read):
         read(text + "".join(f"b2,loss,1.5,{i},{1714557600000 + 9 * i}\n" for i in range(9)))
 
 
-@pytest.mark.parametrize(
+@cases(
     "row",
-    [
-        '"train_speed(iter/s)": 0.5, "global_step/max_steps": "{i}/5000", '
-        '"elapsed_time": "{minutes}m {s}s"',
-        '"current_steps": {i}, "elapsed_time": "0:{minutes:02}:{s:02}"',
-    ],
+    '"train_speed(iter/s)": 0.5, "global_step/max_steps": "{i}/5000", '
+    '"elapsed_time": "{minutes}m {s}s"',
+    '"current_steps": {i}, "elapsed_time": "0:{minutes:02}:{s:02}"',
     ids=["ms-swift", "LLaMA-Factory"],
 )
 def test_steps_and_elapsed_times_with_their_units(row, mean_of):
@@ -242,7 +230,7 @@ def test_steps_and_elapsed_times_with_their_units(row, mean_of):
     assert mean_of(text, "log.jsonl") == pytest.approx(7.0, rel=0.01)
 
 
-@pytest.mark.parametrize("kind", ["float_val", "double_val", "<f4", "<f8", "<i4"])
+@cases("kind", "float_val", "double_val", "<f4", "<f8", "<i4")
 def test_event_files_may_hold_tensors_in_any_order_of_steps(kind, tmp_path):
     """As TensorFlow 2 writes scalars; what is no scalar of floats is none."""
     pytest.importorskip("tensorboard", reason="pip install 'scalebench[tensorboard]'")
@@ -273,7 +261,7 @@ def test_event_files_may_hold_tensors_in_any_order_of_steps(kind, tmp_path):
     assert not log.records.loss
 
 
-@pytest.mark.parametrize("name", ["own.jsonl", "own.json"])
+@cases("name", "own.jsonl", "own.json")
 def test_rows_may_stand_within_and_hold_their_values_within(name, mean_of):
     rows = [{"step": i, "metrics": {"step_time": 0.5}} for i in range(9)]
     flat = [{"step": row["step"], "step_time": 0.5, "elapsed": {}} for row in rows]
@@ -287,16 +275,14 @@ def test_a_table_that_begins_again_counts_from_there_on(read):
     assert log.notices == ["the step number goes back to 10: only the part after it counts"]
 
 
-@pytest.mark.parametrize(
-    ("text", "columns", "mean_s"),
-    [
-        # other columns of several runs do not matter; one called so comes before that of a run
-        ("step,dt,a - x,b - y\n1,0.5,3,3\n2,0.5,3,3\n3,0.5,3,3\n", {}, 0.5),
-        ("step,a - step_time,step_time\n1,1,2\n2,1,2\n3,1,2\n", {"time": "step_time"}, 2.0),
-        # Lightning's ThroughputMonitor: where the time is since the beginning, the speed counts
-        (table("step,time,device/batches_per_sec", "{i},{t},2.0"), {}, 0.5),
-        ("step,elapsed\n" + "".join(f"{i},{1.25 * i}s\n" for i in range(1, 40)), {}, 1.25),
-    ],
+@cases(
+    "text, columns, mean_s",
+    # other columns of several runs do not matter; one called so comes before that of a run
+    ("step,dt,a - x,b - y\n1,0.5,3,3\n2,0.5,3,3\n3,0.5,3,3\n", {}, 0.5),
+    ("step,a - step_time,step_time\n1,1,2\n2,1,2\n3,1,2\n", {"time": "step_time"}, 2.0),
+    # Lightning's ThroughputMonitor: where the time is since the beginning, the speed counts
+    (table("step,time,device/batches_per_sec", "{i},{t},2.0"), {}, 0.5),
+    ("step,elapsed\n" + "".join(f"{i},{1.25 * i}s\n" for i in range(1, 40)), {}, 1.25),
 )
 def test_which_of_several_columns_counts(text, columns, mean_s, mean_of):
     assert mean_of(text, **columns) == pytest.approx(mean_s)
@@ -315,7 +301,7 @@ def test_a_total_that_contains_evaluations_loses_them(read):
     assert "no interval" in found.notices[0]
 
 
-@pytest.mark.parametrize("name", ["train_runtime", "eval_runtime", "step"])
+@cases("name", "train_runtime", "eval_runtime", "step")
 def test_an_endless_total_is_refused(read, name):
     rows = ({"eval_runtime": 1}, {"step": 100, "train_runtime": 400.0})
     endless = [row | {name: float("inf")} if name in row else row for row in rows]
@@ -354,16 +340,14 @@ def test_a_resumed_job_or_predictions_in_it_are_told_beside_its_total(read):
     assert [notice.split()[0] for notice in log.notices] == ["predictions", "its"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("a.csv", "name,size\nx,1\n", "a.csv"),
-        ("d.json", '[{"train_runtime": {}}]', "d.json"),
-        ("b.json", "{", "b.json"),
-        ("c.json", '{"a": 1}', "c.json"),
-        # Composer's total, in hours or in what its user chose: the unit stands nowhere
-        ("e.csv", "step,time/total\n1,0.1\n2,0.2\n3,0.3\n", "no column of times"),
-    ],
+@cases(
+    "name, text, why",
+    ("a.csv", "name,size\nx,1\n", "a.csv"),
+    ("d.json", '[{"train_runtime": {}}]', "d.json"),
+    ("b.json", "{", "b.json"),
+    ("c.json", '{"a": 1}', "c.json"),
+    # Composer's total, in hours or in what its user chose: the unit stands nowhere
+    ("e.csv", "step,time/total\n1,0.1\n2,0.2\n3,0.3\n", "no column of times"),
 )
 def test_a_table_of_something_else_is_refused(name, text, why, read):
     with pytest.raises(UsageError, match=why):

@@ -123,7 +123,7 @@ def test_the_limit_of_a_group_above_holds(v2):
     assert memory_bytes(v2) == 4_000_000_000
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "0 0", "max max", "-1 100000"])
+@cases("text", "", "nonsense", "0 0", "max max", "-1 100000")
 def test_what_cannot_be_read_is_no_limit(tmp_path, text):
     write(tmp_path, cpu__max=text, memory__max=text)
     found = Hierarchy(2, tmp_path, tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalebench import resources
+from tests.examples import cases
 
 RECORDED = json.loads(
     (Path(__file__).parents[2] / "recorded" / "cpu_topologies.json").read_text(encoding="utf-8")
@@ -72,8 +73,6 @@ def test_only_what_is_allowed_is_taken(machine):
     assert resources.count_cores([p for p in vm.processors if p.number in (0, 1)]) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"), [("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", [])]
-)
+@cases("text, numbers", ("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", []))
 def test_the_kernels_lists(text, numbers):
     assert resources.parse_list(text) == numbers

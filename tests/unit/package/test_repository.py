@@ -13,6 +13,7 @@ import scalebench
 from scalebench.spec import STRATEGIES
 from tests.builders.repository.documents import ROOT
 from tests.builders.repository.frameworks import TOOLS, need
+from tests.examples import cases
 from tests.tools.field_tables import PAGE, RECORDS, meanings, page
 
 SCHEMAS = {
@@ -21,7 +22,7 @@ SCHEMAS = {
 }
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
+@cases("schema", *SCHEMAS)
 def test_their_schemas_take_them(schema):
     files = sorted(map(str, ROOT.glob(SCHEMAS[schema])))
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
@@ -70,7 +71,7 @@ def test_the_page_is_what_the_records_say():
     assert written == page(), "make it again: python -m tests.tools.field_tables"
 
 
-@pytest.mark.parametrize("record", [*RECORDS, *STRATEGIES.values()])
+@cases("record", *RECORDS, *STRATEGIES.values())
 def test_every_field_of_a_docstring_exists(record):
     stray = {name for name in meanings(record) if not hasattr(record, name)}
     assert stray <= set(record.model_fields)

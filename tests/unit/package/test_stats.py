@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scalebench.stats import Estimate, estimate_over_launches
+from tests.examples import cases
 
 POSITIVE = st.floats(min_value=1e-6, max_value=1e6)
 
 
-@pytest.mark.parametrize("wrong", [{"value": math.nan}, {"value": math.inf}, {"n": 0}])
+@cases("wrong", {"value": math.nan}, {"value": math.inf}, {"n": 0})
 def test_an_estimate_is_finite_and_rests_on_something(wrong):
     with pytest.raises(ValidationError):
         Estimate(**{"value": 1.0, "n": 1, **wrong})
@@ -44,7 +45,7 @@ def test_the_mean_of_ratios_is_the_ratio_of_the_means(pairs):
     assert ratio == pytest.approx(quotient)
 
 
-@pytest.mark.parametrize("n", [3, 5])
+@cases("n", 3, 5)
 def test_the_interval_covers_as_often_as_it_says(n):
     launches = np.exp(np.random.default_rng(n).normal(0, 0.1, (2500, n)))
     found = [estimate_over_launches(row) for row in launches]

@@ -1,11 +1,11 @@
 import math
 from decimal import Decimal
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalebench import units
+from tests.examples import cases
 
 MAGNITUDES = st.floats(min_value=1e-12, max_value=1e12)
 UNCERTAINTIES = st.floats(min_value=-6, max_value=3).map(lambda power: 10.0**power)
@@ -51,9 +51,9 @@ def test_without_an_uncertainty_there_are_three_digits(value):
         assert len(written.replace(".", "").lstrip("0")) == 3
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(2.5, "2.50 s"), (0.0184, "18.4 ms"), (3.1e-5, "31.0 µs"), (4e-9, "4.00 ns"), (0.0, "0 ns")],
+@cases(
+    "value, written",
+    *((2.5, "2.50 s"), (0.0184, "18.4 ms"), (3.1e-5, "31.0 µs"), (4e-9, "4.00 ns"), (0.0, "0 ns")),
 )
 def test_seconds_choose_their_unit(value, written):
     assert units.seconds(value) == written
@@ -66,15 +66,13 @@ def test_seconds_read_back_as_what_they_were(value):
     assert math.isclose(float(number) * scale, value, rel_tol=5.01e-3)
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (units.bytes_(999.96e6), "1.00 GB"),
-        (units.seconds(0.99996), "1.00 s"),
-        (units.count(999_999), "1.00M"),
-        (units.bit_rate(999.99e6), "1.00 Gbit/s"),
-        (units.bytes_(999.4e6), "999 MB"),
-    ],
+@cases(
+    "text, told",
+    (units.bytes_(999.96e6), "1.00 GB"),
+    (units.seconds(0.99996), "1.00 s"),
+    (units.count(999_999), "1.00M"),
+    (units.bit_rate(999.99e6), "1.00 Gbit/s"),
+    (units.bytes_(999.4e6), "999 MB"),
 )
 def test_what_rounds_up_to_the_next_unit_is_written_in_it(text, told):
     assert text == told

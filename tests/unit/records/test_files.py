@@ -23,6 +23,7 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text, write_atomic
 from scalebench.records.storage.folder import MARK, PREFIX, Scratch, remove_abandoned, working_on
 from tests.builders.runs import make_cell, make_result, make_small_run, make_stored_run
+from tests.examples import cases
 
 PICKED = "ddp.ddp.n2.r1"
 
@@ -42,8 +43,8 @@ def files_of_at_most(num_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("function", ["fsync", "replace"])
-@pytest.mark.parametrize("before", [None, "old"])
+@cases("function", "fsync", "replace")
+@cases("before", None, "old")
 def test_a_crash_leaves_the_old_file_or_none(tmp_path, monkeypatch, function, before):
     target = tmp_path / "file"
     if before is not None:
@@ -150,7 +151,7 @@ def require_set_aside(paths, file):
     return run.damaged[file]
 
 
-@pytest.mark.parametrize("spoil", HOSTILE.values(), ids=HOSTILE)
+@cases("spoil", *HOSTILE.values(), ids=HOSTILE)
 def test_a_cell_that_cannot_be_used_is_set_aside_by_name(tmp_path, spoil):
     require_set_aside(spoilt_run(tmp_path, spoil), f"{PICKED}.json.gz")
 
@@ -177,7 +178,7 @@ def flipped(packed):
     return packed[:200] + bytes([packed[200] ^ 16]) + packed[201:]
 
 
-@pytest.mark.parametrize(("pack", "why"), PACKED.values(), ids=PACKED)
+@cases("pack, why", *PACKED.values(), ids=PACKED)
 def test_a_cell_that_cannot_be_unpacked_is_set_aside_by_name(tmp_path, pack, why):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     said = require_set_aside(spoilt_run(tmp_path, json.dumps, pack), f"{PICKED}.json.gz")
@@ -197,7 +198,7 @@ def test_cells_of_older_versions_are_read_and_their_damage_is_named(tmp_path):
     require_set_aside(paths, old.name)
 
 
-@pytest.mark.parametrize("spoil", INCONSISTENT.values(), ids=INCONSISTENT)
+@cases("spoil", *INCONSISTENT.values(), ids=INCONSISTENT)
 def test_a_cell_that_contradicts_itself_is_set_aside_by_name(tmp_path, spoil):
     paths = spoilt_run(tmp_path, spoil)
     run = load_run(paths.root)
@@ -206,9 +207,9 @@ def test_a_cell_that_contradicts_itself_is_set_aside_by_name(tmp_path, spoil):
     assert summary.rows[-1].efficiency.n == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    ["", "{", "[]", '{"format": "scalebench.run/2"}', '{"format": "scalebench.run/1"}', "\udcff"],
+    *("", "{", "[]", '{"format": "scalebench.run/2"}', '{"format": "scalebench.run/1"}', "\udcff"),
 )
 def test_a_run_json_that_cannot_be_used_is_refused_by_name(tmp_path, text):
     paths = make_stored_run(tmp_path / "run")
@@ -217,7 +218,7 @@ def test_a_run_json_that_cannot_be_used_is_refused_by_name(tmp_path, text):
         load_run(paths.root)
 
 
-@pytest.mark.parametrize("world_size", [0, -1, "two", None, 1e999])
+@cases("world_size", 0, -1, "two", None, 1e999)
 def test_a_plan_with_nonsense_in_it_is_refused(tmp_path, world_size):
     paths = make_stored_run(tmp_path / "run")
     content = json.loads(paths.run_json.read_text())
@@ -348,14 +349,12 @@ def test_no_room_for_a_temporary_folder_is_one_line(temporary, monkeypatch):
 RUN = RunPaths(Path("/runs/one"))
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        *("", ".", "..", "../x", "a/b", "/etc/passwd", "a/../b", "a..b", "..a", ".hidden", "-x"),
-        *("a\\b", "a b", "a\0b", "a\nb", "a\n", "\na", "ä", "a:b", "a*", "~", "$HOME"),
-    ],
+    *("", ".", "..", "../x", "a/b", "/etc/passwd", "a/../b", "a..b", "..a", ".hidden", "-x"),
+    *("a\\b", "a b", "a\0b", "a\nb", "a\n", "\na", "ä", "a:b", "a*", "~", "$HOME"),
 )
-@pytest.mark.parametrize("where", [RUN.cell, RUN.logs])
+@cases("where", RUN.cell, RUN.logs)
 def test_a_name_that_could_lead_elsewhere_is_refused(where, name):
     with pytest.raises(ValueError, match="not a plain file name"):
         where(name)

@@ -16,6 +16,7 @@ from scalebench.records.storage.secrets import (
     words_without_secrets,
 )
 from scalebench.spec.world import Rendezvous
+from tests.examples import cases
 
 TOKENS = [
     *("sk-proj-0123456789abcdef", "ghp_0123456789abcdefABCDEF", "gho_0123456789abcdefABCDEF"),
@@ -38,8 +39,8 @@ INNOCENT = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", ["hunter2", "it's a long one; with $igns"])
+@cases("name", *NAMES)
+@cases("value", "hunter2", "it's a long one; with $igns")
 def test_what_is_called_like_a_secret_is_masked(name, value):
     forms = [[f"{name}={value}"]] + ([[name, value]] if name.startswith("-") else [])
     for words in forms:
@@ -61,7 +62,7 @@ def test_what_is_called_like_a_secret_is_masked(name, value):
         assert MASK in masked
 
 
-@pytest.mark.parametrize("token", TOKENS)
+@cases("token", *TOKENS)
 def test_what_looks_like_a_token_is_masked_anywhere(token):
     for text in (token, f"--model {token} x", f"x={token}", f'"{token}"', f"see ({token})"):
         assert token not in without_secrets(text) and MASK in without_secrets(text)
@@ -76,7 +77,7 @@ def test_who_a_url_is_asked_as_is_masked_and_the_rest_of_it_is_not():
     assert "x" not in without_secrets("Authorization: Bearer xxxx").replace(MASK, "")
 
 
-@pytest.mark.parametrize("text", INNOCENT)
+@cases("text", *INNOCENT)
 def test_what_is_innocent_stays(text):
     assert without_secrets(text) == text
     assert words_without_secrets(shlex.split(text)) == shlex.split(text)

@@ -3,7 +3,6 @@
 import json
 import re
 
-import pytest
 from click.testing import CliRunner
 
 from scalebench.cli import cli
@@ -16,6 +15,7 @@ from scalebench.report.tables.pipelines import render_schedule
 from scalebench.report.words import wording
 from scalebench.stats import Estimate
 from tests.builders import summaries
+from tests.examples import cases
 
 WIDTHS = (80, 100, 140)
 RUNS = {
@@ -31,8 +31,8 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@cases("width", *WIDTHS)
+@cases("run", *RUNS.values(), ids=RUNS)
 def test_no_line_is_wider_than_the_terminal(run, width):
     assert max(map(len, render_table(run, width).splitlines())) <= width
 
@@ -87,8 +87,8 @@ COLUMNS = (
 NARROWING = (*without("number 2", "number 1"), *FOLDED)
 
 
-@pytest.mark.parametrize("case", ["a", "a-name", "a-name-of-some-length"])
-@pytest.mark.parametrize("width", range(40, 80))
+@cases("case", "a", "a-name", "a-name-of-some-length")
+@cases("width", *range(40, 80))
 def test_a_number_is_whole_or_its_column_is_left_out(case, width):
     screen = Screen(width)
     columns = screen.table(COLUMNS, [summaries.make_row(case)], NARROWING)

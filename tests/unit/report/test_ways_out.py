@@ -25,6 +25,7 @@ from scalebench.report.words.plain_text import printable
 from tests.builders.gated import hostile_verdict
 from tests.builders.runs import make_cell, make_failed, make_info
 from tests.builders.summaries import HOSTILE, hostile_summary, make_missing, make_summary
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ RENDERED = {
 }
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@cases("name", *RENDERED)
 def test_nothing_that_is_written_holds_a_control_character(name):
     found = CONTROL.search(RENDERED[name]())
     assert found is None, repr(found)

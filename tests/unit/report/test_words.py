@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from scalebench.report import render_table
 from scalebench.report.findings.findings import judge
 from scalebench.report.gate.github import render_verdict_github, render_verdict_markdown
@@ -15,6 +13,7 @@ from scalebench.report.tables import memory
 from scalebench.report.tables.layout import Screen
 from tests.builders.rows.states import STATES, run_of
 from tests.builders.shown.verdicts import VERDICTS
+from tests.examples import cases
 
 RENEW = "if this was meant, `python -m tests.unit.report.test_words` renews it; look at `git diff`"
 GOLDEN = Path(__file__).parents[2] / "golden" / "words.txt"
@@ -53,7 +52,7 @@ def said():
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@cases("name", *TEXTS)
 def test_what_is_said_is_what_was_said(name):
     assert text_of(name) == said().get(name), RENEW
 

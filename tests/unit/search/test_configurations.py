@@ -7,6 +7,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.search.model import model_of_configuration
 from scalebench.spec.presets import NAMED, resolve_workload
+from tests.examples import cases
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -78,20 +79,18 @@ def written(tmp_path, content):
     return f"hf:{tmp_path}"
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@cases("name", *PUBLISHED)
 def test_the_parameters_are_those_that_are_published(name, tmp_path):
     config, parameters = PUBLISHED[name]
     model = model_of_configuration(written(tmp_path, config))
     assert model.num_parameters == pytest.approx(parameters, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "tables", "active"),
-    [
-        ("Mixtral-8x7B-v0.1", 2, 12.9e9),  # Jiang et al. 2024, section 2
-        ("DeepSeek-V2-Lite", 1, 2.4e9),  # DeepSeek-AI 2024 (V2), appendix B
-        ("DeepSeek-V3", 1, 37e9),  # DeepSeek-AI 2024 (V3), abstract
-    ],
+@cases(
+    "name, tables, active",
+    ("Mixtral-8x7B-v0.1", 2, 12.9e9),  # Jiang et al. 2024, section 2
+    ("DeepSeek-V2-Lite", 1, 2.4e9),  # DeepSeek-AI 2024 (V2), appendix B
+    ("DeepSeek-V3", 1, 37e9),  # DeepSeek-AI 2024 (V3), abstract,
 )
 def test_a_token_of_a_mixture_works_with_the_parameters_that_are_active(
     name, tables, active, tmp_path
@@ -101,14 +100,12 @@ def test_a_token_of_a_mixture_works_with_the_parameters_that_are_active(
     assert works + tables * model.table_parameters == pytest.approx(active, rel=0.025)
 
 
-@pytest.mark.parametrize(
-    ("config", "word"),
-    [
-        ({"model_type": "mamba"}, "not known here. Known: llama"),
-        (DEEPSEEK | {"kv_lora_rank": None}, "lacks or misstates"),
-        ({"model_type": "llama"}, "hidden_size"),
-        ([], "no configuration"),
-    ],
+@cases(
+    "config, word",
+    ({"model_type": "mamba"}, "not known here. Known: llama"),
+    (DEEPSEEK | {"kv_lora_rank": None}, "lacks or misstates"),
+    ({"model_type": "llama"}, "hidden_size"),
+    ([], "no configuration"),
 )  # fmt: skip
 def test_what_is_not_counted_is_refused(config, word, tmp_path):
     with pytest.raises(UsageError, match=word):

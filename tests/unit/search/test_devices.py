@@ -6,6 +6,7 @@ from scalebench.errors import UsageError
 from scalebench.search.devices.parameters import defaults
 from scalebench.search.prediction.links import links_by_name
 from scalebench.search.prediction.speed import DEVICE_TYPES, device_type, modelled_speed
+from tests.examples import cases
 
 SHEETS_GB = {
     "V100-SXM2-32GB": 32,
@@ -23,13 +24,13 @@ SHEETS_GB = {
 }
 
 
-@pytest.mark.parametrize("name", DEVICE_TYPES)
+@cases("name", *DEVICE_TYPES)
 def test_the_memory_is_that_of_the_data_sheet(name: str) -> None:
     device = device_type(name.upper())
     assert device.memory_bytes == SHEETS_GB[device.name] * 10**9
 
 
-@pytest.mark.parametrize("gpu", ["h100", "gb200", "gb300"])
+@cases("gpu", "h100", "gb200", "gb300")
 def test_a_narrower_format_is_faster_where_the_device_has_it(gpu: str) -> None:
     model = modelled_speed(device_type(gpu), defaults(gpu), "").device
     assert model is not None
@@ -38,7 +39,7 @@ def test_a_narrower_format_is_faster_where_the_device_has_it(gpu: str) -> None:
     assert (four >= 2 * eight) if gpu != "h100" else (four == eight)
 
 
-@pytest.mark.parametrize("text", ["nvlink", "nvlink4+", "nvlink4+pcie4+pcie5"])
+@cases("text", "nvlink", "nvlink4+", "nvlink4+pcie4+pcie5")
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         links_by_name(text, 4)

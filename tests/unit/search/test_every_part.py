@@ -19,6 +19,7 @@ from scalebench.search.prediction.memory import (
 from scalebench.search.prediction.step import step_parts
 from scalebench.search.ranking import Found
 from scalebench.search.space import Candidates, candidates, joined, meshes
+from tests.examples import cases
 from tests.unit.search.jobs import ROUTED, SMALL, SPEED, job
 from tests.unit.search.one_candidate import OneCandidate
 
@@ -62,7 +63,7 @@ def as_choices(name: str) -> list[Choice]:
     return choices(of, Found(made, step_parts(of, made), memory_bytes(of, made)))
 
 
-@pytest.mark.parametrize("name", JOBS)
+@cases("name", *JOBS)
 def test_every_part_of_a_step_is_that_of_a_plain_program(name: str) -> None:
     of = JOBS[name]
     for choice in as_choices(name):
@@ -71,7 +72,7 @@ def test_every_part_of_a_step_is_that_of_a_plain_program(name: str) -> None:
         assert choice.step_s == pytest.approx(sum(expected.values()))
 
 
-@pytest.mark.parametrize("name", JOBS)
+@cases("name", *JOBS)
 def test_every_part_of_the_memory_is_that_of_a_plain_program(name: str) -> None:
     of = JOBS[name]
     made = some_of(name)

@@ -28,6 +28,7 @@ from scalebench.search.prediction.speed import device_type, modelled_speed
 from scalebench.search.prediction.step import per_microbatch_s, tensor_messages
 from scalebench.search.scores import is_scored
 from tests.builders.repository.field_files import field_file
+from tests.examples import cases
 from tests.unit.search.jobs import SMALL
 
 A100 = defaults("a100")
@@ -68,7 +69,7 @@ def measured(values: Parameters, noise: float = 0.0, number: int = 24, seed: int
     return [row.model_copy(update={"step_s": float(s)}) for row, s in zip(some, steps, strict=True)]
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@cases("name", *PARAMETERS)
 def test_a_better_device_or_link_is_never_slower(name: str) -> None:
     better = name in ("matrix_efficiency", "attention_efficiency", "memory_efficiency", "inside",
                       "across", "overlap")  # fmt: skip
@@ -149,7 +150,7 @@ def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_i
     assert of in told
 
 
-@pytest.mark.parametrize("number", [1, 3, 6])
+@cases("number", 1, 3, 6)
 def test_steps_in_another_unit_do_not_carry_over_without_bounds(number: int) -> None:
     made = [r.model_copy(update={"step_s": 1e3 * r.step_s}) for r in measured(A100, number=number)]
     fit = fit_rows(made, job_of, interval=False)
@@ -188,24 +189,22 @@ def test_the_interval_holds_and_widens_with_the_distance() -> None:
 GOOD = "gpus,layers,width,heads,sequence,batch,step_s\n8,24,2048,16,1024,64,1.0\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (GOOD.replace("heads,", "").replace(",16", ""), "lacks heads"),
-        (GOOD.replace("step_s", "speed"), "lacks a speed"),
-        ("GPUs\n8\n", "batch, a speed (one of step_s, tokens_per_s, tokens_per_s_per_gpu, "
-         "samples_per_s); it has gpus."),
-        (GOOD.replace("batch", "batch,colour").replace(",64", ",64,red"), "columns: colour"),
-        (GOOD.replace("step_s", "step_s,samples_per_s").replace("1.0", "1.0,64"), "give one of"),
-        (GOOD.replace(",1.0", ",1000.0"), "another unit"),
-        (GOOD.replace(",1.0", ",0.001"), "another unit"),
-        (GOOD.replace("batch", "batch,memory_gb").replace(",64", ",64,40000"), "Give it in 10^9"),
-        (GOOD.replace(",64,", ",63,"), "do not divide"),
-        (GOOD.replace(",1.0", ",-1"), "greater than 0"),
-        (GOOD.replace("batch", "batch,gpu").replace(",64", ",64,z80"), "z80"),
-        (GOOD.splitlines()[0] + "\n", "no measured row"),
-        (GOOD.replace("batch", "batch,precision").replace(",64", ",64,float32"), "'bfloat16'"),
-    ],
+@cases(
+    "text, said",
+    (GOOD.replace("heads,", "").replace(",16", ""), "lacks heads"),
+    (GOOD.replace("step_s", "speed"), "lacks a speed"),
+    ("GPUs\n8\n", "batch, a speed (one of step_s, tokens_per_s, tokens_per_s_per_gpu, "
+     "samples_per_s); it has gpus."),
+    (GOOD.replace("batch", "batch,colour").replace(",64", ",64,red"), "columns: colour"),
+    (GOOD.replace("step_s", "step_s,samples_per_s").replace("1.0", "1.0,64"), "give one of"),
+    (GOOD.replace(",1.0", ",1000.0"), "another unit"),
+    (GOOD.replace(",1.0", ",0.001"), "another unit"),
+    (GOOD.replace("batch", "batch,memory_gb").replace(",64", ",64,40000"), "Give it in 10^9"),
+    (GOOD.replace(",64,", ",63,"), "do not divide"),
+    (GOOD.replace(",1.0", ",-1"), "greater than 0"),
+    (GOOD.replace("batch", "batch,gpu").replace(",64", ",64,z80"), "z80"),
+    (GOOD.splitlines()[0] + "\n", "no measured row"),
+    (GOOD.replace("batch", "batch,precision").replace(",64", ",64,float32"), "'bfloat16'"),
 )  # fmt: skip
 def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "rows.csv"
@@ -328,10 +327,10 @@ def test_a_group_that_divides_the_sequence_has_whole_tensors_at_once() -> None:
     assert divided - full / 4 == pytest.approx(4 * 2 * tokens * 3 / 4)
 
 
-@pytest.mark.parametrize(
-    ("options", "times"),
-    [({"gated": True, "inner": 512}, 53 / 30), ({"launch": "compiled"}, 12 / 30),
-     ({"gated": True, "inner": 512, "launch": "compiled"}, 12 / 30)],
+@cases(
+    "options, times",
+       ({"gated": True, "inner": 512}, 53 / 30), ({"launch": "compiled"}, 12 / 30),
+    ({"gated": True, "inner": 512, "launch": "compiled"}, 12 / 30),
 )  # fmt: skip
 def test_a_gated_block_starts_more_operators_where_none_are_fused(
     options: dict[str, object], times: float
@@ -344,7 +343,7 @@ def test_a_gated_block_starts_more_operators_where_none_are_fused(
     assert other / plain == pytest.approx(times, rel=0.05)
 
 
-@pytest.mark.parametrize(("planted", "noise", "better"), [(0.25, 0.02, 0.9), (0.0, 0.2, 1.05)])
+@cases("planted, noise, better", (0.25, 0.02, 0.9), (0.0, 0.2, 1.05))
 def test_what_the_model_gets_wrong_of_one_shape_is_carried_over_and_noise_is_not(
     planted: float, noise: float, better: float
 ) -> None:
@@ -362,7 +361,7 @@ def test_what_the_model_gets_wrong_of_one_shape_is_carried_over_and_noise_is_not
     assert off < better * without
 
 
-@pytest.mark.parametrize(("kernel", "speed"), [("triton", 0.55), ("hopper", 1.6)])
+@cases("kernel, speed", ("triton", 0.55), ("hopper", 1.6))
 def test_kernels_of_attention_have_the_speed_that_is_published(kernel: str, speed: float) -> None:
     given = {"gpus": 1, "layers": 8, "width": 1024, "heads": 16, "sequence": 262144, "batch": 1,
              "vocabulary": 256, "step_s": 1.0, "gpu": "a100"}  # fmt: skip

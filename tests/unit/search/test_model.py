@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.published import LLAMA, LLAMAS, MEGATRON, Published
 from scalebench.search.model import SearchModel
+from tests.examples import cases
 
 MIXTURE = SearchModel(
     name="mixture", layers=3, heads=2, width=8, context=16, vocabulary=100, kv_heads=2, inner=32,
@@ -35,7 +36,7 @@ PRINTED = """
 GPUs, batch, TFLOP/s of a GPU, percentage of peak, PFLOP/s of all."""
 
 
-@pytest.mark.parametrize(("row", "line"), [*zip(MEGATRON, PRINTED, strict=True)])
+@cases("row, line", *zip(MEGATRON, PRINTED, strict=True))
 def test_a_row_of_megatron_is_as_its_paper_prints_it(row: Published, line: str) -> None:
     billions, *whole, percent, peta = line.split()
     heads, width, layers, tensor, pipeline, world_size, batch, tera = map(int, whole)
@@ -52,13 +53,11 @@ def test_a_row_of_megatron_is_as_its_paper_prints_it(row: Published, line: str) 
     assert row.flops * world_size / 1e15 == pytest.approx(float(peta), rel=0.005)
 
 
-@pytest.mark.parametrize(
-    ("row", "world_size", "context_ranks", "replicas", "tokens", "each", "tera"),
-    [
-        (LLAMAS[0], 8192, 1, 64, 8192, 32, 430),
-        (LLAMAS[1], 16384, 1, 128, 8192, 16, 400),
-        (LLAMAS[2], 16384, 16, 8, 131072, 16, 380),
-    ],
+@cases(
+    "row, world_size, context_ranks, replicas, tokens, each, tera",
+    (LLAMAS[0], 8192, 1, 64, 8192, 32, 430),
+    (LLAMAS[1], 16384, 1, 128, 8192, 16, 400),
+    (LLAMAS[2], 16384, 16, 8, 131072, 16, 380),
 )
 def test_a_row_of_llama_is_as_its_paper_prints_it(
     row: Published, world_size: int, context_ranks: int, replicas: int, tokens: int, each: int,

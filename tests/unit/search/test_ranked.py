@@ -12,6 +12,7 @@ from scalebench.search.prediction.step import PARTS, StepParts
 from scalebench.search.ranking import search
 from scalebench.search.result import result_of, why_faster
 from scalebench.search.scores import Scores, probability_fastest, typical_error
+from tests.examples import cases
 from tests.unit.search.jobs import job
 
 
@@ -21,7 +22,7 @@ def result(scores: Scores):
     return choices(known, ranking.best), result_of(known, ranking, scores, "", (), 0.0)
 
 
-@pytest.mark.parametrize(("slower", "told"), [(1.02, True), (1.2, False)])
+@cases("slower, told", (1.02, True), (1.2, False))
 def test_a_shorter_pipeline_that_is_as_fast_is_named_to_try_first(slower, told) -> None:
     known = job(8, 16)
     ranking = search(known, wanted=50)
@@ -83,20 +84,18 @@ def test_parts_that_cancel_do_not_explain_a_gain_alone() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("choice", "mesh", "how", "name"),
-    [
-        (Choice(data=1), "one rank", "float32", "one"),
-        (Choice(data=4), "data 4", "float32, buckets 25 MiB", "d4-b25"),
-        (
-            Choice(data=1, pipeline=2, schedule="interleaved-1f1b", chunks=2),
-            "pipeline 2", "interleaved-1f1b v=2, float32", "p2-interleaved-1f1b-v2",
-        ),
-        (
-            Choice(data=2, shard=4, tensor=2, zero=3, precision="bfloat16"),
-            "data 2 × shard 4 (ZeRO-3) × tensor 2", "bfloat16", "d2-s4-t2-z3-bf16",
-        ),
-    ],
+@cases(
+    "choice, mesh, how, name",
+    (Choice(data=1), "one rank", "float32", "one"),
+    (Choice(data=4), "data 4", "float32, buckets 25 MiB", "d4-b25"),
+    (
+        Choice(data=1, pipeline=2, schedule="interleaved-1f1b", chunks=2),
+        "pipeline 2", "interleaved-1f1b v=2, float32", "p2-interleaved-1f1b-v2",
+    ),
+    (
+        Choice(data=2, shard=4, tensor=2, zero=3, precision="bfloat16"),
+        "data 2 × shard 4 (ZeRO-3) × tensor 2", "bfloat16", "d2-s4-t2-z3-bf16",
+    ),
 )  # fmt: skip
 def test_a_configuration_in_words(choice: Choice, mesh: str, how: str, name: str) -> None:
     assert (choice.mesh_words, choice.how_words, choice.name) == (mesh, how, name)

@@ -18,6 +18,7 @@ from scalebench.search.ranking import CLOSE, Ranking, first_to_try, search
 from scalebench.search.run import Trainable
 from scalebench.search.space import Candidates, Floats, candidates, joined, meshes, refused_meshes
 from scalebench.search.strategies import strategy_of
+from tests.examples import cases
 from tests.unit.search.jobs import ROUTED, SMALL, TWO_LEVELS, job
 
 JOBS = {
@@ -69,7 +70,7 @@ def ways(of: Candidates, i: int) -> tuple[int, ...]:
     return tuple(int(column[i]) for column in columns)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@cases("name", *JOBS)
 def test_the_best_and_the_front_are_those_of_the_whole_space(name: str) -> None:
     found = ten_best(name)
     best, num_fitting = by_hand(name, 10)
@@ -116,9 +117,9 @@ def trained(of: Job, every: Candidates) -> list[bool]:
     return [not isinstance(strategy_of(one, *job_of), str) for one in asked]
 
 
-@pytest.mark.parametrize(
+@cases(
     "of",
-    [job(4, 8), job(8, 24, device="cuda"), job(6, 60), job(8, 8, model=ROUTED)],
+    *(job(4, 8), job(8, 24, device="cuda"), job(6, 60), job(8, 8, model=ROUTED)),
     ids=["four", "on gpus", "odd cuts", "routed"],
 )
 def test_what_is_trained_is_what_has_a_strategy(of: Job) -> None:
@@ -135,7 +136,7 @@ def test_what_does_not_fit_is_told() -> None:
     assert found.rejected.memory_bytes[0] == found.smallest_bytes > 1000
 
 
-@pytest.mark.parametrize(("ranks", "batch"), [(7, 3), (3, 2), (11, 5)])
+@cases("ranks, batch", (7, 3), (3, 2), (11, 5))
 def test_a_pipeline_that_no_batch_fills_is_no_mesh(ranks, batch):
     with pytest.raises(UsageError, match=f"--gpus {ranks}: no mesh divides the job"):
         meshes(job(ranks, batch, model=replace(SMALL, layers=12)))

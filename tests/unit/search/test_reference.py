@@ -12,6 +12,7 @@ from scalebench.search.devices.reference import compare, read_references
 from scalebench.search.prediction.speed import short_name
 from tests.builders.repository.field_files import field_file
 from tests.builders.summaries import estimate, make_row, make_summary
+from tests.examples import cases
 
 RUN = str(Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores")
 H100 = {"devices": [{"name": "NVIDIA H100 80GB HBM3"}] * 8}
@@ -51,15 +52,13 @@ def test_a_row_is_a_part_of_the_fastest_result_that_is_alike(tmp_path):
     assert "under FSDP (the cluster of others). Fastest of 2 that are alike." in said
 
 
-@pytest.mark.parametrize(
+@cases(
     "other",
-    [
-        {"world_size": 16},
-        {"parameters": 1_300_000_000},
-        {"tokens": 8192},
-        {"devices": [{"name": "NVIDIA H100 PCIe"}]},
-        {"devices": []},
-    ],
+    {"world_size": 16},
+    {"parameters": 1_300_000_000},
+    {"tokens": 8192},
+    {"devices": [{"name": "NVIDIA H100 PCIe"}]},
+    {"devices": []},
 )
 def test_where_none_is_alike_the_nearest_is_named_and_nothing_compared(other, tmp_path):
     (found,) = compare(run(**other), read_references(table(tmp_path)))
@@ -69,27 +68,23 @@ def test_where_none_is_alike_the_nearest_is_named_and_nothing_compared(other, tm
     assert render_against([found, found], Screen(300, ascii_only=True)).count("Nearest") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("NVIDIA H100 80GB HBM3", "h100"), ("h100_80gb", "h100"), ("NVIDIA A100-SXM4-40GB",
-        "a100-40gb"), ("DGX-GB200", "gb200"), ("DGX-B300", "b300"), ("NVIDIA GH200 480GB",
-        "nvidia gh200 480gb"),
-        ("NVIDIA A10", "a10"), ("NVIDIA H100 NVL", "h100-nvl"),
-    ],
+@cases(
+    "name, short",
+    ("NVIDIA H100 80GB HBM3", "h100"), ("h100_80gb", "h100"), ("NVIDIA A100-SXM4-40GB",
+    "a100-40gb"), ("DGX-GB200", "gb200"), ("DGX-B300", "b300"), ("NVIDIA GH200 480GB",
+    "nvidia gh200 480gb"),
+    ("NVIDIA A10", "a10"), ("NVIDIA H100 NVL", "h100-nvl"),
 )  # fmt: skip
 def test_a_device_has_one_name_and_others_of_another_speed_have_not_the_same(name, short):
     assert short_name(name) == short
 
 
-@pytest.mark.parametrize(
-    ("file", "speed", "parameters", "gpus"),
-    [
-        ("fms_fsdp_llama2_a100.csv", 3760, 7e9, 128),
-        ("llm_foundry_mpt.csv", 1007, 64862437376, 512),
-        ("ultrascale_playbook_h100.csv", 38895, 1.34e9, 8),
-        ("megatron_bridge_perf.csv", 28672, 120e9, 64),
-    ],
+@cases(
+    "file, speed, parameters, gpus",
+    ("fms_fsdp_llama2_a100.csv", 3760, 7e9, 128),
+    ("llm_foundry_mpt.csv", 1007, 64862437376, 512),
+    ("ultrascale_playbook_h100.csv", 38895, 1.34e9, 8),
+    ("megatron_bridge_perf.csv", 28672, 120e9, 64),
 )
 def test_published_tables_are_read_as_they_are(file, speed, parameters, gpus):
     first = read_references(field_file("predict") / file)[0]
@@ -97,17 +92,15 @@ def test_published_tables_are_read_as_they_are(file, speed, parameters, gpus):
     assert (first.parameters, first.gpus) == (pytest.approx(parameters, rel=0.05), gpus)
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("", "lacks gpu, gpus, sequence"),
-        ("model,gpus,tokens_per_s\n7b,8,1\n", "lacks gpu, sequence"),
-        ("gpu,gpus,seq,tokens_per_s\nh100,8,2048,1\n", "no line with the size of a model"),
-        ("gpu,gpus,seq,model,tokens_per_s\nh100,8,2048,7b,fast\n", "line 2: could not convert"),
-        ("gpu,gpus,seq,model,tokens_per_s\nh100,0,2048,7b,9\n", "line 2: gpus = '0'"),
-        ("gpu,gpus,seq,model,tokens_per_s\nh100,8,x,7b,9\n", "line 2: sequence = 'x'"),
-        ("gpu,gpus,seq,model,step_s\nh100,8,2048,7b,9\n", "speed of a step needs batch"),
-    ],
+@cases(
+    "text, word",
+    ("", "lacks gpu, gpus, sequence"),
+    ("model,gpus,tokens_per_s\n7b,8,1\n", "lacks gpu, sequence"),
+    ("gpu,gpus,seq,tokens_per_s\nh100,8,2048,1\n", "no line with the size of a model"),
+    ("gpu,gpus,seq,model,tokens_per_s\nh100,8,2048,7b,fast\n", "line 2: could not convert"),
+    ("gpu,gpus,seq,model,tokens_per_s\nh100,0,2048,7b,9\n", "line 2: gpus = '0'"),
+    ("gpu,gpus,seq,model,tokens_per_s\nh100,8,x,7b,9\n", "line 2: sequence = 'x'"),
+    ("gpu,gpus,seq,model,step_s\nh100,8,2048,7b,9\n", "speed of a step needs batch"),
 )
 def test_a_bad_table_is_refused_in_one_line(text, word, tmp_path):
     with pytest.raises(UsageError, match=word) as refused:

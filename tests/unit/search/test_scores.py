@@ -13,6 +13,7 @@ from scalebench.search.model import SearchModel
 from scalebench.search.prediction.speed import NoPlainRow, measured_speed
 from scalebench.search.scores import model_of, scored_rows, scores_of
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
+from tests.examples import cases
 from tests.unit.search.jobs import SMALL, job
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery"
@@ -55,9 +56,9 @@ def test_rows_of_several_ranks_are_predicted_and_scored(fsdp) -> None:
     assert all(row.predicted_s is not None for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "axis"),
-    [("fsdp-2-cores", "shard"), ("tensor-2-cores", "tensor"), ("pipeline-2-cores", "pipeline")],
+@cases(
+    "name, axis",
+    *(("fsdp-2-cores", "shard"), ("tensor-2-cores", "tensor"), ("pipeline-2-cores", "pipeline")),
 )
 def test_what_an_axis_costs_on_one_rank_makes_its_rows_predictable(name: str, axis: str) -> None:
     run = load_run(GALLERY / name)

@@ -12,6 +12,7 @@ from scalebench.search.model import SearchModel
 from scalebench.search.prediction.passes import Passes, bubble_s
 from scalebench.search.prediction.step import exposed_hops, hidden_behind
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
+from tests.examples import cases
 
 SCHEDULES = [
     ("gpipe", 1), ("1f1b", 1), ("interleaved-1f1b", 2), ("looped-bfs", 2), ("looped-bfs", 4),
@@ -19,8 +20,8 @@ SCHEDULES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 16), (8, 16)])
-@pytest.mark.parametrize(("name", "v"), SCHEDULES)
+@cases("p, m", (2, 4), (4, 8), (4, 16), (8, 16))
+@cases("name, v", *SCHEDULES)
 def test_bubble_and_messages_of_schedules_are_those_of_a_dry_run(
     name: str, v: int, p: int, m: int
 ) -> None:
@@ -33,8 +34,8 @@ def test_bubble_and_messages_of_schedules_are_those_of_a_dry_run(
     assert 0.01 * exposed_hops(of)[0] == pytest.approx(sent.step_s - bare.step_s)
 
 
-@pytest.mark.parametrize("num", [1, 2, 7])
-@pytest.mark.parametrize("each_s", [0.01, 0.3, 2.0])
+@cases("num", 1, 2, 7)
+@cases("each_s", 0.01, 0.3, 2.0)
 def test_what_buckets_hide_is_what_a_replay_shows(num: int, each_s: float) -> None:
     window = 1.0
     asked = [CommRequest("all_reduce", 1, (i + 1) * window / num, window, None) for i in range(num)]
@@ -43,8 +44,8 @@ def test_what_buckets_hide_is_what_a_replay_shows(num: int, each_s: float) -> No
     assert found[0] == pytest.approx(stalled)
 
 
-@pytest.mark.parametrize("stages", [2, 3, 5, 8])
-@pytest.mark.parametrize("vocabulary", [256, 50_000])
+@cases("stages", 2, 3, 5, 8)
+@cases("vocabulary", 256, 50_000)
 def test_the_fullest_stage_is_that_of_the_balanced_split(stages: int, vocabulary: int) -> None:
     model = SearchModel(
         name="m", layers=16, heads=4, width=128, context=64, vocabulary=vocabulary, kv_heads=4,
@@ -60,9 +61,7 @@ def test_the_fullest_stage_is_that_of_the_balanced_split(stages: int, vocabulary
         assert model.fullest_stage(stages)[1] == pytest.approx(dearest)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, s in PRESETS.items() if isinstance(s, GptShape | MoeShape)]
-)
+@cases("name", *[n for n, s in PRESETS.items() if isinstance(s, GptShape | MoeShape)])
 def test_parameters_are_those_of_the_presets_without_small_vectors(name: str) -> None:
     shape = PRESETS[name]
     assert isinstance(shape, GptShape | MoeShape)
@@ -71,7 +70,7 @@ def test_parameters_are_those_of_the_presets_without_small_vectors(name: str) ->
     assert model.num_parameters + places == pytest.approx(shape.num_parameters, rel=0.02)
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 16)])
+@cases("p, m", (2, 4), (4, 8), (4, 16))
 def test_the_bubble_with_long_passes_of_weights_is_that_of_a_dry_run(p: int, m: int) -> None:
     schedule = plan_schedule("zero-bubble", p, m)
     seconds = {(kind, stage): s for kind, s in (("F", 1.0), ("I", 2.0), ("W", 7.0))

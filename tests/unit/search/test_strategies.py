@@ -1,10 +1,9 @@
 """Configurations become strategies that ranks can be asked for, and strategies configurations."""
 
-import pytest
-
 from scalebench.search.choice import Choice
 from scalebench.search.strategies import choice_of, strategy_of
 from scalebench.spec import Mesh, Pipeline
+from tests.examples import cases
 
 RUNS = [
     Choice(data=4, bucket_mb=1.0, microbatches=2),
@@ -35,7 +34,7 @@ MESHES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("choice", MESHES, ids=lambda choice: choice.name)
+@cases("choice", *MESHES, ids=lambda choice: choice.name)
 def test_meshes_of_three_axes_with_their_placement(choice: Choice) -> None:
     mesh = strategy_of(choice, "cpu", 8, 64)
     assert isinstance(mesh, Mesh), mesh
@@ -48,7 +47,7 @@ def test_meshes_of_three_axes_with_their_placement(choice: Choice) -> None:
         assert neighbours[choice.placement[0]] == 1 and sum(neighbours.values()) == 1
 
 
-@pytest.mark.parametrize("choice", RUNS, ids=lambda choice: choice.name)
+@cases("choice", *RUNS, ids=lambda choice: choice.name)
 def test_there_and_back(choice: Choice) -> None:
     strategy = strategy_of(choice, "cpu", 4, 64)
     assert not isinstance(strategy, str), strategy
@@ -57,33 +56,29 @@ def test_there_and_back(choice: Choice) -> None:
     assert (back.mesh, back.how_words) == (choice.mesh, choice.how_words)
 
 
-@pytest.mark.parametrize(
-    ("choice", "words"),
-    [
-        (Choice(data=1, shard=4, zero=3, microbatches=2), "several microbatches"),
-        (Choice(data=2, shard=2, zero=1), "among all ranks"),
-        (Choice(data=1, pipeline=4, schedule="1f1b", microbatches=2), "microbatches"),
-        (Choice(data=1, tensor=2, expert=2), "expert and tensor cannot be combined yet"),
-        (Choice(data=1, shard=2, tensor=2, zero=2), "ZeRO-3 of shards without stages"),
-        (
-            Choice(data=1, tensor=2, pipeline=2, schedule="zero-bubble", microbatches=4),
-            "not zero-bubble",
-        ),
-        (
-            Choice(
-                data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=4, checkpointing="full"
-            ),
-            "checkpointing inside the stages",
-        ),
-        (Choice(data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=128), "64 samples"),
-    ],
+@cases(
+    "choice, words",
+    (Choice(data=1, shard=4, zero=3, microbatches=2), "several microbatches"),
+    (Choice(data=2, shard=2, zero=1), "among all ranks"),
+    (Choice(data=1, pipeline=4, schedule="1f1b", microbatches=2), "microbatches"),
+    (Choice(data=1, tensor=2, expert=2), "expert and tensor cannot be combined yet"),
+    (Choice(data=1, shard=2, tensor=2, zero=2), "ZeRO-3 of shards without stages"),
+    (
+        Choice(data=1, tensor=2, pipeline=2, schedule="zero-bubble", microbatches=4),
+        "not zero-bubble",
+    ),
+    (
+        Choice(data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=4, checkpointing="full"),
+        "checkpointing inside the stages",
+    ),
+    (Choice(data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=128), "64 samples"),
 )
 def test_what_no_strategy_trains_says_why(choice: Choice, words: str) -> None:
     found = strategy_of(choice, "cpu", 4, 64)
     assert isinstance(found, str) and words in found
 
 
-@pytest.mark.parametrize("schedule", ["zero-bubble", "zbv", "dualpipev"])
+@cases("schedule", "zero-bubble", "zbv", "dualpipev")
 def test_a_backward_pass_in_two_calls_is_not_selective(schedule: str) -> None:
     chunks = 1 if schedule == "zero-bubble" else 2
     settings = {"schedule": schedule, "chunks": chunks, "microbatches": 4}

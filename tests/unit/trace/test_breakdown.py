@@ -16,6 +16,7 @@ from scalebench.trace.job import analyse_job
 from scalebench.trace.operations.classify import timeline_of
 from tests.builders.tracing.traced import flat, make_operation, make_trace
 from tests.builders.tracing.traces import Event, annotation, events, kernel, op
+from tests.examples import cases
 
 PARTS = (
     *("codec_s", "busy_s", "wait_s", "exposed_transfer_s"),
@@ -126,14 +127,12 @@ def test_no_steps_to_look_at():
         whole_steps(events(kernel("gemm", 0, 10)))
 
 
-@pytest.mark.parametrize(
-    ("name", "overlap"),
-    [
-        # HolisticTraceAnalysis 0.5.0, HTA_DISABLE_NS_ROUNDING=1
-        ("nccl-2.17_2ranks_rank0", 0.1476),
-        ("nccl-sendrecv_128ranks_rank0", 0.1181),
-        ("nccl-sendrecv_128ranks_rank1", 0.2005),
-    ],
+@cases(
+    "name, overlap",
+    # HolisticTraceAnalysis 0.5.0, HTA_DISABLE_NS_ROUNDING=1
+    ("nccl-2.17_2ranks_rank0", 0.1476),
+    ("nccl-sendrecv_128ranks_rank0", 0.1181),
+    ("nccl-sendrecv_128ranks_rank1", 0.2005),
 )
 def test_the_overlap_that_holistic_trace_analysis_finds(name, overlap):
     job = analyse_job([GOLDEN / f"{name}.json.gz"], "steps")

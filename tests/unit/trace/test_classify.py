@@ -160,23 +160,21 @@ def test_an_operator_that_waits_for_a_collective_does_not_compute_meanwhile():
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 
 
-@pytest.mark.parametrize(
-    ("name", "operator", "kind"),
-    [
-        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_nn", "aten::mm", "matmul"),
-        ("nvjet_tst_128x256_64x4_1x2_h_bz_TNT", "", "matmul"),
-        ("void cublasLt::splitKreduce_kernel<32, 16>", "aten::addmm", "matmul"),
-        ("ampere_sgemm_128x64_nn", "aten::cudnn_convolution", "convolution"),
-        ("cutlass_gemm", "aten::convolution_backward", "convolution"),
-        ("void pytorch_flash::flash_fwd_kernel<T>", "aten::_flash_attention_forward", "attention"),
-        ("vectorized_layer_norm_kernel<float>", "aten::native_layer_norm", "normalisation"),
-        ("void cudnn::bn_bw_1C11_kernel_new<float>", "", "normalisation"),
-        ("triton_poi_fused_convolution_native_layer_norm_0", "", "elementwise"),
-        ("triton_red_fused_native_layer_norm_1", "", "normalisation"),
-        ("void fbgemm_gpu::permute_2D_data_kernel<false>", "fbgemm::permute", "other"),
-        ("void at::native::reduce_kernel<512>", "aten::linalg_vector_norm", "other"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "c10d::allreduce_", "communication"),
-    ],
+@cases(
+    "name, operator, kind",
+    ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_nn", "aten::mm", "matmul"),
+    ("nvjet_tst_128x256_64x4_1x2_h_bz_TNT", "", "matmul"),
+    ("void cublasLt::splitKreduce_kernel<32, 16>", "aten::addmm", "matmul"),
+    ("ampere_sgemm_128x64_nn", "aten::cudnn_convolution", "convolution"),
+    ("cutlass_gemm", "aten::convolution_backward", "convolution"),
+    ("void pytorch_flash::flash_fwd_kernel<T>", "aten::_flash_attention_forward", "attention"),
+    ("vectorized_layer_norm_kernel<float>", "aten::native_layer_norm", "normalisation"),
+    ("void cudnn::bn_bw_1C11_kernel_new<float>", "", "normalisation"),
+    ("triton_poi_fused_convolution_native_layer_norm_0", "", "elementwise"),
+    ("triton_red_fused_native_layer_norm_1", "", "normalisation"),
+    ("void fbgemm_gpu::permute_2D_data_kernel<false>", "fbgemm::permute", "other"),
+    ("void at::native::reduce_kernel<512>", "aten::linalg_vector_norm", "other"),
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "c10d::allreduce_", "communication"),
 )
 def test_the_kind_of_a_kernel(name, operator, kind):
     rows = [kernel(name, 10, 20, 1), launch(2, 1), op(operator, 1, 5)]
@@ -201,18 +199,16 @@ def test_products_of_a_recorded_trace_are_those_that_its_work_counts():
 
 # HolisticTraceAnalysis 0.5.0, get_idle_time_breakdown and get_temporal_breakdown, in µs and
 # unrounded (HTA_DISABLE_NS_ROUNDING=1): (stream, host wait, kernel wait, other), and idle time.
-@pytest.mark.parametrize(
-    ("file", "streams", "device_us"),
-    [
-        ("nccl-2.17_2ranks_rank0",
-         [(7, 355484.56, 1414.17, 0), (40, 381488.45, 0, 0)], 336419.71),
-        ("nccl-sendrecv_128ranks_rank0",
-         [(23, 596037, 70, 34), (84, 148934, 6, 0), (25, 0, 9, 47865), (7, 213825, 1985, 261740),
-          (203, 0, 0, 0)], 321378),
-        ("nccl-sendrecv_128ranks_rank1",
-         [(23, 596313, 100, 0), (25, 0, 9, 53028), (7, 156827, 1816, 281064),
-          (84, 251860, 0, 23247), (203, 0, 0, 0)], 328671),
-    ],
+@cases(
+    "file, streams, device_us",
+    ("nccl-2.17_2ranks_rank0",
+     [(7, 355484.56, 1414.17, 0), (40, 381488.45, 0, 0)], 336419.71),
+    ("nccl-sendrecv_128ranks_rank0",
+     [(23, 596037, 70, 34), (84, 148934, 6, 0), (25, 0, 9, 47865), (7, 213825, 1985, 261740),
+      (203, 0, 0, 0)], 321378),
+    ("nccl-sendrecv_128ranks_rank1",
+     [(23, 596313, 100, 0), (25, 0, 9, 53028), (7, 156827, 1816, 281064),
+      (84, 251860, 0, 23247), (203, 0, 0, 0)], 328671),
 )  # fmt: skip
 def test_idle_time_as_holistic_trace_analysis_has_it(file, streams, device_us):
     job = analyse_job([GOLDEN / f"{file}.json.gz"], "steps")
@@ -296,7 +292,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), KERNELS.items())
+@cases("name, kind", *KERNELS.items())
 def test_kernels_that_communicate(name, kind):
     assert communication_kernels.is_communication_kernel(name)
     assert communication_kernels.kind_of_kernel(name) == kind
@@ -325,7 +321,7 @@ SOUND_ALIKE = ["transpose_shmem_kernel", "ccl_label_kernel(int*)", "scatter_redu
 """Shared memory, and labelling of connected components."""
 
 
-@pytest.mark.parametrize("name", [*OF_BOTH, *COMPUTE, *SOUND_ALIKE])
+@cases("name", *OF_BOTH, *COMPUTE, *SOUND_ALIKE)
 def test_kernels_that_may_communicate_and_those_that_compute(name):
     assert not communication_kernels.is_communication_kernel(name)
     assert communication_kernels.may_be_communication(name) == (name in OF_BOTH)
@@ -350,7 +346,7 @@ def told(*rows, **about):
     return [op.kind for op in timeline.operations], timeline.calls.num, timeline.calls.num_unseen
 
 
-@pytest.mark.parametrize("backend", ["xccl", "hccl", "mtia", "cncl", "cnccl", "oneccl", "eccl"])
+@cases("backend", "xccl", "hccl", "mtia", "cncl", "cnccl", "oneccl", "eccl")
 def test_what_a_call_of_any_backend_launched_is_communication(backend):
     assert told(*call(0, 1, backend, "no_telling_name")) == (["all_reduce"], 1, 0)
     assert told(*call(0, 1, backend, done=False)) == ([], 1, 1)
@@ -367,26 +363,24 @@ LOST = call(200, 3, done=False)
 SILENT = call(200, 3, launched=False, done=False)
 
 
-@pytest.mark.parametrize(
-    ("rows", "about", "num", "num_unseen"),
-    [
-        (TWICE, {}, 2, 0),
-        ([*TWICE, *LOST], {}, 3, 1),
-        (LOST, {}, 1, 1),
-        (LOST, {"world_size": None}, 1, 1),
-        ([*TWICE, *SILENT, op("record_param_comms", 195, 230, **ALONE)], {}, 2, 0),
-        ([*TWICE, *SILENT, op("record_param_comms", 205, 210, **ALONE)], {}, 2, 0),
-        # NCCL carries out several together; one of them that launched has lost its kernel
-        ([*TWICE, *LOST, annotation("nccl:coalesced", 300, 310)], {}, 4, 1),
-        ([*SILENT, annotation("nccl:coalesced", 300, 310)], {}, 2, 2),  # nothing of any is there
-        # one kernel for a send and a receive, launched after both
-        ([*TWICE, *PAIR, launch(205, 4)], {}, 4, 1),
-        # nothing is sent: an uneven all-to-all
-        ([*TWICE, annotation("nccl:all_to_all", 200, 220, **{"Input Dims": [[0]]})], {}, 3, 1),
-        # kernels that no launch ties to a call may be of any
-        ([*SILENT, kernel(REDUCE, 230, 270, stream=20)], {}, 1, 0),
-        ([annotation("nccl:all_reduce", 0, 50), *call(10, 1)], {}, 1, 0),  # one inside the other
-    ],
+@cases(
+    "rows, about, num, num_unseen",
+    (TWICE, {}, 2, 0),
+    ([*TWICE, *LOST], {}, 3, 1),
+    (LOST, {}, 1, 1),
+    (LOST, {"world_size": None}, 1, 1),
+    ([*TWICE, *SILENT, op("record_param_comms", 195, 230, **ALONE)], {}, 2, 0),
+    ([*TWICE, *SILENT, op("record_param_comms", 205, 210, **ALONE)], {}, 2, 0),
+    # NCCL carries out several together; one of them that launched has lost its kernel
+    ([*TWICE, *LOST, annotation("nccl:coalesced", 300, 310)], {}, 4, 1),
+    ([*SILENT, annotation("nccl:coalesced", 300, 310)], {}, 2, 2),  # nothing of any is there
+    # one kernel for a send and a receive, launched after both
+    ([*TWICE, *PAIR, launch(205, 4)], {}, 4, 1),
+    # nothing is sent: an uneven all-to-all
+    ([*TWICE, annotation("nccl:all_to_all", 200, 220, **{"Input Dims": [[0]]})], {}, 3, 1),
+    # kernels that no launch ties to a call may be of any
+    ([*SILENT, kernel(REDUCE, 230, 270, stream=20)], {}, 1, 0),
+    ([annotation("nccl:all_reduce", 0, 50), *call(10, 1)], {}, 1, 0),  # one inside the other,
 )  # fmt: skip
 def test_calls_without_a_kernel_are_counted(rows, about, num, num_unseen):
     assert told(*rows, **about)[1:] == (num, num_unseen)
@@ -398,11 +392,11 @@ def test_while_a_graph_is_captured_launches_have_no_kernels():
     assert told(*TWICE, *LOST, capture)[1:] == (3, 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    ["uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
-     "bfloat16", "float32", "float64", "complex32", "complex64", "complex128", "bool",
-     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"],
+       "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
+    "bfloat16", "float32", "float64", "complex32", "complex64", "complex128", "bool",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 )  # fmt: skip
 def test_the_bytes_of_an_element_are_torchs(name):
     assert names.dtype_of(name) == (name, getattr(torch, name).itemsize)

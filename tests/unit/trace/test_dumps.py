@@ -72,19 +72,17 @@ CASES = {
 
 
 @cases("as_json", False, True)
-@pytest.mark.parametrize(
-    ("case", "missing", "mismatch", "said"),
-    [
-        ("complete", [], None, "all ranks entered it and ended it"),
-        ("missing", [1], None,
-         "rank 1 did not enter it; the last call was 2, all_reduce at train.py:33"),
-        ("order", [], "order", "the order differs at 3: ranks 0, 2: all_reduce; rank 1: broadcast"),
-        ("size", [], "size", "rank 1: all_reduce of 9 float32"),
-        ("dtype", [], "size", "rank 1: all_reduce of 1000 float16"),
-        ("all_to_all", [], "size", "900 elements are sent and 650 expected"),
-        ("uneven all_to_all", [], None, "all ranks entered it"),
-        ("gather", [], None, "all ranks entered it"),
-    ],
+@cases(
+    "case, missing, mismatch, said",
+    ("complete", [], None, "all ranks entered it and ended it"),
+    ("missing", [1], None,
+     "rank 1 did not enter it; the last call was 2, all_reduce at train.py:33"),
+    ("order", [], "order", "the order differs at 3: ranks 0, 2: all_reduce; rank 1: broadcast"),
+    ("size", [], "size", "rank 1: all_reduce of 9 float32"),
+    ("dtype", [], "size", "rank 1: all_reduce of 1000 float16"),
+    ("all_to_all", [], "size", "900 elements are sent and 650 expected"),
+    ("uneven all_to_all", [], None, "all ranks entered it"),
+    ("gather", [], None, "all ranks entered it"),
 )  # fmt: skip
 def test_who_is_missing_and_what_does_not_fit(tmp_path, case, missing, mismatch, said, as_json):
     found = examine(find_dumps(written(tmp_path, CASES[case], 3, as_json)))

@@ -45,7 +45,7 @@ def write(tmp_path):
     return written
 
 
-@pytest.mark.parametrize("names", [("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json")])
+@cases("names", ("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json"))
 def test_names_that_do_not_tell_every_rank_tell_none(write, names):
     found = [rank.trace for rank in analyse_job([write(name, trace()) for name in names]).ranks]
     told = {Path(one.file).name: (one.rank, one.rank_from) for one in found}
@@ -61,13 +61,11 @@ def test_the_same_file_twice_counts_once(write):
     assert not any("given" in notice for notice in analyse_job([other.trace.file]).notices)
 
 
-@pytest.mark.parametrize(
-    ("more", "ranks", "is_known"),
-    [
-        ([], 2, False),
-        ([("user_annotation", "gloo:all_reduce", 30, 40)], 2, True),
-        ([], 1, True),  # it has nothing to exchange
-    ],
+@cases(
+    "more, ranks, is_known",
+    ([], 2, False),
+    ([("user_annotation", "gloo:all_reduce", 30, 40)], 2, True),
+    ([], 1, True),  # it has nothing to exchange,
 )
 def test_calls_of_cpu_ranks_without_a_mark_leave_no_zero(write, more, ranks, is_known):
     rows = [("cpu_op", "aten::mm", 0, 10), ("cpu_op", "c10d::allreduce_", 20, 25), *more]
@@ -90,7 +88,7 @@ def apart(rank, world_size):
     return {"traceEvents": events, "distributedInfo": job if world_size else {}}
 
 
-@pytest.mark.parametrize(("world_size", "many"), [(64, 1), (None, 2), (1, 1), (None, 1)])
+@cases("world_size, many", (64, 1), (None, 2), (1, 1), (None, 1))
 def test_a_job_without_communication_names_what_may_be_it(write, world_size, many):
     files = [write(f"rank{n}.json", apart(n, world_size)) for n in range(many)]
     job = analyse_job(files)
@@ -113,7 +111,7 @@ def test_a_job_without_communication_names_what_may_be_it(write, world_size, man
     assert "--communication yours is found in the name of no GPU kernel." in nothing.notices
 
 
-@pytest.mark.parametrize("library", ["mine::exchange<8>(int)", "hx_swap", "p2p(half*)"])
+@cases("library", "mine::exchange<8>(int)", "hx_swap", "p2p(half*)")
 def test_an_unknown_library_beside_nccl_is_suspected_with_the_remedy(write, library):
     job = apart(0, 8)
     job["traceEvents"][1]["name"] = library
@@ -126,7 +124,7 @@ def test_an_unknown_library_beside_nccl_is_suspected_with_the_remedy(write, libr
     assert named.ranks[0].figures.comm_s == pytest.approx(20e-6)
 
 
-@pytest.mark.parametrize(("starts", "said"), [((1,), "1 kernel begins"), ((1, 2), "2 kernels beg")])
+@cases("starts, said", ((1,), "1 kernel begins"), ((1, 2), "2 kernels beg"))
 def test_kernels_before_their_launch_are_counted_and_said(write, starts, said):
     both = (("cuda_runtime", "cudaLaunchKernel", 1), ("kernel", "gemm", 7))
     events = [
@@ -256,21 +254,19 @@ def found(tmp_path):
 OTHER_PROCESS = {"pid": 10, "device": 1}
 
 
-@pytest.mark.parametrize(
-    ("rows", "ranks", "by", "parts"),
-    [
-        (labelled("[TP00]", rank()) + labelled("[TP01]", rank(200)), [0, 1], "trace",
-         ["[TP00]", "[TP01]"]),
-        (labelled("[TP01-DP00]", rank()) + labelled("[TP00-DP00]", rank(200)), [0, 1], "order",
-         ["[TP00-DP00]", "[TP01-DP00]"]),
-        (labelled("rank 10:", rank()) + labelled("rank 2:", rank(200)), [2, 10], "trace",
-         ["rank 2", "rank 10"]),
-        ([*rank(rank=3), *rank(200, 10, rank=12)], [3, 12], "trace", ["rank 3", "rank 12"]),
-        ([*rank(), *rank(200, device=1, first=5)], [0, 1], "device", ["device 0", "device 1"]),
-        ([*rank(), *rank(200, **OTHER_PROCESS)], [0, 1], "device", ["device 0", "device 1"]),
-        ([*rank(device=6), *rank(200, device=2, first=5)], [2, 6], "device",
-         ["device 2", "device 6"]),
-    ],
+@cases(
+    "rows, ranks, by, parts",
+    (labelled("[TP00]", rank()) + labelled("[TP01]", rank(200)), [0, 1], "trace",
+     ["[TP00]", "[TP01]"]),
+    (labelled("[TP01-DP00]", rank()) + labelled("[TP00-DP00]", rank(200)), [0, 1], "order",
+     ["[TP00-DP00]", "[TP01-DP00]"]),
+    (labelled("rank 10:", rank()) + labelled("rank 2:", rank(200)), [2, 10], "trace",
+     ["rank 2", "rank 10"]),
+    ([*rank(rank=3), *rank(200, 10, rank=12)], [3, 12], "trace", ["rank 3", "rank 12"]),
+    ([*rank(), *rank(200, device=1, first=5)], [0, 1], "device", ["device 0", "device 1"]),
+    ([*rank(), *rank(200, **OTHER_PROCESS)], [0, 1], "device", ["device 0", "device 1"]),
+    ([*rank(device=6), *rank(200, device=2, first=5)], [2, 6], "device",
+     ["device 2", "device 6"]),
 )  # fmt: skip
 def test_each_by_itself(found, rows, ranks, by, parts):
     job = found(rows)
@@ -283,8 +279,8 @@ def test_each_by_itself(found, rows, ranks, by, parts):
     assert [file["part"] for file in as_json(job)["files"]] == parts
 
 
-@pytest.mark.parametrize("odd", [[1], {"a": 1}, 2**70, "\u0663", None, float("nan"), -1])
-@pytest.mark.parametrize("where", ["device", "rank", "External id"])
+@cases("odd", [1], {"a": 1}, 2**70, "\u0663", None, float("nan"), -1)
+@cases("where", "device", "rank", "External id")
 def test_owners_of_any_kind_are_read(found, odd, where):
     rows = rank()
     rows[2]["args"][where] = odd
@@ -344,28 +340,26 @@ def case(number, *names):
     return [folder / name for name in names] or [folder]
 
 
-@pytest.mark.parametrize(
-    ("number", "files", "figures", "said"),
-    [
-        ("01", ["small.json"], [[900, 750, 750, 150, 100]], ["1 of the job's 64"]),
-        ("06", ["small.json"], [[500, 400, 200, 300, 100]], ["1 event .* is left out", "2 ranks"]),
-        (
-            "07",
-            ["small.json"],
-            [[600, 400, 0, 600, 0], [300, 600, 0, 300, 0]],
-            [r"holds 2 ranks or devices, .*\[TP00\], \[TP01\]", "taken for the 2"],
-        ),
-        ("08", ["xpu-small.json"], [[500, 600, 200, 300, 110]], ["1 of the job's 4"]),
-        ("09", ["resnet50_h100.json"], [[50, 80, 30, 20, 0]], ["it counts as rank 0"]),
-        ("17", ["small.json"], None, ["2 ranks", "1 of 1 NCCL calls of rank 0 has no kernel"]),
-        (
-            "18",
-            ["rank0.json", "rank1.json"],
-            [[700, 900, 300, 400, 900], [300, 300, 0, 300, 1600]],
-            ["taken from the file names", "taken for the 2 given"],
-        ),
-        ("21", ["small.json"], [[50, 80, 10, 40, 10]], ["1 of the job's 2"]),
-    ],
+@cases(
+    "number, files, figures, said",
+    ("01", ["small.json"], [[900, 750, 750, 150, 100]], ["1 of the job's 64"]),
+    ("06", ["small.json"], [[500, 400, 200, 300, 100]], ["1 event .* is left out", "2 ranks"]),
+    (
+        "07",
+        ["small.json"],
+        [[600, 400, 0, 600, 0], [300, 600, 0, 300, 0]],
+        [r"holds 2 ranks or devices, .*\[TP00\], \[TP01\]", "taken for the 2"],
+    ),
+    ("08", ["xpu-small.json"], [[500, 600, 200, 300, 110]], ["1 of the job's 4"]),
+    ("09", ["resnet50_h100.json"], [[50, 80, 30, 20, 0]], ["it counts as rank 0"]),
+    ("17", ["small.json"], None, ["2 ranks", "1 of 1 NCCL calls of rank 0 has no kernel"]),
+    (
+        "18",
+        ["rank0.json", "rank1.json"],
+        [[700, 900, 300, 400, 900], [300, 300, 0, 300, 1600]],
+        ["taken from the file names", "taken for the 2 given"],
+    ),
+    ("21", ["small.json"], [[50, 80, 10, 40, 10]], ["1 of the job's 2"]),
 )
 def test_the_figures_and_what_is_said(number, files, figures, said):
     job = analyse_job(case(number, *files))

@@ -98,21 +98,19 @@ def test_time_is_exact_to_the_nanosecond(microseconds, expected):
 WHOLE = json.dumps({"traceEvents": [KERNEL, OP]}).encode()
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "is empty"),
-        (b"Registration", "is not JSON"),
-        (b"{traceEvents: []}", "is not JSON"),
-        (b'{"traceEvents": [{"ts": 1 "dur": 2}], "padding": "not near the end"}', "is not JSON"),
-        (b'{"traceEvents": {}}', "without traceEvents"),
-        (b"[]", "no event with a duration"),
-        (b"[" * 100_000, "not a trace"),
-        (WHOLE[:-1], "cut off"),
-        (WHOLE[: len(WHOLE) // 2], "cut off"),
-        (gzip.compress(WHOLE, mtime=0)[:-9], "cut off"),
-        (b"\x1f\x8b", "cut off"),
-    ],
+@cases(
+    "data, words",
+    (b"", "is empty"),
+    (b"Registration", "is not JSON"),
+    (b"{traceEvents: []}", "is not JSON"),
+    (b'{"traceEvents": [{"ts": 1 "dur": 2}], "padding": "not near the end"}', "is not JSON"),
+    (b'{"traceEvents": {}}', "without traceEvents"),
+    (b"[]", "no event with a duration"),
+    (b"[" * 100_000, "not a trace"),
+    (WHOLE[:-1], "cut off"),
+    (WHOLE[: len(WHOLE) // 2], "cut off"),
+    (gzip.compress(WHOLE, mtime=0)[:-9], "cut off"),
+    (b"\x1f\x8b", "cut off"),
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path, data, words):
     path = tmp_path / "trace.json"
@@ -173,7 +171,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 FILES = sorted(str(file) for file in GOLDEN.glob("*.json.gz"))
 
 
-@pytest.mark.parametrize("window", ["file", "steps"])
+@cases("window", "file", "steps")
 def test_several_processes_say_what_one_says(window, tmp_path):
     cut = tmp_path / "cut.json"
     cut.write_text('{"traceEvents": [')
@@ -209,7 +207,7 @@ def read(path):
     return list(file.events()), file.about
 
 
-@pytest.mark.parametrize("chunk", [*range(1, 20), 1000])
+@cases("chunk", *range(1, 20), 1000)
 def test_pieces_of_any_size_are_the_same_file(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(json_stream, "CHUNK_BYTES", chunk)
     for name, data in (("plain", CONTENT.encode()), ("packed", gzip.compress(CONTENT.encode()))):

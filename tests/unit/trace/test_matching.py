@@ -148,16 +148,14 @@ def test_the_wait_is_found_though_the_clocks_are_hours_apart():
     assert found.clock_error_s == 0
 
 
-@pytest.mark.parametrize(
-    ("timelines", "reason"),
-    [
-        ([rank((10, 50))], "one rank does not show when the others arrived"),
-        ([rank((10, 50)), rank()], "rank 0 has 1 all_reduce where rank 1 has 0"),
-        ([rank((10, 50), world_size=128), rank((10, 50), world_size=128)], "no operation is in"),
-        ([rank(), rank()], "no operation is known in which ranks wait for each other"),
-        ([rank((1, 5), world_size=None)] * 2, "do not say how many ranks the job has"),
-        ([replace(rank((1, 5)), num_groups=3)] * 2, "how many ranks the operations go between"),
-    ],
+@cases(
+    "timelines, reason",
+    ([rank((10, 50))], "one rank does not show when the others arrived"),
+    ([rank((10, 50)), rank()], "rank 0 has 1 all_reduce where rank 1 has 0"),
+    ([rank((10, 50), world_size=128), rank((10, 50), world_size=128)], "no operation is in"),
+    ([rank(), rank()], "no operation is known in which ranks wait for each other"),
+    ([rank((1, 5), world_size=None)] * 2, "do not say how many ranks the job has"),
+    ([replace(rank((1, 5)), num_groups=3)] * 2, "how many ranks the operations go between"),
 )
 def test_where_waits_cannot_be_told_the_reason_is(timelines, reason):
     found = waits(*timelines)

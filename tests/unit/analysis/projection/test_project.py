@@ -19,6 +19,7 @@ from tests.builders.rows.predictions import BUCKET, BUCKETS, at_one, shape
 from tests.builders.rows.projections import make_run, the_profile
 from tests.builders.rows.recoveries import rows_with, save
 from tests.builders.runs import make_cell, make_info, make_result
+from tests.examples import cases
 
 
 def test_more_ranks_than_samples_are_refused_by_row(tmp_path):
@@ -59,7 +60,7 @@ def test_other_buckets_carry_the_same_gradients(bucket_bytes):
 BF16 = {"strategy": Plain(autocast=True)}
 
 
-@pytest.mark.parametrize("first", ["float32", "bfloat16"])
+@cases("first", "float32", "bfloat16")
 def test_a_case_is_projected_against_the_plain_row_of_its_precision_and_batch(tmp_path, first):
     """Three plain rows, in either order; each case has its own ideal."""
     plain = [
@@ -96,13 +97,11 @@ def test_without_a_restart_only_the_interval_is_known(rows):
     assert one.daly_interval_s == pytest.approx((2 * 4 * HOUR_S) ** 0.5, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("rates", "said"),
-    [
-        (FailureRates(mtbf_s=1, device_mtbf_s=1), "Give one of them"),
-        (FailureRates(interval_s=60), "need a failure rate: add --mtbf 8h"),
-        (FailureRates(mtbf_s=HOUR_S, interval_s=2), "--interval 2.00 s is shorter than one check"),
-    ],
+@cases(
+    "rates, said",
+    (FailureRates(mtbf_s=1, device_mtbf_s=1), "Give one of them"),
+    (FailureRates(interval_s=60), "need a failure rate: add --mtbf 8h"),
+    (FailureRates(mtbf_s=HOUR_S, interval_s=2), "--interval 2.00 s is shorter than one check"),
 )
 def test_what_contradicts_itself_is_refused(rows, rates, said):
     with pytest.raises(UsageError, match=said):
@@ -124,14 +123,12 @@ SLACK = 0.035
 Student's t is off by 5 to 20 points."""
 
 
-@pytest.mark.parametrize(
+@cases(
     "counts",
-    [
-        Predictions(2, 3 * LAUNCH_SD).row_holds,
-        Predictions(4, 3 * LAUNCH_SD).row_holds,
-        Predictions(4, 0.0).row_holds,
-        Predictions(3, 3 * LAUNCH_SD, same_start=True).projection_holds,
-    ],
+    Predictions(2, 3 * LAUNCH_SD).row_holds,
+    Predictions(4, 3 * LAUNCH_SD).row_holds,
+    Predictions(4, 0.0).row_holds,
+    Predictions(3, 3 * LAUNCH_SD, same_start=True).projection_holds,
     ids=["one other row", "three other rows", "launches alone", "projection"],
 )
 def test_ninety_percent_intervals_hold_the_truth_nine_times_in_ten(counts):

@@ -45,19 +45,17 @@ def result(strategy, world_size, facts=LAYERS):
     return make_result(cell, ranks=ranks)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "facts", "reason"),
-    [
-        (Ddp(), LAYERS, NO_MESH),
-        (Mesh(tensor=2), {"optimizer": "AdamW"}, "no launch told which layers are divided"),
-        (Mesh(expert=2), LAYERS, "experts"),
-        (
-            Mesh(pipeline=2, microbatches=4, chunks=2, schedule="interleaved-1f1b"),
-            LAYERS,
-            "interleaved-1f1b",
-        ),
-        (Mesh(tensor=2), {**LAYERS, "optimizer": "Adafactor"}, "Adafactor"),
-    ],
+@cases(
+    "strategy, facts, reason",
+    (Ddp(), LAYERS, NO_MESH),
+    (Mesh(tensor=2), {"optimizer": "AdamW"}, "no launch told which layers are divided"),
+    (Mesh(expert=2), LAYERS, "experts"),
+    (
+        Mesh(pipeline=2, microbatches=4, chunks=2, schedule="interleaved-1f1b"),
+        LAYERS,
+        "interleaved-1f1b",
+    ),
+    (Mesh(tensor=2), {**LAYERS, "optimizer": "Adafactor"}, "Adafactor"),
 )
 def test_what_cannot_be_told_has_a_reason(strategy, facts, reason):
     with pytest.raises(Unavailable, match=reason):

@@ -155,7 +155,7 @@ NAMES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("num_ranks", EPOCH)
+@cases("num_ranks", *EPOCH)
 def test_the_example_of_the_pop_centre_comes_out(num_ranks):
     runtime, *expected = EPOCH[num_ranks]
     mean, longest = expected[1] * runtime, expected[3] * runtime
@@ -166,14 +166,12 @@ def test_the_example_of_the_pop_centre_comes_out(num_ranks):
     assert [found[name] for name in NAMES] == pytest.approx(expected, abs=5e-4)
 
 
-@pytest.mark.parametrize(
-    ("mean", "longest", "ideal", "runtime", "expected"),
-    [
-        (32.554688, 33.338641, 39.388323, 40.009749,
-         (0.813669, 0.976485, 0.833263, 0.846409, 0.984468)),
-        (7.402236, 7.826016, 11.941295, 14.083169,
-         (0.525609, 0.945850, 0.555700, 0.655374, 0.847913)),
-    ],
+@cases(
+    "mean, longest, ideal, runtime, expected",
+    (32.554688, 33.338641, 39.388323, 40.009749,
+     (0.813669, 0.976485, 0.833263, 0.846409, 0.984468)),
+    (7.402236, 7.826016, 11.941295, 14.083169,
+     (0.525609, 0.945850, 0.555700, 0.655374, 0.847913)),
 )  # fmt: skip
 def test_times_that_were_measured_give_the_printed_efficiencies(
     mean, longest, ideal, runtime, expected

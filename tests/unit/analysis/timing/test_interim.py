@@ -1,17 +1,17 @@
 """When no further round is added, and that intervals that were looked at hold all the same."""
 
 import numpy as np
-import pytest
 
 from benchmarks.block_coverage import FEWEST_ROUNDS, MOST_ROUNDS, is_enough
 from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.timing.round_noise import RoundNoise
 from scalebench.stats import Estimate
+from tests.examples import cases
 
 BASE, ROW = ("ddp", "plain", 1), ("ddp", "ddp", 2)
 
 
-@pytest.mark.parametrize("target", [0.7, 1.2, 2.0])
+@cases("target", 0.7, 1.2, 2.0)
 def test_an_interval_that_was_looked_at_after_every_round_holds(target):
     """One row and its baseline: the hardest case, the variance is known from the rounds alone."""
     generator = np.random.default_rng(11)

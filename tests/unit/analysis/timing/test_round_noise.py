@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from benchmarks.coverage import Kind, simulate
 from scalebench.analysis.timing.round_noise import RoundNoise
+from tests.examples import cases
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ def test_what_a_round_does_to_all_rows_cancels_in_every_ratio(seed, drift):
         )
 
 
-@pytest.mark.parametrize(("num_launches", "effect", "narrower"), [(2, 0.01, 0.5), (3, 0.03, 0.8)])
+@cases("num_launches, effect, narrower", (2, 0.01, 0.5), (3, 0.03, 0.8))
 def test_intervals_hold_and_are_narrower(num_launches, effect, narrower):
     found = simulate(Kind("heavy-tailed", num_launches, [effect] * 7), runs=200)
     assert 0.93 < found.holds < 0.99
@@ -41,7 +42,7 @@ def test_intervals_hold_and_are_narrower(num_launches, effect, narrower):
     assert found.width < narrower
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 2, 2, 2), (1, 1, 2)])
+@cases("sizes", (1, 1, 1, 1, 2, 2, 2), (1, 1, 2))
 def test_intervals_hold_where_a_round_slows_two_ranks_alone(sizes):
     kind = Kind("white", 3, [0.01] * len(sizes), sizes, {2: 0.03})
     found = simulate(kind, runs=200)

@@ -34,11 +34,12 @@ from tests.builders.tracing.traced import (
     make_traced_result,
     on_gpu,
 )
+from tests.examples import cases
 
 TWO = make_cell("ddp", 2)
 
 
-@pytest.mark.parametrize("strategy", [LocalSgd(period=4), ParameterServer()])
+@cases("strategy", LocalSgd(period=4), ParameterServer())
 def test_without_lockstep_a_step_takes_the_mean_of_its_block(strategy):
     """With its first step, in which the exchange may be."""
     blocks = [Block(phase="clean", first=0, count=4), Block(phase="clean", first=4, count=4)]
@@ -68,19 +69,17 @@ def test_the_steps_of_a_block_sum_to_its_time(data, first, num_ranks):
         assert pace.tolist() == first[1:]
 
 
-@pytest.mark.parametrize(
-    ("kind", "wire", "payload"),
-    [
-        ("all_reduce", 1500, 1000),
-        ("all_gather", 750, 250),
-        ("reduce_scatter", 750, 1000),
-        ("all_to_all", 750, 1000),
-        ("broadcast", 750, 1000),
-        ("reduce", 750, 1000),
-        ("send", 1000, 1000),
-        ("recv", 0, 0),
-        ("barrier", 0, 0),
-    ],
+@cases(
+    "kind, wire, payload",
+    ("all_reduce", 1500, 1000),
+    ("all_gather", 750, 250),
+    ("reduce_scatter", 750, 1000),
+    ("all_to_all", 750, 1000),
+    ("broadcast", 750, 1000),
+    ("reduce", 750, 1000),
+    ("send", 1000, 1000),
+    ("recv", 0, 0),
+    ("barrier", 0, 0),
 )
 def test_what_a_rank_of_four_sends_and_hands_over_of_a_thousand_bytes(kind, wire, payload):
     """By the ring's law; of operations with a root the mean over the ranks."""
@@ -162,7 +161,7 @@ def test_it_does_not_matter_where_in_a_period_the_window_begins(pattern, num, ph
     assert mean_of_steps(longer).seconds == pytest.approx(float(np.mean(pattern)))
 
 
-@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+@cases("pattern", *PATTERNS.values(), ids=PATTERNS)
 def test_patterns_under_noise_have_their_period_and_their_mean(pattern):
     found = [mean_of_steps(steps(pattern, 8, seed, 0.1, seed)) for seed in range(40)]
     assert np.mean([one.period % len(pattern) == 0 for one in found]) > 0.9
@@ -228,7 +227,7 @@ def test_what_a_cycle_does_to_all_rows_cancels_in_any_order(seed, course, order)
         assert moved[key][1] == pytest.approx(still[key][1], rel=1e-6, abs=1e-15)
 
 
-@pytest.mark.parametrize("noise", ["bursty", "episodes"])
+@cases("noise", "bursty", "episodes")
 def test_intervals_hold_and_are_no_wider_than_those_of_launches(noise):
     kind, generator = Kind(noise, 12, 0.0), np.random.default_rng(7)
     true = truth(kind, generator)

@@ -13,6 +13,7 @@ from scalebench.costmodel.layers.expert_layers import ExpertModel, operations_of
 from scalebench.costmodel.layers.group_steps import MeshModel, operations_of_mesh_step
 from scalebench.spec import Context, Expert, Mesh, Tensor
 from scalebench.spec.presets import PRESETS, GptShape
+from tests.examples import cases
 
 GPT = GptShape(name="g", layers=3, heads=4, width=8, context=4, batch_size=2)
 SAMPLES = 2
@@ -43,15 +44,15 @@ def test_there_is_no_law_under_autocast_and_with_recomputation():
             sent(Tensor(**{setting: True}))
 
 
-@pytest.mark.parametrize("facts", [{"optimizer": "AdamW"}, {"expert_load": None, "x": 1}, {}])
-@pytest.mark.parametrize("model", [tensor_layers.DividedModel, ExpertModel, AttendingModel])
+@cases("facts", {"optimizer": "AdamW"}, {"expert_load": None, "x": 1}, {})
+@cases("model", tensor_layers.DividedModel, ExpertModel, AttendingModel)
 def test_facts_that_do_not_tell_of_layers_are_no_model(model, facts):
     with pytest.raises(tensor_layers.NoLaw, match="no step has shown"):
         model.of(facts)
 
 
-@pytest.mark.parametrize("name", ["gpt-tiny", "gpt-124m", "mlp-tiny", "mlp-large"])
-@pytest.mark.parametrize("sequence", [False, True])
+@cases("name", "gpt-tiny", "gpt-124m", "mlp-tiny", "mlp-large")
+@cases("sequence", False, True)
 def test_a_ranks_parameters_add_up(name, sequence):
     shape = PRESETS[name]
     model = tensor_layers.model_of_preset(shape, 1, sequence)

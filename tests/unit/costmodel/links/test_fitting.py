@@ -23,7 +23,7 @@ def protocols(size):
     return np.where(size < CHANGE, 2e-5 + size / 1e8, 2e-4 + size / BANDWIDTH)
 
 
-@pytest.mark.parametrize("law", LAWS_WITH_LATENCY, ids=" ".join)
+@cases("law", *LAWS_WITH_LATENCY, ids=" ".join)
 def test_an_exact_law_comes_back_exactly(law):
     op, algorithm = law
     for n in (2, 8):
@@ -108,7 +108,7 @@ def test_a_prediction_inside_between_and_beyond():
         assert beyond.time_s == pytest.approx(float(protocols(np.array(size))), rel=0.05)
 
 
-@pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf")])
+@cases("size", 0, -1, float("nan"), float("inf"))
 def test_a_prediction_of_no_size(size):
     fit = fit_link(sweep(sizes(4), line(sizes(4))))
     with pytest.raises(UsageError, match="positive size"):
@@ -139,7 +139,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("points", "law", "text"), REFUSALS, ids=[r[2] for r in REFUSALS])
+@cases("points, law, text", *REFUSALS, ids=[r[2] for r in REFUSALS])
 def test_what_cannot_be_fitted_is_refused_with_the_reason(points, law, text):
     with pytest.raises(UsageError, match=text):
         fit_link(points, law)

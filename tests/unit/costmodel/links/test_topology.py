@@ -13,6 +13,7 @@ from scalebench.costmodel.links.topology import LINKS, TOPOLOGIES, load_topology
 from scalebench.errors import UsageError
 from scalebench.records.measured.wires import NcclWires, NodeLinks
 from tests.builders.links.nccl_wire_logs import LOGS, log
+from tests.examples import cases
 
 H100 = TOPOLOGIES["dgx-h100"]
 GIB = 1 << 30
@@ -56,15 +57,13 @@ def test_a_file_may_name_links_or_describe_them(tmp_path):
     assert load_topology(str(path)) == H100
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('ranks_per_node = 0\ninside = "pcie5"\nacross = "pcie5"', ["line 1", "ranks_per_node"]),
-        ('ranks_per_node = 4\ninside = "pcie9"\nacross = "pcie5"', ["inside", "pcie5"]),
-        ('ranks_per_node = 4\ninside = "pcie5"', ["across", "required"]),
-        ('ranks_per_node = 4\nspeed = 3\ninside = "pcie5"\nacross = "pcie5"', ["line 2", "speed"]),
-        ("ranks_per_node = = 4", ["line 1"]),
-    ],
+@cases(
+    "text, words",
+    ('ranks_per_node = 0\ninside = "pcie5"\nacross = "pcie5"', ["line 1", "ranks_per_node"]),
+    ('ranks_per_node = 4\ninside = "pcie9"\nacross = "pcie5"', ["inside", "pcie5"]),
+    ('ranks_per_node = 4\ninside = "pcie5"', ["across", "required"]),
+    ('ranks_per_node = 4\nspeed = 3\ninside = "pcie5"\nacross = "pcie5"', ["line 2", "speed"]),
+    ("ranks_per_node = = 4", ["line 1"]),
 )
 def test_a_file_with_an_error_names_line_and_field(tmp_path, text, words):
     path = tmp_path / "wrong.toml"
@@ -133,7 +132,7 @@ def read(text, links=None):
     return read_nccl_log(text.splitlines(), [links] if links else [])
 
 
-@pytest.mark.parametrize(("name", "links", "transports", "rules"), SAID)
+@cases("name, links, transports, rules", *SAID)
 def test_the_log_says_which_wires_and_the_rules_name_the_slow_ones(name, links, transports, rules):
     wires = read(LOGS[name], links)
     told = {
@@ -146,7 +145,7 @@ def test_the_log_says_which_wires_and_the_rules_name_the_slow_ones(name, links, 
     assert all("NCCL_" in one.remedy for one in found)
 
 
-@pytest.mark.parametrize("name", sorted(LOGS))
+@cases("name", *sorted(LOGS))
 def test_logs_of_single_ranks_say_together_what_one_log_of_all_says(name):
     whole = read(LOGS[name])
     of_process = defaultdict(list)

@@ -86,17 +86,15 @@ def test_ranks_that_wait_for_one_another_are_found():
         dry_run(crossed, equal_times(2))
 
 
-@pytest.mark.parametrize(
-    ("ranks", "told"),
-    [
-        ([["0F0", "0B0"], ["0F1", "0B1"]], "stage 0 is on rank 0 and on 1"),
-        ([["0B0", "0F0"]], "0B0 comes after nothing"),
-        ([["0F0", "0B0", "0W0"]], "0W0 comes after FB"),
-        ([["0F0", "0I0"]], "no backward pass for 0F0"),
-        ([["0F0", "0B0"]], "0F1 is missing"),
-        ([["1F0", "1B0", "1F1", "1B1"]], "not numbered"),
-        ([["0F0", "0B0", "0F1", "0B1", "0F2", "0B2"]], "more than 2 microbatches"),
-    ],
+@cases(
+    "ranks, told",
+    ([["0F0", "0B0"], ["0F1", "0B1"]], "stage 0 is on rank 0 and on 1"),
+    ([["0B0", "0F0"]], "0B0 comes after nothing"),
+    ([["0F0", "0B0", "0W0"]], "0W0 comes after FB"),
+    ([["0F0", "0I0"]], "no backward pass for 0F0"),
+    ([["0F0", "0B0"]], "0F1 is missing"),
+    ([["1F0", "1B0", "1F1", "1B1"]], "not numbered"),
+    ([["0F0", "0B0", "0F1", "0B1", "0F2", "0B2"]], "more than 2 microbatches"),
 )
 def test_a_wrong_schedule_is_refused_with_the_action(ranks, told):
     actions = [tuple(Action(int(a[0]), a[1], int(a[2])) for a in rank) for rank in ranks]
@@ -188,14 +186,12 @@ def pipeline(schedule, **settings):
     return Pipeline(schedule=schedule, **{"microbatches": MICROBATCHES, **settings})
 
 
-@pytest.mark.parametrize(
-    ("strategy", "changes", "why"),
-    [
-        (pipeline("zbv", chunks=2), {}, "only torch knows the order of zbv"),
-        (pipeline("gpipe"), {"layers": Layers(EIGHT.costs, EIGHT.output_bytes)}, "keep for their"),
-        (pipeline("gpipe"), {"optimizer": "Adafactor"}, "Adafactor is not known"),
-        (pipeline("gpipe", checkpointing=True), {}, "differs in checkpointing"),
-    ],
+@cases(
+    "strategy, changes, why",
+    (pipeline("zbv", chunks=2), {}, "only torch knows the order of zbv"),
+    (pipeline("gpipe"), {"layers": Layers(EIGHT.costs, EIGHT.output_bytes)}, "keep for their"),
+    (pipeline("gpipe"), {"optimizer": "Adafactor"}, "Adafactor is not known"),
+    (pipeline("gpipe", checkpointing=True), {}, "differs in checkpointing"),
 )
 def test_memory_what_cannot_be_predicted_says_why(strategy, changes, why):
     told = {"layers": EIGHT, "optimizer": "AdamW", **changes}

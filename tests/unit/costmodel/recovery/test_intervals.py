@@ -12,6 +12,7 @@ from scalebench.costmodel.recovery import (
     shares,
     young_interval,
 )
+from tests.examples import cases
 
 HOUR_S = 3600.0
 MTBF_S = 3 * HOUR_S
@@ -62,9 +63,9 @@ def simulated(interval_s, cost_s, restart_s, mtbf_s):
     return {part: seconds / sum(spent.values()) for part, seconds in spent.items()}
 
 
-@pytest.mark.parametrize(
-    ("interval_s", "cost_s", "restart_s", "mtbf_s"),
-    [(1200, 60, 300, MTBF_S), (100, 60, 300, 600), (3000, 10, 0, 1000), (50, 1, 200, 250)],
+@cases(
+    "interval_s, cost_s, restart_s, mtbf_s",
+    *((1200, 60, 300, MTBF_S), (100, 60, 300, 600), (3000, 10, 0, 1000), (50, 1, 200, 250)),
 )
 def test_a_simulation_agrees_with_the_formula(interval_s, cost_s, restart_s, mtbf_s):
     expected = vars(shares(interval_s, cost_s, restart_s, mtbf_s))

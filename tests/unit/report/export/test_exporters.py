@@ -36,6 +36,7 @@ from tests.builders.summaries import (
     usual_rows,
 )
 from tests.builders.tracing import traced
+from tests.examples import cases
 
 EMPTY = runs.make_run([])
 SUMMARY = make_summary([*usual_rows(), attributed(make_row("traced", 2, efficiency=0.85))])
@@ -67,7 +68,7 @@ def test_names_tell_conditions_apart():
     )
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("parquet", "chrome-trace")])
+@cases("name", *[n for n in FORMATS if n not in ("parquet", "chrome-trace")])
 def test_caveats_are_told_in_every_format(name):
     summary = make_summary([LAB, make_row("over", 4, oversubscribed=True)])
     text = exported(name, summary)
@@ -82,7 +83,7 @@ def test_caveats_are_told_in_every_format(name):
         assert "oversubscribed" in text
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n != "chrome-trace"])
+@cases("name", *[n for n in FORMATS if n != "chrome-trace"])
 def test_an_empty_run_is_never_a_good_one(name):
     nothing = make_summary([make_missing("ddp", 2, "failed", "rank 1: it broke")])
     if FORMATS[name].only_good:
@@ -92,7 +93,7 @@ def test_an_empty_run_is_never_a_good_one(name):
         assert "it broke" in str(exported(name, nothing))
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("parquet", "chrome-trace")])
+@cases("name", *[n for n in FORMATS if n not in ("parquet", "chrome-trace")])
 def test_the_numbers_of_a_row_that_failed_are_in_no_series(name):
     """Such a row may have numbers, of the launches that went well."""
     failed = make_row("half", 2, status="failed", reason="rank 1: it broke in launch 2")
@@ -174,7 +175,7 @@ def test_prometheus_parses_every_number():
 RUNS = {"rows": SUMMARY, "texts": hostile_summary(), "none": make_summary([])}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@cases("name", *RUNS)
 def test_promtool_finds_nothing_to_object_to(name):
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
@@ -209,7 +210,7 @@ def test_junit_says_what_became_of_every_row():
     assert "exposed_comm_s: null: not measured by this version" in shown
 
 
-@pytest.mark.parametrize("summary", [SUMMARY, hostile_summary()], ids=["usual", "hostile"])
+@cases("summary", SUMMARY, hostile_summary(), ids=["usual", "hostile"])
 def test_junit_holds_to_the_schema(summary):
     root = ElementTree.fromstring(exported("junit", summary))
     assert_of_the_schema(root)

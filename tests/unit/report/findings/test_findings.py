@@ -15,6 +15,7 @@ from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.words import wording
 from tests.builders.rows.states import run_of
 from tests.builders.summaries import attributed, estimate, make_plain, make_row, make_summary
+from tests.examples import cases
 
 DOCUMENT = Path(__file__).parents[4] / "benchmarks" / "evidence.md"
 
@@ -26,7 +27,7 @@ def test_every_rule_is_documented():
     assert {rule.name for rule in (*FIRST, *RULES, *LAST)} <= set(named)
 
 
-@pytest.mark.parametrize("name", ["slow loader", "late in two steps", "unused search"])
+@cases("name", "slow loader", "late in two steps", "unused search")
 def test_what_is_certain_is_told_first_everywhere(name):
     run = run_of(name)
     step = advise(run.rows[1]).next_step

@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 
-import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from scalebench.report.words.plain_text import plain
 from tests.builders import summaries
 from tests.builders.gated import REGRESSED, gated, gated_run
 from tests.builders.shown.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
+from tests.examples import cases
 
 
 def test_an_interval_with_one_long_side_has_both_ends():
@@ -125,8 +125,8 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("base", RUNS)
-@pytest.mark.parametrize("new", RUNS)
+@cases("base", *RUNS)
+@cases("new", *RUNS)
 def test_any_two_runs_can_be_judged_and_shown(base, new):
     result = gated(RUNS[base](), RUNS[new]())
     json.dumps(result.as_json(), allow_nan=False)

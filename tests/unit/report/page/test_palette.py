@@ -5,9 +5,8 @@ import math
 import re
 from importlib import resources
 
-import pytest
-
 from scalebench.report.figures.style import CATEGORY_COLORS, COLORS, PART_COLORS
+from tests.examples import cases
 
 SIGHTS = {
     "normal": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
@@ -76,20 +75,20 @@ def papers():
     return sorted(set(re.findall(r"--paper: (#[0-9a-f]{6});", style)))
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
+@cases("sight", *SIGHTS)
 def test_any_two_colours_of_cases_can_be_told_apart(sight):
     closest = min(itertools.combinations(COLORS, 2), key=lambda pair: distance(*pair, sight))
     assert distance(*closest, sight) >= LEAST_CASES, closest
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
-@pytest.mark.parametrize("parts", [PART_COLORS, CATEGORY_COLORS], ids=["budget", "memory"])
+@cases("sight", *SIGHTS)
+@cases("parts", PART_COLORS, CATEGORY_COLORS, ids=["budget", "memory"])
 def test_neighbours_in_a_strip_can_be_told_apart(sight, parts):
     for pair in itertools.pairwise(parts.values()):
         assert distance(*pair, sight) >= LEAST_PARTS, pair
 
 
-@pytest.mark.parametrize("color", COLORS)
+@cases("color", *COLORS)
 def test_a_colour_is_seen_on_both_papers(color):
     assert len(papers()) == 2
     assert all(contrast(color, paper) >= 3 for paper in papers())
