@@ -328,7 +328,7 @@ SILENT = call(200, 3, launched=False, done=False)
     ([*TWICE, annotation("nccl:all_to_all", 200, 220, **{"Input Dims": [[0]]})], {}, 3, 1),
     # kernels that no launch ties to a call may be of any
     ([*SILENT, kernel(REDUCE, 230, 270, stream=20)], {}, 1, 0),
-    ([annotation("nccl:all_reduce", 0, 50), *call(10, 1)], {}, 1, 0),  # one inside the other,
+    ([annotation("nccl:all_reduce", 0, 50), *call(10, 1)], {}, 1, 0),  # one inside the other
 )  # fmt: skip
 def test_calls_without_a_kernel_are_counted(rows, about, num, num_unseen):
     assert told(*rows, **about)[1:] == (num, num_unseen)

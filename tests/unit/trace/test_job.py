@@ -65,7 +65,7 @@ def test_the_same_file_twice_counts_once(write):
     "more, ranks, is_known",
     ([], 2, False),
     ([("user_annotation", "gloo:all_reduce", 30, 40)], 2, True),
-    ([], 1, True),  # it has nothing to exchange,
+    ([], 1, True),  # it has nothing to exchange
 )
 def test_calls_of_cpu_ranks_without_a_mark_leave_no_zero(write, more, ranks, is_known):
     rows = [("cpu_op", "aten::mm", 0, 10), ("cpu_op", "c10d::allreduce_", 20, 25), *more]
