@@ -1,28 +1,24 @@
-"""Every candidate of small spaces has the memory and the parts that a plain program counts."""
+"""Every part of the step and of the memory of all configurations of small spaces, as recorded.
 
-import functools
+When they were recorded, a second program, which counted one configuration in plain numbers and
+wrote out every message, had the same. ``python -m tests.unit.search.test_every_part`` renews them.
+"""
+
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scalebench.search.choice import Choice, choices
 from scalebench.search.job import Recomputing
-from scalebench.search.prediction.memory import (
-    activation_bytes,
-    gathered_bytes,
-    memory_bytes,
-    received_bytes,
-    stage_table,
-    state_bytes,
-)
-from scalebench.search.prediction.step import step_parts
-from scalebench.search.ranking import Found
-from scalebench.search.space import Candidates, candidates, joined, meshes
+from scalebench.search.prediction import memory
+from scalebench.search.prediction.step import PARTS, step_parts
+from scalebench.search.space import candidates, joined, meshes
 from tests.examples import cases
 from tests.unit.search.jobs import ROUTED, SMALL, SPEED, job
-from tests.unit.search.one_candidate import OneCandidate
 
+RECORDED = Path(__file__).parents[2] / "recorded" / "search_parts.json"
 MACHINERY = {"tensor": 1e-3, "shard": 2e-3, "data": 3e-3, "pipeline": 4e-3, "context": 5e-3}
 ODD = replace(SMALL, layers=6, kv_heads=2, inner=640, gated=True, tied=False, vocabulary=1024)
 RECOMPUTING = {"selective": Recomputing(0.3, 1e-3), "full": Recomputing(1.2, 2e-3)}
@@ -50,41 +46,31 @@ JOBS = {
 }  # fmt: skip
 
 
-@functools.cache
-def some_of(name: str, most: int = 600) -> Candidates:
-    every = joined(list(candidates(JOBS[name], meshes(JOBS[name]))))
-    drawn = np.random.default_rng(1).permutation(len(every))[:most]
-    return every.take(drawn)
-
-
-@functools.cache
-def as_choices(name: str) -> list[Choice]:
-    of, made = JOBS[name], some_of(name)
-    return choices(of, Found(made, step_parts(of, made), memory_bytes(of, made)))
-
-
-@cases("name", *JOBS)
-def test_every_part_of_a_step_is_that_of_a_plain_program(name: str) -> None:
+def parts_of(name: str) -> dict[str, list[float]]:
+    """Return the mean and the root of the mean square of each part over all configurations."""
     of = JOBS[name]
-    for choice in as_choices(name):
-        expected = OneCandidate(of, choice).parts_s()
-        assert choice.parts_s == pytest.approx(expected, rel=1e-9, abs=1e-15), choice
-        assert choice.step_s == pytest.approx(sum(expected.values()))
-
-
-@cases("name", *JOBS)
-def test_every_part_of_the_memory_is_that_of_a_plain_program(name: str) -> None:
-    of = JOBS[name]
-    made = some_of(name)
-    layers, _ = stage_table(of, made)
-    found = {
-        "state": state_bytes(of, made, layers),
-        "gathered": gathered_bytes(of, made, layers),
-        "activations": activation_bytes(of, made, layers),
-        "received": received_bytes(of, made),
+    made = joined(list(candidates(of, meshes(of))))
+    layers, _ = memory.stage_table(of, made)
+    step = step_parts(of, made)
+    columns = {part: getattr(step, part) for part in PARTS} | {"step_s": step.step_s}
+    for part in ("state_bytes", "gathered_bytes", "activation_bytes"):
+        columns[part] = getattr(memory, part)(of, made, layers)
+    columns["received_bytes"] = memory.received_bytes(of, made)
+    columns["memory_bytes"] = memory.memory_bytes(of, made)
+    return {
+        part: [float(np.mean(one)), float(np.sqrt(np.mean(np.square(one))))]
+        for part, one in columns.items()
     }
-    for i, choice in enumerate(as_choices(name)):
-        expected = OneCandidate(of, choice).memory_parts()
-        assert choice.memory_bytes == pytest.approx(sum(expected.values()))
-        for part, column in found.items():
-            assert column[i] == pytest.approx(expected[part]), (part, choice)
+
+
+@cases("name", *JOBS)
+def test_every_part_of_the_step_and_of_the_memory_is_what_it_was(name: str) -> None:
+    recorded = json.loads(RECORDED.read_text())[name]
+    found = parts_of(name)
+    assert found.keys() == recorded.keys()
+    for part, numbers in found.items():
+        assert numbers == pytest.approx(recorded[part], rel=1e-9), part
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(json.dumps({name: parts_of(name) for name in JOBS}, indent=1) + "\n")

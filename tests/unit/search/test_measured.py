@@ -79,6 +79,15 @@ def test_a_better_device_or_link_is_never_slower(name: str) -> None:
     assert (faster <= usual * 1.001).all()  # shorter passes hide less
 
 
+@cases("gpu", "h100", "gb200", "gb300")
+def test_a_narrower_format_is_faster_where_the_device_has_it(gpu: str) -> None:
+    model = modelled_speed(device_type(gpu.upper()), defaults(gpu), "").device
+    assert model is not None
+    half, eight, four = (model.peaks[name] for name in ("bfloat16", "fp8", "fp4"))
+    assert eight == pytest.approx(2 * half)
+    assert (four >= 2 * eight) if gpu != "h100" else (four == eight)
+
+
 def test_messages_of_a_tensor_group_over_nodes_take_longer_than_its_links_explain() -> None:
     """Three rows of vTrain's, on A100, were 30 % off by the links alone."""
     file = field_file("predict/vtrain_ground_truth_multi_a100.csv")

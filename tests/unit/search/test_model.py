@@ -1,15 +1,17 @@
 """A transformer's parameters and work, counted by hand and as papers name them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.published import LLAMA, LLAMAS, MEGATRON, Published
+from benchmarks.published import MEGATRON, efficiency_of, matrix_efficiency, whole_efficiency
 from scalebench.search.model import SearchModel
-from tests.examples import cases
 
 MIXTURE = SearchModel(
     name="mixture", layers=3, heads=2, width=8, context=16, vocabulary=100, kv_heads=2, inner=32,
     experts=4, top_k=2,
 )  # fmt: skip
+DEVICE = {"peak_flops": 312e12, "byte_per_s": 2e12}
 
 
 def test_a_mixture_by_hand():
@@ -20,61 +22,28 @@ def test_a_mixture_by_hand():
     assert MIXTURE.matrix_flops == 2 * (attention + router + 2 * expert) * 16
 
 
-PRINTED = """
-    1.7   24   2304  24 1  1   32  512 137 44   4.4
-    3.6   32   3072  30 2  1   64  512 138 44   8.8
-    7.5   32   4096  36 4  1  128  512 142 46  18.2
-   18.4   48   6144  40 8  1  256 1024 135 43  34.6
-   39.1   64   8192  48 8  2  512 1536 138 44  70.8
-   76.1   80  10240  60 8  4 1024 1792 140 45 143.8
-  145.6   96  12288  80 8  8 1536 2304 148 47 227.1
-  310.1  128  16384  96 8 16 1920 2160 155 50 297.4
-  529.6  128  20480 105 8 35 2520 2520 163 52 410.2
- 1008.0  160  25600 128 8 64 3072 3072 163 52 502.0
-""".strip().split("\n")
-"""Narayanan et al. 2021, table 1: parameters, heads, width, layers, tensor and pipeline ranks,
-GPUs, batch, TFLOP/s of a GPU, percentage of peak, PFLOP/s of all."""
+@given(st.sampled_from(MEGATRON), st.floats(0.05, 0.6))
+def test_the_efficiency_of_a_block_is_found_again_from_that_of_its_products(row, efficiency):
+    of_products = matrix_efficiency(row.model, row.tensor, efficiency, **DEVICE)
+    assert of_products > efficiency
+    again = whole_efficiency(row.model, row.tensor, of_products, **DEVICE)
+    assert again == pytest.approx(efficiency)
 
 
-@cases("row, line", *zip(MEGATRON, PRINTED, strict=True))
-def test_a_row_of_megatron_is_as_its_paper_prints_it(row: Published, line: str) -> None:
-    billions, *whole, percent, peta = line.split()
-    heads, width, layers, tensor, pipeline, world_size, batch, tera = map(int, whole)
-    assert row == Published(
-        model=SearchModel(
-            name=f"GPT {billions}B", layers=layers, heads=heads, width=width, context=2048,
-            vocabulary=51200, kv_heads=heads, inner=4 * width,
-        ),
-        world_size=world_size, batch=batch, tensor=tensor, pipeline=pipeline, context=1,
-        flops=tera * 1e12, recomputes=True,
-    )  # fmt: skip
-    # The columns that are not entered follow from those that are, as exactly as they are printed.
-    assert 100 * row.flops / 312e12 == pytest.approx(float(percent), abs=0.6)
-    assert row.flops * world_size / 1e15 == pytest.approx(float(peta), rel=0.005)
+def test_the_published_rows_start_from_the_first_rows_efficiency_alone():
+    found = [efficiency_of(row) for row in MEGATRON]
+    assert found[0] == pytest.approx(0.45)
+    assert found == sorted(found) and found[-1] < 0.62
 
 
-@cases(
-    "row, world_size, context_ranks, replicas, tokens, each, tera",
-    (LLAMAS[0], 8192, 1, 64, 8192, 32, 430),
-    (LLAMAS[1], 16384, 1, 128, 8192, 16, 400),
-    (LLAMAS[2], 16384, 16, 8, 131072, 16, 380),
-)
-def test_a_row_of_llama_is_as_its_paper_prints_it(
-    row: Published, world_size: int, context_ranks: int, replicas: int, tokens: int, each: int,
-    tera: int,
-) -> None:  # fmt: skip
-    """Dubey et al. 2024, table 4: tensor 8, pipeline 16, 16M tokens a batch."""
-    assert (row.tensor, row.pipeline, row.context) == (8, 16, context_ranks)
-    assert row.world_size == world_size == 8 * 16 * context_ranks * replicas
-    assert row.batch == replicas * each
-    assert row.batch * row.model.context == 16 * 2**20 and row.model.context == tokens
-    assert row.flops == tera * 1e12 and not row.recomputes
-
-
-def test_llama_is_as_its_paper_prints_it() -> None:
-    """Dubey et al. 2024, table 3."""
-    assert SearchModel(
-        name="Llama 3 405B", layers=126, heads=128, width=16384, context=8192, vocabulary=128256,
-        kv_heads=8, inner=53248, gated=True, tied=False,
-    ) == LLAMA  # fmt: skip
-    assert LLAMAS[0].model is LLAMA and LLAMAS[2].model.name == "Llama 3 128k"
+def test_published_rows_have_the_size_in_their_name_and_fit_their_machines():
+    """Parameters by the paper's own formula (eq. 2); nodes have eight GPUs."""
+    for row in MEGATRON:
+        model = row.model
+        hidden, rest = 12 * model.layers * model.width**2, (model.vocabulary + model.context)
+        billions = (hidden * (1 + 13 / (12 * model.width)) + rest * model.width) / 1e9
+        assert model.name == f"GPT {billions:.1f}B"
+        assert row.tensor <= 8 and model.heads % row.tensor == 0
+        assert row.pipeline == 1 or row.tensor == 8, "stages come when a node is full"
+        assert model.layers % row.pipeline == 0
+        assert row.batch % (row.world_size / (row.tensor * row.pipeline)) == 0

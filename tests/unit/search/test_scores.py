@@ -9,12 +9,16 @@ from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job
+from scalebench.search.choice import Choice, columns_of
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.speed import NoPlainRow, measured_speed
-from scalebench.search.scores import model_of, scored_rows, scores_of
+from scalebench.search.prediction.step import step_parts
+from scalebench.search.scores import model_of, scored_rows, scores_of, split_backward_s
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
+from scalebench.stats import Estimate
+from tests.builders.summaries import make_row
 from tests.examples import cases
-from tests.unit.search.jobs import SMALL, job
+from tests.unit.search.jobs import SMALL, SPEED, job
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery"
 
@@ -80,3 +84,15 @@ def test_a_run_without_the_model_says_so(fsdp) -> None:
     with pytest.raises(NoPlainRow, match="did not measure small"):
         measured_speed(run, summary, SMALL)
     assert model_of("cnn-8") is None and model_of("gpt-7b") is not None
+
+
+def test_what_zero_bubble_takes_longer_is_found_again_in_the_step_that_it_makes() -> None:
+    """But for the idle time, to which half of one microbatch's is added."""
+    settings = {"schedule": "zero-bubble", "microbatches": 16}
+    of = job(2, 16, speed=replace(SPEED, flop_s={"float32": 1e-10}))
+    slower = replace(of, speed=replace(of.speed, split_s=0.008))
+    step = step_parts(slower, columns_of([Choice(data=1, pipeline=2, **settings)])).step_s[0]
+    fields = {"workload": SMALL.name, "global_batch": 16, "strategy_settings": settings}
+    made = Estimate(value=float(step), n=1)
+    row = make_row("zero-bubble", 2, strategy="pipeline", step_s=made, **fields)
+    assert split_backward_s(of, [row]) == pytest.approx(0.008, rel=0.04)
