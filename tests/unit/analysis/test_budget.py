@@ -1,5 +1,3 @@
-"""The loss budget: closes exactly, and says what it does not know."""
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st

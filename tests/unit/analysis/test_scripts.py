@@ -1,5 +1,3 @@
-"""Rows of users' scripts: the batch that was counted, the baseline, time outside of the steps."""
-
 import pytest
 
 from scalebench.analysis.attribution import attribute

@@ -1,5 +1,3 @@
-"""Stamps, each for its cause and at its limit; energy, against devices whose power is known."""
-
 import os
 
 import numpy as np

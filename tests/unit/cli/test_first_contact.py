@@ -1,5 +1,3 @@
-"""What people type first: one line with the command that they mean, or what they asked for."""
-
 import pytest
 
 from scalebench.errors import UsageError

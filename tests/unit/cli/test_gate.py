@@ -1,5 +1,3 @@
-"""``compare``, ``gate`` and ``baseline`` as people and CI call them."""
-
 import io
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What options take, where they come from, and what Tab offers for them."""
-
 import click
 import pytest
 from click.shell_completion import ShellComplete

@@ -1,5 +1,3 @@
-"""What cannot be, said on the command line: refused at once, in one line that says why."""
-
 import shlex
 
 import pytest

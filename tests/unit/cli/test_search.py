@@ -1,5 +1,3 @@
-"""``scalebench search`` for devices that are not here, and what it refuses."""
-
 import html
 import json
 import subprocess

@@ -1,5 +1,3 @@
-"""Shares that follow speed: never none, exact sums, the harmonic mean, and a change is followed."""
-
 import itertools
 
 import pytest

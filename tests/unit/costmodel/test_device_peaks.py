@@ -1,5 +1,3 @@
-"""Peaks of devices: dense figures, and no device taken for another."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Predicted memory and traffic: the papers' totals and laws, and arithmetic by hand."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

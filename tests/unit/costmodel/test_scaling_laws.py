@@ -1,5 +1,3 @@
-"""Laws of speedup, fitted to points that obey them."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

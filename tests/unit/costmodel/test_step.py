@@ -1,5 +1,3 @@
-"""A step replayed, slowed and changed: everything moves, nothing falls out."""
-
 from collections import Counter
 
 import pytest

@@ -1,5 +1,3 @@
-"""Several accepted runs of one machine: how much runs differ enters the verdict."""
-
 import math
 import re
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The statistics of the gate, against scipy and against simulation."""
-
 import gzip
 import json
 import math

@@ -1,5 +1,3 @@
-"""The rules of the gate: which verdict, which exit code, and why."""
-
 import math
 from dataclasses import replace
 

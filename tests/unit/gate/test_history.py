@@ -1,5 +1,3 @@
-"""Changes of level over many runs: found where they are, and rarely where they are not."""
-
 import json
 
 import numpy as np

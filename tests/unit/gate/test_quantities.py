@@ -1,5 +1,3 @@
-"""Peak memory is judged by the launches, where each of them counted it."""
-
 import numpy as np
 import pytest
 

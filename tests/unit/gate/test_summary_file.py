@@ -1,5 +1,3 @@
-"""What the gate reads: results of this machine, of others, and of people who mean no good."""
-
 import glob
 import json
 import os

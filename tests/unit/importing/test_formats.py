@@ -1,5 +1,3 @@
-"""What frameworks print, line by line: written in their style, and what has to be read of it."""
-
 import pytest
 
 from scalebench.errors import UsageError

@@ -1,5 +1,3 @@
-"""Logs as they come: as containers and launchers hand them on, and of jobs run several times."""
-
 import json
 
 import numpy as np

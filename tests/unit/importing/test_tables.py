@@ -1,5 +1,3 @@
-"""Logs that are tables: CSV, JSON lines, trainer_state.json."""
-
 import gzip
 import json
 import re

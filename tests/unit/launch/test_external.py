@@ -1,5 +1,3 @@
-"""A world of machines: who watches which GPU, on which clock, and what one of them lacks."""
-
 import json
 import subprocess
 import sys

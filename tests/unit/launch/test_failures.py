@@ -1,5 +1,3 @@
-"""What became of a launch: the first failure, and which ranks the others wait for."""
-
 import fcntl
 import os
 import signal

@@ -1,5 +1,3 @@
-"""Batch scripts and manifests: quoted, and as the schemas of Slurm and Kubernetes have them."""
-
 import itertools
 import json
 import os

@@ -1,5 +1,3 @@
-"""What the system says of the machine and its limits, from files as the kernel writes them."""
-
 import pytest
 
 from scalebench import machine

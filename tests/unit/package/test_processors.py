@@ -1,5 +1,3 @@
-"""Which processors ranks take, on machines whose topology is written down as by the kernel."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Files that other people's tools read: each is taken by the published schema of its tool."""
-
 import os
 import subprocess
 import sys

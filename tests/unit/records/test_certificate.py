@@ -1,5 +1,3 @@
-"""The verdicts of a certificate, how it is shown, and which runs it belongs to."""
-
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

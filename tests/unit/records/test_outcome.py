@@ -1,5 +1,3 @@
-"""What became of a launch, from what its ranks left; and results that cannot be."""
-
 import pynvml
 
 from scalebench.records.measured.rank import Verification

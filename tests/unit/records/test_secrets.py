@@ -1,5 +1,3 @@
-"""Secrets are masked, innocent words are not; how a secret reaches the processes of a world."""
-
 import os
 import shlex
 

@@ -1,5 +1,3 @@
-"""Tables: as wide as their columns need, no digit lost; a schedule drawn as text."""
-
 import json
 import re
 

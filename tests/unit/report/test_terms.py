@@ -1,5 +1,3 @@
-"""The words of the page, of a budget's parts, and of a script's checks."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

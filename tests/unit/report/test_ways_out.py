@@ -1,5 +1,3 @@
-"""Every way out of scalebench: no text from a run steers a terminal, a spreadsheet or a reader."""
-
 import csv
 import io
 import json

@@ -1,5 +1,3 @@
-"""Shapes of public configurations, compared with the parameters that their model cards publish."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The model of a device: its laws, its fit to measured rows, its interval, and bad tables."""
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""A transformer's parameters and work, counted by hand and as papers name them."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

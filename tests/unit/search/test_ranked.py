@@ -1,5 +1,3 @@
-"""What a search's result says of its ranking."""
-
 from dataclasses import replace
 
 import numpy as np

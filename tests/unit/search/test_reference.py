@@ -1,5 +1,3 @@
-"""Rows of a run, compared with published results: what is alike, in which words, and bad tables."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Speed, memory margin and error of the search, learnt from committed runs."""
-
 from dataclasses import replace
 from pathlib import Path
 

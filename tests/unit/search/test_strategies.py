@@ -1,5 +1,3 @@
-"""Configurations become strategies that ranks can be asked for, and strategies configurations."""
-
 from scalebench.search.choice import Choice
 from scalebench.search.strategies import choice_of, strategy_of
 from scalebench.spec import Mesh, Pipeline

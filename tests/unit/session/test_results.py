@@ -1,5 +1,3 @@
-"""Python and notebooks get the numbers, figures and words of the commands and the page."""
-
 import json
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""Groups of ranks, meshes, worlds and virtual hosts as data: what they divide, and why not."""
-
 from math import inf, prod
 
 import pytest

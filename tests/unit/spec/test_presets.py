@@ -1,5 +1,3 @@
-"""Names, words and numbers of users as data: workloads, selections, recipes, races, scripts."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Every moment of a step belongs to one part; the interval algebra, against painted nanoseconds."""
-
 from pathlib import Path
 
 import numpy as np

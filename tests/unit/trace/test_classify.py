@@ -1,5 +1,3 @@
-"""Timelines of traces made by hand: what communicates, what copies, what computes."""
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""What is said of a job's traces, what the JSON has, and the tables and page made of it."""
-
 import json
 import re
 import shutil

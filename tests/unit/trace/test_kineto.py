@@ -1,5 +1,3 @@
-"""Reading Kineto files: golden ones, every shape and defect, and several side by side."""
-
 import gzip
 import json
 import os

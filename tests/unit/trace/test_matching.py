@@ -1,5 +1,3 @@
-"""Transfer and wait apart: who came last, how long the others waited, and where nothing tells."""
-
 from dataclasses import replace
 
 import pytest

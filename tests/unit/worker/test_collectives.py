@@ -1,5 +1,3 @@
-"""Schedules of the all-reduces: sums, laws, deadlock and shapes, without a process."""
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

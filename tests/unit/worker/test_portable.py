@@ -1,5 +1,3 @@
-"""What measures steps in ranks and in scripts: clocks, steadiness, probes; what compiling needs."""
-
 import math
 import os
 import shutil

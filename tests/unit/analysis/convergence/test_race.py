@@ -1,5 +1,3 @@
-"""Races of known curves, and what a batch's size does to the time to a loss."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

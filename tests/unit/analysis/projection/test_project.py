@@ -1,5 +1,3 @@
-"""Sizes that were not measured, projected: steps, intervals and failures."""
-
 import pytest
 from click.testing import CliRunner
 from hypothesis import given

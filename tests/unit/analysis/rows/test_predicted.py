@@ -1,5 +1,3 @@
-"""What is predicted of a row, or the reason where it is not."""
-
 import pytest
 
 from scalebench.analysis.rows.at_one_rank import NO_SHARD, step_at_one_rank

@@ -1,5 +1,3 @@
-"""What a row says of its devices, wires, framework and failures."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""When no further round is added, and that intervals that were looked at hold all the same."""
-
 import numpy as np
 
 from benchmarks.block_coverage import FEWEST_ROUNDS, MOST_ROUNDS, is_enough

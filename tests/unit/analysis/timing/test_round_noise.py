@@ -1,5 +1,3 @@
-"""Intervals of ratios that rest on all rows of a suite: what they know, and that they hold."""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""The pace of a job, the mean of steps that differ by design, and what tracing adds to steps."""
-
 import math
 import random
 

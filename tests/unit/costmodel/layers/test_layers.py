@@ -1,5 +1,3 @@
-"""What groups of tensor, context, expert parallelism and a mesh send, by hand and by laws."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Fits of α and B to made-up measurements whose law is known."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

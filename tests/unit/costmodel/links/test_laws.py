@@ -1,5 +1,3 @@
-"""Laws of collectives: against the messages of each algorithm, and nccl-tests' factors."""
-
 from math import ceil, floor, log2
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Reading nccl-tests: published logs, every header written here, and files that are none."""
-
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path

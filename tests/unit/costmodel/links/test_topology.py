@@ -1,5 +1,3 @@
-"""Links of machines by name or from a file, and which wires NCCL took, by its logs."""
-
 import json
 from collections import defaultdict
 

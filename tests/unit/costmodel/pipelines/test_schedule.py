@@ -1,5 +1,3 @@
-"""Pipelines: schedules as data, their bubbles, steps and memory by law and by hand."""
-
 import math
 from itertools import combinations
 

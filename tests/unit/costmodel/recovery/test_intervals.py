@@ -1,5 +1,3 @@
-"""How often to save: the formulas, held to a simulation, and where they stop to hold."""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""The sampling thread: it never holds up the end of a launch, whatever the driver does."""
-
 import os
 import time
 

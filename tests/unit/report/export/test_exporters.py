@@ -1,5 +1,3 @@
-"""Every format is read back by the tool it is for, or held against that tool's schema."""
-
 import io
 import json
 import shutil

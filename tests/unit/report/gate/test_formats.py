@@ -1,5 +1,3 @@
-"""The gate's verdicts as Markdown, JUnit and for GitHub Actions."""
-
 import json
 import re
 from dataclasses import replace

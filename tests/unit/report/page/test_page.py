@@ -1,5 +1,3 @@
-"""The page: nothing from elsewhere, hostile strings stay text, every figure has words."""
-
 import base64
 import gzip
 import json

@@ -1,5 +1,3 @@
-"""Whether the page's colours can be told apart by every sight, on light and on dark paper."""
-
 import itertools
 import math
 import re

@@ -1,5 +1,3 @@
-"""Calibration and self-test: what is planned, what becomes of points, how it is shown."""
-
 from itertools import product
 from types import SimpleNamespace
 

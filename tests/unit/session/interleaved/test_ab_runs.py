@@ -1,5 +1,3 @@
-"""Two versions alternately: the order, what each run is told, and what is made of how it ends."""
-
 import json
 import sys
 

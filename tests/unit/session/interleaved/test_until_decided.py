@@ -1,5 +1,3 @@
-"""Rounds until all is decided: what is measured again, how often, and how seldom it cries wolf."""
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Cells that are launched alone, rounds that are asked for, and jobs that start again."""
-
 import errno
 import itertools
 import os

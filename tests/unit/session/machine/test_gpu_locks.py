@@ -1,5 +1,3 @@
-"""Two runs on one GPU: the second is refused with the holder's pid, or says that it shares."""
-
 import os
 import subprocess
 import sys

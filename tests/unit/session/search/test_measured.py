@@ -1,5 +1,3 @@
-"""What is trained to prove a search, and what a recorded measurement says of it."""
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Names of hosts and users, paths and secrets are taken out of a run, and nothing else is."""
-
 import json
 import os
 import platform

@@ -1,5 +1,3 @@
-"""A run touches its own folder alone, goes on with its own code, one session at a time."""
-
 import json
 import os
 import shutil

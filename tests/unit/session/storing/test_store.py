@@ -1,5 +1,3 @@
-"""A result whose storing was cut short is not lost."""
-
 import pytest
 
 from scalebench.analysis.run import load_run

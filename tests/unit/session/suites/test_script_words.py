@@ -1,5 +1,3 @@
-"""What people write before their script: understood, or refused with the line to write."""
-
 import os
 import stat
 import sys

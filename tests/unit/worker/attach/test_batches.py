@@ -1,5 +1,3 @@
-"""What DataLoaders hand over is counted for the training and for nothing else."""
-
 from types import SimpleNamespace
 
 import pytest

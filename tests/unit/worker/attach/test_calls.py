@@ -1,5 +1,3 @@
-"""Calls of optimizers are grouped as the user would count steps."""
-
 from scalebench.spec import StepPlan
 from scalebench.worker.attach.calls import FEWEST_CALLS, PATIENCE, OptimizerCalls, find_period
 from scalebench.worker.attach.timing.schedule import (

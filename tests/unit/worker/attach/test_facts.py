@@ -1,5 +1,3 @@
-"""What is said of a rank besides its steps."""
-
 import inspect
 import time
 from datetime import timedelta

@@ -1,5 +1,3 @@
-"""How a script is distributed is recognised by what exists in its process."""
-
 import ast
 import importlib
 import importlib.util

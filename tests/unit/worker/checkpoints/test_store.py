@@ -1,5 +1,3 @@
-"""The store of checkpoints: whatever happens while saving, the newest complete one is found."""
-
 import os
 import random
 import shutil

@@ -1,5 +1,3 @@
-"""What an inspecting launch brings home, at one rank in this process; predictions held to it."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The single-process reference: in the memory of one rank, and right where pieces are not."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""The measured loop on a time of its own: when it is warm, what is clean, when it has enough."""
-
 from types import SimpleNamespace
 
 import pytest

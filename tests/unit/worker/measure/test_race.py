@@ -1,5 +1,3 @@
-"""A race trains on what it says, at the rates it says, and evaluates on what is held out."""
-
 import re
 
 import pytest

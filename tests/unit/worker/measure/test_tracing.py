@@ -1,5 +1,3 @@
-"""Reading the profiler from memory, held against the same trace read from its file."""
-
 import gzip
 import json
 import threading

@@ -1,5 +1,3 @@
-"""Optimizers by their papers' equations; a parameter server without ranks: who goes on, when."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""What a rank writes down of itself."""
-
 import logging
 import os
 import signal

@@ -1,5 +1,3 @@
-"""Why a script's rank left no measurement, in one line."""
-
 import pytest
 import torch.distributed as dist
 

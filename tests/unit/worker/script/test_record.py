@@ -1,5 +1,3 @@
-"""From the marks of a watch to the record of a rank."""
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,5 +1,3 @@
-"""Every codec: bounds of its error, exactness, bias, what NaN does, and the shapes of buckets."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""How a rank computes, without other ranks: optimizers, formats, pipelines, attention in blocks."""
-
 import itertools
 import subprocess
 import sys

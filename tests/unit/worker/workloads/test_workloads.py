@@ -1,5 +1,3 @@
-"""The built-in workloads and the loading of the user's own; real torch, one process."""
-
 import sys
 import sysconfig
 from itertools import islice
