@@ -6,21 +6,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.summarise import summarise
-from scalebench.costmodel.links.profile import LinkProfile, profile_of
+from scalebench.costmodel.links.profile import LinkProfile, point_of, profile_of
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.certificate import Line
 from scalebench.records.measured.probes import TimedTransfer
 from scalebench.report import render_table
-from scalebench.session.calibration.sweeps import Sweeps, cut_short, measured_profile
+from scalebench.session.calibration.sweeps import Sweeps, cut_short, measured_profile, sizes_up_to
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.selftest import Experiments, self_test
 from scalebench.session.selftest.links import measured_rate
 from scalebench.session.storing.finish import Run
 from scalebench.spec import Collectives, Suite
 from scalebench.spec.probes import Transfer
-from tests.builders.links.calibrated import line, point
 from tests.builders.runs import make_run
 from tests.examples import cases
+
+ALPHA_S, BANDWIDTH = 20e-6, 1e9
+
+
+def point(size_bytes, time_s, algorithm="backend", operation="all_reduce", num_ranks=2, wrong=0):
+    transfer = Transfer(operation=operation, size_bytes=size_bytes, algorithm=algorithm)
+    timed = TimedTransfer(
+        transfer=transfer,
+        size_bytes=size_bytes,
+        time_s=(time_s,) * 5,
+        each_s=(time_s,) * 10,
+        num_elements=size_bytes // 4,
+        num_wrong=wrong,
+    )
+    return point_of(timed, num_ranks, "")
+
+
+def line(algorithm="backend"):
+    """All-reduces of two ranks by the ring's law."""
+    sizes = sizes_up_to(1 << 22)
+    return [point(size, 2 * ALPHA_S + size / BANDWIDTH, algorithm) for size in sizes]
 
 
 def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():

@@ -1,6 +1,8 @@
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,11 +10,59 @@ from scalebench.analysis.energy import energy_per_sample
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Plain, StepPlan, Suite
 from scalebench.worker.measure import alignment, loop
-from scalebench.worker.measure.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK
-from tests.builders.loops import Fake, level, run_loop
+from scalebench.worker.measure.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK, Loop
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import Training
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.watched import BEGIN_NS, A, make_twin, sample
 from tests.examples import cases
+
+
+class Fake(Training):
+    """Training and clock in one: step number i takes ``duration(i)`` seconds of a time of its own.
+
+    Whatever is asked for between the steps is written down: nothing may wait inside a block.
+    """
+
+    def __init__(self, duration):
+        self.duration = duration
+        self.now = 0.0
+        self.num_steps = 0
+        self.marks = []
+        self.events = []
+
+    def step(self, batch):
+        assert batch == self.num_steps, "every batch is trained on once, in order"
+        self.now += self.duration(self.num_steps)
+        self.num_steps += 1
+        self.events.append("step")
+        return torch.tensor(float(self.num_steps))
+
+    def mark(self):
+        self.marks.append(self.now)
+
+    def resolve(self):
+        self.events.append("resolve")
+        marks, self.marks = self.marks, []
+        return [b - a for a, b in pairwise(marks)]
+
+
+def run_loop(fake, cell):
+    """Warm up and measure as the cell's plan says; return what was seen."""
+    context = RankContext(cell, 0, 0, torch.device("cpu"))
+    loop = Loop(fake, iter(range(1_000_000)), context, fake)
+    loop.warm_up(cell.steps)
+    loop.measure_clean(cell.steps)
+    return loop.seen
+
+
+def jitter(i):
+    """A thousandth up and down: steady from the first step, and not by a tie."""
+    return 1e-3 * (-1) ** i
+
+
+def level(step_s):
+    return lambda i: step_s * (1 + jitter(i))
 
 
 def measured(duration, settling_steps=0, world_size=1, **plan):
