@@ -1,6 +1,7 @@
 import pynvml
 
 from scalebench.records.measured.rank import Verification
+from scalebench.records.measured.telemetry import throttle_reasons
 from scalebench.records.run import Failure, contradiction, launched_result
 from tests.builders.runs import STARTED, make_cell, make_record
 from tests.builders.watched import B, make_twin, sample
@@ -71,3 +72,21 @@ def test_a_gpu_that_the_driver_lost_is_named_beside_the_ranks_own_words():
     assert told.reason == "rank 1: what happened (NVML lost GPU 1 during this launch)"
     told = outcome([make_record(0)], failed("exception"), node=whole)
     assert told.reason == "rank 1: what happened"
+
+
+def test_the_names_agree_with_nvml_s_constants():
+    import pynvml
+
+    constants = {
+        "GpuIdle": "GPU idle",
+        "ApplicationsClocksSetting": "application clocks",
+        "SwPowerCap": "power cap",
+        "HwSlowdown": "hardware slowdown",
+        "SyncBoost": "sync boost",
+        "SwThermalSlowdown": "software thermal slowdown",
+        "HwThermalSlowdown": "hardware thermal slowdown",
+        "HwPowerBrakeSlowdown": "hardware power brake",
+        "DisplayClockSetting": "display clocks",
+    }
+    for constant, name in constants.items():
+        assert throttle_reasons(getattr(pynvml, f"nvmlClocksEventReason{constant}")) == (name,)

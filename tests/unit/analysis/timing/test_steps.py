@@ -6,12 +6,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from benchmarks.block_coverage import Kind, draw_round, look, truth
+from benchmarks.block_coverage import (
+    FEWEST_ROUNDS,
+    MOST_ROUNDS,
+    Kind,
+    draw_round,
+    is_enough,
+    look,
+    truth,
+)
 from scalebench.analysis.attribution import LaunchAttribution, attribute
+from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.rows.script import kinds_of
 from scalebench.analysis.timing.mean_step import mean_of_steps
 from scalebench.analysis.timing.paired_blocks import Block as turns_Block
 from scalebench.analysis.timing.paired_blocks import levels_of_round
+from scalebench.analysis.timing.round_noise import RoundNoise
 from scalebench.analysis.timing.step_parts import clean_parts
 from scalebench.analysis.timing.steps import (
     clean_pace,
@@ -23,6 +33,7 @@ from scalebench.records.measured.rank import Block, StepGap
 from scalebench.report.words.script_remarks import kinds
 from scalebench.spec import LocalSgd, ParameterServer, Script
 from scalebench.spec.script import ScriptTarget
+from scalebench.stats import Estimate
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.tracing.traced import (
     flat,
@@ -239,3 +250,27 @@ def test_intervals_hold_and_are_no_wider_than_those_of_launches(noise):
     widths = [np.mean([one.half_width for one in some]) for some in zip(*looks, strict=True)]
     assert 0.92 < held <= 1
     assert widths[0] < 1.05 * widths[1]
+
+
+PLAIN_ROW, DDP_ROW = ("ddp", "plain", 1), ("ddp", "ddp", 2)
+
+
+@cases("target", 0.7, 1.2, 2.0)
+def test_an_interval_that_was_looked_at_after_every_round_holds(target):
+    """One row and its baseline: the hardest case, the variance is known from the rounds alone."""
+    generator = np.random.default_rng(11)
+    held = []
+    for drawn in generator.standard_normal((1500, MOST_ROUNDS)):
+        for num in range(FEWEST_ROUNDS, MOST_ROUNDS + 1):
+            rows = {
+                PLAIN_ROW: dict(enumerate(drawn[:num].tolist())),
+                DDP_ROW: dict.fromkeys(range(num), 0.0),
+            }
+            found = RoundNoise(rows, {}).ratio(DDP_ROW, PLAIN_ROW, confidence=CONFIDENCE_OF_LOOKS)
+            logs = np.log([found.low, found.high])
+            of_log = Estimate(value=0, low=logs[0], high=logs[1], n=num)
+            if is_enough(num, [of_log], target):
+                held.append(logs[0] <= 0 <= logs[1])
+                break
+    assert len(held) == 1500
+    assert 0.935 < np.mean(held) < 0.98

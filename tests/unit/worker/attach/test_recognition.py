@@ -1,6 +1,8 @@
 import ast
 import importlib
 import importlib.util
+import json
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -132,3 +134,17 @@ def reads(path, queue):
 )
 def test_a_process_that_trains_is_a_rank_of_the_script_s_own(run, is_rank):
     assert is_rank_of_its_own(run) is is_rank
+
+
+STEPS, NUM_WAYS = 3, 17
+
+
+def test_steps_are_counted_whatever_the_optimizer():
+    program = [sys.executable, "-m", "tests.unit.worker.attach.hooked"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    counted = {name: seen.pop(name) for name in list(seen) if name.startswith("steps of ")}
+    assert counted == dict.fromkeys(counted, STEPS) and len(counted) == NUM_WAYS
+    assert seen.pop("samples") == STEPS * 4
+    assert seen == dict.fromkeys(seen, 1) and len(seen) == 13
