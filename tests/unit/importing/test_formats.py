@@ -55,23 +55,6 @@ def test_what_each_rank_of_tf_cnn_benchmarks_prints_is_its_own(ranks, end, rate,
     assert list(job.step_s) == pytest.approx([512 / 1184] * 3 * (ranks == 8))
 
 
-@cases(
-    "said, unit",
-    ("throughput: 500.0 tokens/s/gpu", "tokens"),
-    ("tokens/sec/gpu: 500.0", "tokens"),
-    ("tokens_per_sec_per_gpu=500.0", "tokens"),
-    ("tokens_per_second_per_gpu: 500.0", "tokens"),
-    ("500.0 samples/s/gpu", "samples"),
-    ("tokens/s: 4000.0, tokens/s/gpu: 500.0", "tokens"),
-)
-def test_a_rate_of_one_gpu_is_that_of_the_job_by_its_size(said, unit, tmp_path):
-    log = log_of(tmp_path, every_2_s(f"step {{i}}, loss 0.3, {said}"))
-    job = job_of(log, Stated(gpus=8))
-    assert {"tokens": job.tokens_per_s, "samples": job.samples_per_s}[unit] == pytest.approx(4000)
-    by_rate = job_of(log, Stated(gpus=8, batch_per_gpu=10, seq=100))
-    assert by_rate.step_s == pytest.approx([2.0 if unit == "tokens" else 0.02] * 12)
-
-
 def test_a_share_and_a_size_count_as_they_are_meant(tmp_path):
     """A size without its unit, of some thousands, is none in bytes."""
     for said, share, size in (

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,11 +8,9 @@ from scalebench.trace.analysis import analyse, together
 from scalebench.trace.breakdown import break_down, is_between_two
 from scalebench.trace.files.reading import whole_steps
 from scalebench.trace.intervals import divided, intersect, intervals, length, subtract, union
-from scalebench.trace.job import analyse_job
 from scalebench.trace.operations.classify import timeline_of
 from tests.builders.tracing.traced import flat, make_operation, make_trace
-from tests.builders.tracing.traces import Event, annotation, events, kernel, op
-from tests.examples import cases
+from tests.builders.tracing.traces import Event, events, kernel
 
 PARTS = (
     *("codec_s", "busy_s", "wait_s", "exposed_transfer_s"),
@@ -68,23 +64,6 @@ def collective(name, nelems, start, end, stream, **more):
     return kernel("ncclDevKernel_Generic", start, end, stream=stream, **details)
 
 
-@pytest.fixture
-def timeline():
-    """Microseconds: comm 100-200 and 150-260 (160), compute 0-120 and 250-300 (170)."""
-    return timeline_of(
-        events(
-            annotation("ProfilerStep#1", 50, 150),
-            annotation("ProfilerStep#2", 150, 220),
-            kernel(GEMM, 0, 120),
-            kernel(GEMM, 250, 300),
-            collective("allreduce", 100, 100, 200, 20),
-            collective("broadcast", 7, 150, 260, 21),
-            Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 320, 330),
-            op("aten::item", 0, 400),
-        )
-    )
-
-
 def us(value):
     return pytest.approx(value * 1e-6)
 
@@ -117,24 +96,9 @@ def test_a_size_that_is_not_known_makes_the_sum_unknown():
     assert (share.count, share.payload_bytes) == (2, None)
 
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
-
-
 def test_no_steps_to_look_at():
     with pytest.raises(UsageError, match="no profiler steps"):
         whole_steps(events(kernel("gemm", 0, 10)))
-
-
-@cases(
-    "name, overlap",
-    # HolisticTraceAnalysis 0.5.0, HTA_DISABLE_NS_ROUNDING=1
-    ("nccl-2.17_2ranks_rank0", 0.1476),
-    ("nccl-sendrecv_128ranks_rank0", 0.1181),
-    ("nccl-sendrecv_128ranks_rank1", 0.2005),
-)
-def test_the_overlap_that_holistic_trace_analysis_finds(name, overlap):
-    job = analyse_job([GOLDEN / f"{name}.json.gz"], "steps")
-    assert job.total.overlap_ratio == pytest.approx(overlap, abs=5e-5)
 
 
 END = 40

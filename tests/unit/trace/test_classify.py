@@ -195,21 +195,24 @@ def test_products_of_a_recorded_trace_are_those_that_its_work_counts():
     assert sum(one.total_s for one in found) == pytest.approx(sum(one.flop_s for one in work))
 
 
-# HolisticTraceAnalysis 0.5.0, get_idle_time_breakdown and get_temporal_breakdown, in µs and
-# unrounded (HTA_DISABLE_NS_ROUNDING=1): (stream, host wait, kernel wait, other), and idle time.
+# HolisticTraceAnalysis 0.5.0, unrounded (HTA_DISABLE_NS_ROUNDING=1): get_comm_comp_overlap,
+# get_idle_time_breakdown in µs (stream, host wait, kernel wait, other), get_temporal_breakdown.
 @cases(
-    "file, streams, device_us",
-    ("nccl-2.17_2ranks_rank0",
+    "file, overlap, streams, device_us",
+    ("nccl-2.17_2ranks_rank0", 0.1476,
      [(7, 355484.56, 1414.17, 0), (40, 381488.45, 0, 0)], 336419.71),
-    ("nccl-sendrecv_128ranks_rank0",
+    ("nccl-sendrecv_128ranks_rank0", 0.1181,
      [(23, 596037, 70, 34), (84, 148934, 6, 0), (25, 0, 9, 47865), (7, 213825, 1985, 261740),
       (203, 0, 0, 0)], 321378),
-    ("nccl-sendrecv_128ranks_rank1",
+    ("nccl-sendrecv_128ranks_rank1", 0.2005,
      [(23, 596313, 100, 0), (25, 0, 9, 53028), (7, 156827, 1816, 281064),
       (84, 251860, 0, 23247), (203, 0, 0, 0)], 328671),
 )  # fmt: skip
-def test_idle_time_as_holistic_trace_analysis_has_it(file, streams, device_us):
+def test_overlap_and_idle_time_as_holistic_trace_analysis_has_them(
+    file, overlap, streams, device_us
+):
     job = analyse_job([GOLDEN / f"{file}.json.gz"], "steps")
+    assert job.total.overlap_ratio == pytest.approx(overlap, abs=5e-5)
     idle = as_json(job)["files"][0]["gpu_idle"]
     for stream, host, between, other in streams:
         found = idle["streams"].pop(stream)

@@ -43,13 +43,6 @@ def write(tmp_path):
     return written
 
 
-@cases("names", ("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json"))
-def test_names_that_do_not_tell_every_rank_tell_none(write, names):
-    found = [rank.trace for rank in analyse_job([write(name, trace()) for name in names]).ranks]
-    told = {Path(one.file).name: (one.rank, one.rank_from) for one in found}
-    assert told == {names[0]: (0, "order"), names[1]: (1, "order")}
-
-
 def test_the_same_file_twice_counts_once(write):
     file = write("a.json", trace(rank=0))
     job = analyse_job([file, file])
@@ -160,10 +153,6 @@ def test_json():
         assert set(file["kinds"][0]) == {
             "kind", "count", "payload_bytes", "total_s", "exposed_s", "hidden_s",
         }  # fmt: skip
-    assert answer["files"][0]["comm_s"] == pytest.approx(0.396199, rel=1e-3)
-    beside = [file["comm_beside_copies_s"] for file in answer["files"]]
-    assert beside == pytest.approx([0.950e-3, 4.028e-3], rel=1e-3)  # counted by tenths of a µs
-    assert answer["total"]["comm_s"] == pytest.approx(0.396199 + 0.379053, rel=1e-3)
 
 
 BESIDE = "communication during copies"
@@ -322,6 +311,8 @@ def test_a_rank_in_a_name_is_one_that_is_called_so(name, rank):
     (["a1.json", "b2.json"], None, None),  # and in more than numbers
     (["a1.json", "a2.3.json"], None, None),
     (["x/a1.json", "y/a1.json"], None, None),
+    (["rank3.json", "other.json"], None, None),
+    (["a_rank3.json", "b_rank3.json"], None, None),
 )
 def test_of_names_that_differ_in_one_number_it_is_the_rank(names, world_size, ranks):
     found = [(n, "order") for n in range(len(names))]

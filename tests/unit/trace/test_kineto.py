@@ -10,8 +10,7 @@ import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.trace.files import json_stream, reading
-from scalebench.trace.files.json_stream import TraceFile
-from scalebench.trace.files.kineto import nanoseconds, read_kineto
+from scalebench.trace.files.kineto import read_kineto
 from scalebench.trace.files.reading import read_all
 from scalebench.trace.intervals import length_s
 from tests.examples import cases
@@ -77,20 +76,6 @@ def test_copies_that_rocm_carries_out_by_kernels_are_none(tmp_path):
     events = read_kineto(path)
     found = [events.of(category).tolist() for category in ("gpu_memcpy", "gpu_memset", "kernel")]
     assert found == [[0], [1], [2]]
-
-
-@cases(
-    "microseconds, expected",
-    (1682725898236567, 1682725898236567000),
-    ("1682725898236567.1", 1682725898236567100),
-    ("1.5e3", 1_500_000),
-    (0.25, 250),
-    ("soon", None),
-    (float("inf"), None),
-    (-(10**30), None),
-)
-def test_time_is_exact_to_the_nanosecond(microseconds, expected):
-    assert nanoseconds(microseconds) == expected
 
 
 WHOLE = json.dumps({"traceEvents": [KERNEL, OP]}).encode()
@@ -194,20 +179,3 @@ def test_a_process_that_is_killed_is_one_line(monkeypatch):
     monkeypatch.setattr(reading, "read_kineto", read)
     with pytest.raises(EnvironmentUnfit, match="memory ran out"):
         read_all(FILES[:2], "file", 2)
-
-
-EVENTS = [{"a": "1"}, 17, "text, with ] and }", None, [1, [2, "3.5"]], {"": {}}, True]
-CONTENT = json.dumps({"before": 5, "traceEvents": EVENTS, "after": {"x": "y"}})
-
-
-def read(path):
-    file = TraceFile(path)
-    return list(file.events()), file.about
-
-
-@cases("chunk", *range(1, 20), 1000)
-def test_pieces_of_any_size_are_the_same_file(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", chunk)
-    for name, data in (("plain", CONTENT.encode()), ("packed", gzip.compress(CONTENT.encode()))):
-        (tmp_path / name).write_bytes(data)
-        assert read(tmp_path / name) == (EVENTS, {"before": 5, "after": {"x": "y"}})

@@ -1,7 +1,5 @@
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.interval_coverage import LAUNCH_SD, Predictions, coverage, ratio_holds
 from scalebench.analysis.projection.project import project
@@ -9,11 +7,11 @@ from scalebench.analysis.projection.recovery import FailureRates, project_recove
 from scalebench.analysis.projection.rows import NothingToProject
 from scalebench.analysis.run import StoredRun
 from scalebench.cli import cli
-from scalebench.costmodel.what_if import WhatIf, with_buckets
+from scalebench.costmodel.what_if import WhatIf
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.paths import RunPaths
 from scalebench.spec import Ddp, Plain
-from tests.builders.rows.predictions import BUCKET, BUCKETS, at_one, shape
+from tests.builders.rows.predictions import BUCKETS, at_one
 from tests.builders.rows.projections import make_run, the_profile
 from tests.builders.rows.recoveries import rows_with, save
 from tests.builders.runs import make_cell, make_info, make_result
@@ -43,16 +41,6 @@ def test_bad_input_is_refused(tmp_path):
         project(run, [1, 4])
     with pytest.raises(UsageError, match="--topology"):
         project(run, [4], what_if=WhatIf(hierarchical=True))
-
-
-@given(st.floats(1e4, 1e7))
-def test_other_buckets_carry_the_same_gradients(bucket_bytes):
-    found = with_buckets(shape(at_one(*BUCKETS)), bucket_bytes)
-    assert sum(r.size_bytes for r in found.requests) == 3 * BUCKET
-    assert max(r.size_bytes for r in found.requests) <= bucket_bytes + 1
-    ready = [r.ready_s for r in found.requests]
-    assert ready == sorted(ready)
-    assert ready[-1] == pytest.approx(found.batch_s)
 
 
 BF16 = {"strategy": Plain(autocast=True)}

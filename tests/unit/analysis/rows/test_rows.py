@@ -164,24 +164,6 @@ def test_the_example_of_the_pop_centre_comes_out(num_ranks):
     assert [found[name] for name in NAMES] == pytest.approx(expected, abs=5e-4)
 
 
-@cases(
-    "mean, longest, ideal, runtime, expected",
-    (32.554688, 33.338641, 39.388323, 40.009749,
-     (0.813669, 0.976485, 0.833263, 0.846409, 0.984468)),
-    (7.402236, 7.826016, 11.941295, 14.083169,
-     (0.525609, 0.945850, 0.555700, 0.655374, 0.847913)),
-)  # fmt: skip
-def test_times_that_were_measured_give_the_printed_efficiencies(
-    mean, longest, ideal, runtime, expected
-):
-    """64 and 256 processes as RWTH's OTF-CPT prints them (RWTH-HPC/OTF-CPT, script/data)."""
-    found = efficiencies([longest, 2 * mean - longest], runtime, ideal)
-    names = ("parallel_efficiency", "load_balance", "communication_efficiency",
-             "serialisation_efficiency", "transfer_efficiency")  # fmt: skip
-    assert [found[name] for name in names] == pytest.approx(expected, abs=2e-6)
-    assert "computation_scaling" not in found
-
-
 def test_command_page_and_export_have_them_and_products_hold(in_process):
     rows = json.loads(in_process("show", RUN, "--json").stdout)["rows"]
     (row,) = [row for row in rows if (row["case"], row["world_size"]) == ("ddp", 2)]

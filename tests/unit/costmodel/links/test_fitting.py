@@ -106,13 +106,6 @@ def test_a_prediction_inside_between_and_beyond():
         assert beyond.time_s == pytest.approx(float(protocols(np.array(size))), rel=0.05)
 
 
-@cases("size", 0, -1, float("nan"), float("inf"))
-def test_a_prediction_of_no_size(size):
-    fit = fit_link(sweep(sizes(4), line(sizes(4))))
-    with pytest.raises(UsageError, match="positive size"):
-        fit.predict(size)
-
-
 def test_a_scattered_fit_calls_itself_poor():
     times = noisy(line(sizes(20)), 0.4, np.random.default_rng(5))
     assert "off the line" in fit_link(sweep(sizes(20), times)).poor

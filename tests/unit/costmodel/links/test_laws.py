@@ -11,7 +11,6 @@ from scalebench.costmodel.links import laws
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.nccl_tests import operations as nccl_operations
 from scalebench.costmodel.links.times import LinkModel
-from scalebench.errors import UsageError
 from tests.builders.links.link_sweeps import sweep
 from tests.examples import cases
 
@@ -90,18 +89,6 @@ def test_a_hierarchy_of_equal_links_is_a_ring(power, nodes):
 def test_bus_bandwidth_factors_of_nccl_tests(op, factor, n):
     """Source: nccl-tests, doc/PERFORMANCE.md, summary (send/recv: its sendrecv program)."""
     assert laws.busbw_factor(op, n) == pytest.approx(factor(n))
-
-
-@cases(
-    "call, text",
-    (lambda: laws.law_terms("all_reduce", "rings", 4), "no law of all_reduce 'rings'.*'ring'"),
-    (lambda: laws.law_terms("allreduce", "ring", 4), "'allreduce'.*'all_reduce'"),
-    (lambda: laws.law_terms("all_reduce", "ring", 0), "0 ranks does not exist"),
-    (lambda: laws.busbw_factor("barrier", 4), "'barrier'"),
-)
-def test_what_does_not_exist_is_said(call, text):
-    with pytest.raises(UsageError, match=text):
-        call()
 
 
 @given(n=st.integers(1, 5000))

@@ -70,20 +70,6 @@ def error_of(path, **told):
     return str(caught.value)
 
 
-def golden(name, **told):
-    return read_log(GOLDEN / name, **told)
-
-
-def test_a_log_without_a_list_of_ranks_needs_their_number():
-    name = "v100_256ranks_no_device_list.txt"
-    (table,) = golden(name).tables
-    assert (table.op, table.world_size) == ("all_reduce", None)
-    assert "does not list the ranks" in " ".join(table.notices)
-    (told,) = golden(name, world_size=256).tables
-    assert told.world_size == 256
-    assert "line 8: busbw 45.65 GB/s is not algbw" in error_of(GOLDEN / name, world_size=16)
-
-
 def test_tables_that_do_not_tell_their_operation_are_refused():
     path = GOLDEN / "p5_openmpi_tagged.txt"
     assert "can be of all_reduce or reduce_scatter" in error_of(path)
@@ -186,15 +172,6 @@ def test_a_damaged_number_is_found(tmp_path_factory, column, ratio):
     assert "damaged" in message
 
 
-def test_wrong_results_are_kept_and_told(write):
-    run = Run(results=(BIG, replace(BIG, wrong=(5, 0))), is_named=True)
-    (table,) = read_log(write(logs.text(run))).tables
-    assert [point.num_wrong for point in table.points] == [0, 0, 5, 0]
-    (notice,) = table.notices
-    assert notice.startswith("1 of 4 measurements of the table of all_reduce")
-    assert table.points[2].place in notice
-
-
 def test_lost_rows_and_a_lost_footer_are_told(write):
     run = Run(results=(BIG, Result(count=1024)), is_named=True)
     lost = logs.text(run).replace(logs.row(run, run.results[1]) + "\n", "")
@@ -254,14 +231,6 @@ def test_a_file_that_is_no_log(write, content, expected):
 def test_paths_that_cannot_be_opened(tmp_path):
     assert "No such file" in error_of(tmp_path / "missing.log")
     assert "cannot be read" in error_of(tmp_path)
-
-
-def test_options_that_mean_nothing(write):
-    path = write(RUN_TEXT)
-    with pytest.raises(UsageError, match="Did you mean 'all_reduce'"):
-        read_log(path, op="allreduce")
-    with pytest.raises(UsageError, match="must be at least 1"):
-        read_log(path, world_size=0)
 
 
 def test_a_line_without_end_is_not_held_in_memory(write):

@@ -143,12 +143,6 @@ def test_a_batch_of_an_epoch_that_was_left_is_none_of_the_next_one(counted):
     assert [(fed.samples, fed.others) for fed in found] == [(4, 0), (4, 0), (4, 1), (4, 0)]
 
 
-def test_a_model_that_is_given_all_but_the_last_word_is_given_the_whole_batch(counted):
-    next(iter(DataLoader(sentences(4), 4, collate_fn=pad_sequence)))  # 6 × 4
-    counted.backward()
-    assert not counted.trained_as({(4,): 5})["trains_on_part"]
-
-
 @cases(
     "given, part, words, has_fewer",
     ({(33,): 8}, 1.0, 1.0, False),
