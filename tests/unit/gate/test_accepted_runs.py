@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.gate_hosts import HOSTS, MARKS, Hosts, simulate_hosts
 from benchmarks.gate_noise import LEVELS, Noise
-from benchmarks.gate_power import GATE, MOST_FALSE, simulate
 from benchmarks.gate_power import MARKS as LAUNCH_MARKS
+from benchmarks.gate_power import MOST_FALSE
 from benchmarks.gate_rules import gate_alarms, gate_pairs
 from scalebench.errors import UsageError
 from scalebench.gate.baselines import accept
@@ -160,19 +160,6 @@ def test_false_alarms_and_finds_at_five_launches_a_side(levels):
         found += 5 in gate_alarms(gate_pairs(base, new), noise.num_rows)[0]
     assert alarms <= 4, "at 1 %, more than 4 in 200 come by chance once in 20"
     assert found >= 0.93 * CALLS, "at 95 %, fewer than 186 in 200 come by chance once in 10"
-
-
-def test_beside_the_rules_of_others_on_the_same_steps():
-    counts = simulate(Noise("normal", num_rows=6, num_steps=60), calls=30)
-    rate = {name: count.alarms / count.calls for name, count in counts.items()}
-    found = {name: count.found[0.05] / count.calls for name, count in counts.items()}
-    wolf, asleep = "Mann–Whitney on steps, 5 %", "github-action-benchmark, 200 %"
-    assert rate[GATE] <= 1 / 30 and found[GATE] >= 0.9
-    assert rate[wolf] > 0.5, "steps are no unit"
-    assert found[asleep] == 0 and found["±7 % of the median"] < 0.5
-    assert found["pytest-benchmark `mean:5%`"] < found[GATE]
-    power = list(counts[GATE].found.values())
-    assert power == sorted(power), "the same steps, slowed by more, are found more often"
 
 
 def test_the_documented_rates_of_launches_are_generated_and_keep_the_promise():

@@ -9,14 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks import gate_interleaved
 from scalebench.gate.change import change_between, further_launches, rank_p_value
 from scalebench.gate.family import TRIMMED, Pair, judge, paired
-from scalebench.gate.merging import merged
 from scalebench.gate.observation import Measured, measured
 from scalebench.gate.result import WORSE
 from scalebench.stats import Variance
-from tests.builders.gated import gated_run
 from tests.builders.repository.field_files import field_file
 from tests.examples import cases
 
@@ -100,18 +97,6 @@ def test_the_further_launches_decide_and_one_fewer_does_not(part):
     assert decided(more) and not decided(more - 1)
 
 
-def drifting(seed, factor, drift):
-    """One run for each round, all its steps slower by the round's drift."""
-    return [
-        gated_run(
-            {(case, n): factor * level for case in ("ddp", "ddp-small") for n in (2, 4)}
-            | {("plain", 1): level},
-            num_launches=1, seed=seed + 10 * number, run_id=f"run-{seed}-{number}",
-        )
-        for number, level in enumerate(drift)
-    ]  # fmt: skip
-
-
 @cases("num_rounds", 2, 6, 7, 14, 30)
 def test_the_interval_is_that_of_yuen_s_test_of_the_differences(num_rounds):
     generator = np.random.default_rng(0)
@@ -134,21 +119,6 @@ def test_rounds_in_which_something_else_ran_neither_hide_a_change_nor_make_one()
     assert 0 < low < 0.05 < high < 0.1
     low, high = change_between(*paired(measured(base), measured(same)), confidence=0.992).interval
     assert -0.05 < low < 0 < high < 0.05
-
-
-def test_comparisons_of_kept_rounds_are_red_where_a_slower_version_was_planted(tmp_path):
-    """``python -m benchmarks.gate_interleaved``, with fourteen rounds of two equal versions."""
-    drift = [1.0, 1.08, 1.15, 1.2, 1.1, 0.9, 1.0] * 2
-    base, new = (merged(drifting(seed, 1.0, drift)) for seed in (1, 1001))
-    gate_interleaved.keep(tmp_path, (base, new, [6.0] * len(drift)))
-    found = gate_interleaved.compared(gate_interleaved.kept(tmp_path), comparisons=2)
-    red = {planted: [is_red for is_red, _ in judged] for planted, judged in found.items()}
-    assert red == {
-        "equal": [False, False],
-        "5 % slower at the largest N": [True, True],
-        "5 % slower everywhere": [True, True],
-    }
-    assert all(0 < took_s <= 6.0 * len(drift) for judged in found.values() for _, took_s in judged)
 
 
 SIDE = 7

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from scalebench.gate.gate import compare
-from scalebench.gate.result import WORSE
 from scalebench.gate.results import Results
 from scalebench.importing.facts import facts_of
 from scalebench.importing.formats import formats
@@ -308,16 +307,6 @@ def test_jobs_on_another_driver_torch_or_gpu_are_compared_only_where_it_is_allow
     unsaid = compare(side(tmp_path, 3), old)
     assert unsaid.rows[0].verdict != "not comparable"
     assert any("only one side's logs name it" in note for note in unsaid.notes)
-
-
-def test_three_jobs_a_side_find_one_percent(tmp_path):
-    """As many jobs a side share one estimate of their noise."""
-    found = [
-        compare(side(tmp_path, s, num_runs=3), side(tmp_path, s + 50, 0.01, num_runs=3)).rows[0]
-        for s in range(4)
-    ]
-    assert all(row.verdict in WORSE for row in found)
-    assert all(row.low and row.high and row.low < 0.01 < row.high for row in found)
 
 
 def test_steps_that_are_all_printed_alike_tell_no_interval_and_one_size_no_scaling(tmp_path):

@@ -8,7 +8,6 @@ from benchmarks.published_sets import vtrain
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.errors import UsageError
 from scalebench.records.summary import Summary
-from scalebench.search.choice import Choice, columns_of
 from scalebench.search.devices.fit import (
     UNFITTED,
     Fit,
@@ -23,7 +22,6 @@ from scalebench.search.devices.sources import measured_rows, rows_of_summary
 from scalebench.search.job import Job
 from scalebench.search.prediction.links import LinkValues, NominalLinks
 from scalebench.search.prediction.speed import device_type, modelled_speed
-from scalebench.search.prediction.step import per_microbatch_s, tensor_messages
 from scalebench.search.scores import is_scored
 from tests.builders.repository.field_files import field_file
 from tests.examples import cases
@@ -94,26 +92,6 @@ def test_messages_of_a_tensor_group_over_nodes_take_longer_than_its_links_explai
     assert len(several) == 3 and np.abs(off).mean() < 0.1
 
 
-def test_a_tensor_group_over_two_nodes_waits_for_both() -> None:
-    choice = Choice(data=1, tensor=16, placement=("tensor",))
-    of = columns_of([choice], ranks_per_node=8)
-    known = replace(job_of("a100", A100), model=replace(SMALL, heads=16), world_size=16, batch=16)
-    size = per_microbatch_s(known, of, "tensor", np.ones(1))
-    _, both = tensor_messages(known.model, 16, known.sequence)
-    links = sum(
-        times * known.links.time(op, of.tensor, of.near_tensor, np.array([num_bytes]))
-        for op, num_bytes, times in both
-    )
-    assert size == pytest.approx(2**0.75 * links)
-
-
-def test_one_row_is_not_believed_entirely_where_it_is_far_from_the_model() -> None:
-    (row,) = measured(A100, number=1)
-    slower = row.model_copy(update={"step_s": 1.3 * row.step_s})
-    found = predicted_s([row], fit_rows([slower], job_of), job_of)[0] / slower.step_s
-    assert 1 / 1.3 < found < 0.99
-
-
 def test_the_further_off_a_row_is_the_more_it_tells_of_its_system() -> None:
     (row,) = measured(A100, number=1)
     believed = {}
@@ -155,16 +133,6 @@ def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_i
     number = 1 + int(np.argmax(np.abs(fit.errors)))
     of = f"row {number} ({slow[number - 1].gpus} GPUs), which is furthest off, took"
     assert of in told
-
-
-@cases("number", 1, 3, 6)
-def test_steps_in_another_unit_do_not_carry_over_without_bounds(number: int) -> None:
-    made = [r.model_copy(update={"step_s": 1e3 * r.step_s}) for r in measured(A100, number=number)]
-    fit = fit_rows(made, job_of, interval=False)
-    with_it, without = (
-        predicted_s(made, one, job_of) for one in (fit, replace(fit, corrected=None))
-    )
-    assert (with_it / without).max() < 3
 
 
 def test_a_fit_finds_what_was_planted() -> None:
@@ -334,22 +302,6 @@ def test_a_group_that_divides_the_sequence_has_whole_tensors_at_once() -> None:
     assert divided - full / 4 == pytest.approx(4 * 2 * tokens * 3 / 4)
 
 
-@cases(
-    "options, times",
-       ({"gated": True, "inner": 512}, 53 / 30), ({"launch": "compiled"}, 12 / 30),
-    ({"gated": True, "inner": 512, "launch": "compiled"}, 12 / 30),
-)  # fmt: skip
-def test_a_gated_block_starts_more_operators_where_none_are_fused(
-    options: dict[str, object], times: float
-) -> None:
-    given = {"gpus": 1, "layers": 8, "width": 128, "heads": 16, "sequence": 128, "batch": 1,
-             "vocabulary": 256, "step_s": 1.0, "gpu": "a100"}  # fmt: skip
-    values = A100._replace(launch_s=1e-4, step_s=1e-6)  # of small passes the host is all
-    some = [row_of(given), row_of({**given, **options})]
-    plain, other = predicted_s(some, Fit({"a100": values}, 1, 0, 0), job_of)
-    assert other / plain == pytest.approx(times, rel=0.05)
-
-
 @cases("planted, noise, better", (0.25, 0.02, 0.9), (0.0, 0.2, 1.05))
 def test_what_the_model_gets_wrong_of_one_shape_is_carried_over_and_noise_is_not(
     planted: float, noise: float, better: float
@@ -366,21 +318,6 @@ def test_what_the_model_gets_wrong_of_one_shape_is_carried_over_and_noise_is_not
         for one in (fit, replace(fit, corrected=None))
     )
     assert off < better * without
-
-
-@cases("kernel, speed", ("triton", 0.55), ("hopper", 1.6))
-def test_kernels_of_attention_have_the_speed_that_is_published(kernel: str, speed: float) -> None:
-    given = {"gpus": 1, "layers": 8, "width": 1024, "heads": 16, "sequence": 262144, "batch": 1,
-             "vocabulary": 256, "step_s": 1.0, "gpu": "a100"}  # fmt: skip
-    some = [row_of({**given, "attention": one}) for one in ("flash", kernel)]
-    usual, other = predicted_s(some, Fit({"a100": A100}, 1, 0, 0), job_of)
-    assert usual / other == pytest.approx(speed, rel=0.05)
-
-
-def test_without_rows_the_interval_is_wider_beyond_the_gpus_of_the_defaults() -> None:
-    (_, near), (_, far) = UNFITTED.interval("h100", 8), UNFITTED.interval("h100", 256)
-    assert UNFITTED.interval("h100", 64)[1] == near
-    assert far == pytest.approx(np.sqrt(2) * near)
 
 
 def test_a_first_stage_has_no_logits() -> None:

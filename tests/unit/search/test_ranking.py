@@ -186,12 +186,6 @@ def test_a_shorter_pipeline_that_is_as_fast_is_named_to_try_first(slower, told) 
     assert (f"try {found.best[1].mesh_words} first" in render_search(found, Screen(400))) is told
 
 
-def test_the_probabilities_of_all_sum_to_one() -> None:
-    steps = [1.0, 1.05, 1.2, 1.21]
-    orders = [[one, *(s for s in steps if s != one)] for one in steps]
-    assert sum(probability_fastest(order, 0.1) for order in orders) == pytest.approx(1, abs=1e-6)
-
-
 def test_the_probability_is_that_of_drawn_errors() -> None:
     random = np.random.default_rng(1)
     steps = np.array([1.0, 1.1, 1.15])
