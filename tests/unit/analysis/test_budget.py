@@ -17,8 +17,6 @@ from tests.builders.tracing.traced import (
 )
 from tests.examples import cases
 
-SUMMED = tuple(part.field for part in PARTS)
-
 
 def plain(traced=100, repeat=0):
     """One rank: of a step of 100 ms, 90 % are computation."""
@@ -66,7 +64,7 @@ def with_copies(result, *spans):
 
 
 def check_closed(budget):
-    total = sum(getattr(budget, name) or 0.0 for name in SUMMED)
+    total = sum(getattr(budget, part.field) or 0.0 for part in PARTS)
     assert total == pytest.approx(budget.measured_s - budget.ideal_s, abs=1e-9)
 
 

@@ -179,9 +179,6 @@ def seen(elements=None, backwards=1.0, **facts):
     return {"input_elements": elements, "backwards_per_step": backwards, **facts}
 
 
-PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
-
-
 @cases(
     "one, two, scaling",
     (seen(backwards=8.0), seen(backwards=4.0), "strong"),
@@ -189,7 +186,7 @@ PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
     (seen(1024), seen(1024), "weak"),
     (seen(1024), seen(512), "strong"),
     (seen(1024), seen(1024, None), "unknown"),  # it changes while it is measured
-    (seen(1024), seen(1024, **PIPELINE), "unknown"),
+    (seen(1024), seen(1024, **{"wrappers": [{"kind": "_PipelineStageBase"}]}), "unknown"),
     (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)", data_ranks=2)), "weak"),
     (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)")), "unknown"),  # FSDP by hand
     (seen(1024), seen(1024, **tensor(2, *ROWWISE, data_ranks=1)), "strong"),
@@ -206,11 +203,8 @@ def test_one_number_of_ranks_tells_nothing_of_the_scaling():
     assert grows(n2=16.0) == grows() == Growth("unknown")
 
 
-BYTES = 1_000_000
-
-
 def sent(kind, start, end, phase, ordinal=0, size=2, **changes):
-    asked = {"enqueued_ns": round(start * 1e6), "num_bytes": BYTES, "group_size": size}
+    asked = {"enqueued_ns": round(start * 1e6), "num_bytes": 1_000_000, "group_size": size}
     fields = {"kind": kind, "name": f"gloo:{kind}", "phase": phase, **asked, **changes}
     return make_operation(start, end, ordinal=ordinal, **fields)
 

@@ -92,9 +92,6 @@ def test_a_failed_inspection_fails_the_row():
     assert (row.status, row.reason) == ("failed", "gradients deviate by 0.1")
 
 
-NOT_MEASUREMENTS = {"reason", "backend"}
-
-
 PLANNED = [
     *(make_inspection(cell).cell for cell in (PLAIN, ONE, TWO)),
     *(at(cell, repeat) for repeat in range(2) for cell in (PLAIN, ONE, TWO)),
@@ -126,7 +123,7 @@ def test_whatever_fails_every_row_is_there_and_every_null_has_a_reason(fates, ha
         ("ddp", 2),
     ]
     for row in summary.rows:
-        nulls = {name for name, value in row if value is None} - NOT_MEASUREMENTS
+        nulls = {name for name, value in row if value is None} - {"reason", "backend"}
         assert nulls <= set(row.unavailable), nulls - set(row.unavailable)
         assert all(row.unavailable.values())
         told = {name for name in row.unavailable if getattr(row, name) is not None}

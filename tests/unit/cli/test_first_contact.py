@@ -7,12 +7,10 @@ from tests.builders.runs import make_cell
 from tests.builders.sessions import NO_FLAGS
 from tests.examples import cases
 
-TRAIN = "import argparse\nparser.add_argument('--batch-size')\n"
-
 
 @pytest.fixture(autouse=True)
 def here(project):
-    (project / "train.py").write_text(TRAIN)
+    (project / "train.py").write_text("import argparse\nparser.add_argument('--batch-size')\n")
     (project / "mine.py").write_text("SUITE = None")
     (project / "my_gpt.py").write_text("def two(a, b): ...\ndef workload(shard): ...\n")
     (project / "models").mkdir()

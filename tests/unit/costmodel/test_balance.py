@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from scalebench.costmodel.balance import Balance, computing_s, divided, ideal_s
 from tests.examples import cases
 
-PACES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9)
 
-
-@given(PACES, st.integers(0, 400), st.floats(1, 8))
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9), st.integers(0, 400), st.floats(1, 8))
 def test_every_sample_is_given_and_no_rank_starves_or_gets_too_much(paces, more, most):
     total = len(paces) + more
     shares = divided(total, paces, most)

@@ -2,7 +2,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
@@ -61,11 +60,8 @@ def test_the_site_has_every_document_and_refuses_a_link_that_leads_nowhere(tmp_p
     assert done.returncode and "nowhere.md" in done.stderr and "#nowhere" in done.stderr
 
 
-FIELDS_ROOT = Path(__file__).parents[3]
-
-
 def test_the_page_is_what_the_records_say():
-    written = (FIELDS_ROOT / PAGE).read_text()
+    written = (ROOT / PAGE).read_text()
     assert written == page(), "make it again: python -m tests.tools.field_tables"
 
 

@@ -213,11 +213,8 @@ def test_rows_that_contradict_one_another_are_refused_and_noise_is_not(tmp_path:
         measured_rows(file, "a100")
 
 
-GALLERY = Path(__file__).parents[3] / "reports" / "gallery"
-
-
 def test_a_run_folder_gives_its_rows_in_16_bits_and_one_on_cpu_is_refused(tmp_path: Path) -> None:
-    folder = GALLERY / "ddp-2-cores"
+    folder = Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores"
     with pytest.raises(UsageError, match="was measured on cpu: give a run on GPUs"):
         measured_rows(folder, "a100")
     summary = Summary.model_validate_json((folder / "summary.json").read_text())

@@ -56,9 +56,6 @@ def test_where_blocking_was_noted_it_stands_for_sends_and_receives():
     assert [is_between_two(op) for op in operations] == [True, True, False]
 
 
-GEMM = "ampere_sgemm_128x64_tn"
-
-
 def collective(name, nelems, start, end, stream, **more):
     details = {"Collective name": name, "In msg nelems": nelems, "dtype": "Byte", **more}
     return kernel("ncclDevKernel_Generic", start, end, stream=stream, **details)
@@ -72,7 +69,7 @@ def test_copies_hide_no_communication():
     """Microseconds: compute 0-50, comm 40-100, copies 30-60, 55-70 and 95-120."""
     timeline = timeline_of(
         events(
-            kernel(GEMM, 0, 50),
+            kernel("ampere_sgemm_128x64_tn", 0, 50),
             collective("allreduce", 100, 40, 100, 20),
             Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 30, 60),
             Event("gpu_memset", "Memset (Device)", 55, 70),

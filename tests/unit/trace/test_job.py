@@ -155,9 +155,6 @@ def test_json():
         }  # fmt: skip
 
 
-BESIDE = "communication during copies"
-
-
 def test_communication_beside_copies_is_shown_as_that(write):
     """Compute 0-10, communication 5-25, a copy 20-40: 5 µs of communication beside it alone."""
     whole = trace(0, 1)
@@ -176,7 +173,7 @@ def test_communication_beside_copies_is_shown_as_that(write):
     assert told in page
     spec = json.loads(re.search(r'id="trace-parts-spec">(.*?)</script>', page, re.DOTALL)[1])
     bars = {bar["name"]: bar["x"][0] for bar in spec["data"]}
-    assert bars[BESIDE] == pytest.approx(0.005)
+    assert bars["communication during copies"] == pytest.approx(0.005)
     assert bars["communication alone"] == pytest.approx(0.010)
     assert bars["copies only"] == pytest.approx(0.015)
     assert sum(bars.values()) == pytest.approx(0.040)
@@ -238,9 +235,6 @@ def found(tmp_path):
     return of
 
 
-OTHER_PROCESS = {"pid": 10, "device": 1}
-
-
 @cases(
     "rows, ranks, by, parts",
     (labelled("[TP00]", rank()) + labelled("[TP01]", rank(200)), [0, 1], "trace",
@@ -251,7 +245,7 @@ OTHER_PROCESS = {"pid": 10, "device": 1}
      ["rank 2", "rank 10"]),
     ([*rank(rank=3), *rank(200, 10, rank=12)], [3, 12], "trace", ["rank 3", "rank 12"]),
     ([*rank(), *rank(200, device=1, first=5)], [0, 1], "device", ["device 0", "device 1"]),
-    ([*rank(), *rank(200, **OTHER_PROCESS)], [0, 1], "device", ["device 0", "device 1"]),
+    ([*rank(), *rank(200, pid=10, device=1)], [0, 1], "device", ["device 0", "device 1"]),
     ([*rank(device=6), *rank(200, device=2, first=5)], [2, 6], "device",
      ["device 2", "device 6"]),
 )  # fmt: skip

@@ -111,14 +111,11 @@ def test_all_reduces_that_end_apart_are_refused(apart_us, num_shifted, clock_us,
     assert not refused or f"{num_shifted} of 200 all-reduces" in reason
 
 
-MS = 1_000_000
-
-
 def rank(*operations, compute=(), offset=0.0, world_size=2):
     """A rank's timeline, in ms; its clock shows ``offset`` more than rank 0's."""
 
     def ns(time):
-        return round((time + offset) * MS)
+        return round((time + offset) * 1_000_000)
 
     return Timeline(
         operations=tuple(

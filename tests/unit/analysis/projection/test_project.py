@@ -43,15 +43,12 @@ def test_bad_input_is_refused(tmp_path):
         project(run, [4], what_if=WhatIf(hierarchical=True))
 
 
-BF16 = {"strategy": Plain(autocast=True)}
-
-
 @cases("first", "float32", "bfloat16")
 def test_a_case_is_projected_against_the_plain_row_of_its_precision_and_batch(tmp_path, first):
     """Three plain rows, in either order; each case has its own ideal."""
     plain = [
         make_result(make_cell("plain", 1), 0.1),
-        make_result(make_cell("plain-bf16", 1, **BF16), 0.04),
+        make_result(make_cell("plain-bf16", 1, strategy=Plain(autocast=True)), 0.04),
         make_result(make_cell("plain-64", 1, global_batch=64, rank_batch=64), 0.15),
     ]
     one = at_one(*BUCKETS)

@@ -141,8 +141,6 @@ def test_unequal_ranks_wait_for_the_slowest(strategy, slowdowns, batch, slow):
 N2 = make_cell("ddp", 2, global_batch=64, rank_batch=32)
 """As large a batch per rank as at N=1, so that computing takes as long."""
 
-LINK = the_link(2)
-
 
 def launches(*results):
     return Launches(results[0].cell, measured=dict(enumerate(results)))
@@ -154,7 +152,7 @@ SMALLER = launches(efficiency_at_one(ask(90, num_bytes=1_000_000), clean=120))
 
 def test_it_says_what_is_missing():
     with pytest.raises(Unavailable, match="no launch of the strategy at N=1"):
-        replayed_break_even(N2, None, EXACT, LINK)
+        replayed_break_even(N2, None, EXACT, the_link(2))
     nothing = LinkModel(profile_of([], (), created="", version="", device="", backend="").fits)
     with pytest.raises(Unavailable, match="no all_reduce was calibrated"):
         replayed_break_even(N2, SMALLER, EXACT, nothing)

@@ -61,10 +61,7 @@ def test_without_lockstep_a_step_takes_the_mean_of_its_block(strategy):
     assert launch_step_s(make_result(TWO, ranks=ranks)) == pytest.approx((1.1 + 0.8) / 6)
 
 
-step_times = st.lists(st.floats(1e-4, 10), min_size=2, max_size=40)
-
-
-@given(st.data(), step_times, st.integers(1, 8))
+@given(st.data(), st.lists(st.floats(1e-4, 10), min_size=2, max_size=40), st.integers(1, 8))
 def test_the_steps_of_a_block_sum_to_its_time(data, first, num_ranks):
     others = st.lists(st.floats(1e-4, 10), min_size=len(first), max_size=len(first))
     each = [first, *(data.draw(others) for _ in range(num_ranks - 1))]

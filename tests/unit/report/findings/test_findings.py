@@ -17,11 +17,9 @@ from tests.builders.rows.states import run_of
 from tests.builders.summaries import attributed, estimate, make_plain, make_row, make_summary
 from tests.examples import cases
 
-DOCUMENT = Path(__file__).parents[4] / "benchmarks" / "evidence.md"
-
 
 def test_every_rule_is_documented():
-    text = DOCUMENT.read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "benchmarks" / "evidence.md").read_text()
     named = [n.strip() for line in text.splitlines() if line.startswith("| ")
              for n in line.split("|")[1].split(",")]  # fmt: skip
     assert {rule.name for rule in (*FIRST, *RULES, *LAST)} <= set(named)

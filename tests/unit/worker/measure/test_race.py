@@ -12,9 +12,6 @@ from scalebench.worker.measure.race import held_out_of, local_square
 from scalebench.worker.workloads import build_workload
 from tests.examples import cases
 
-CPU = torch.device("cpu")
-
-
 OTHER, GIVE = torch.zeros(3, 2), "Give Workload(evaluation=...)"
 
 
@@ -34,7 +31,7 @@ def test_held_out_batches_that_ranks_cannot_divide_are_refused(evaluation, told)
 
 @cases("name", "gpt-tiny", "cnn-8", "mlp-tiny")
 def test_what_is_held_out_is_the_same_on_all_ranks_and_never_trained_on(name):
-    shards = [Shard(rank, 2, 64, 3, CPU) for rank in (0, 1)]
+    shards = [Shard(rank, 2, 64, 3, torch.device("cpu")) for rank in (0, 1)]
     workloads = [build_workload(PRESETS[name], shard) for shard in shards]
     first, again, other = ([*workloads[i].evaluation] for i in (0, 0, 1))
     assert len(first) == 16 and {len(x) for x, _ in first} == {8}

@@ -84,12 +84,9 @@ def test_lamb_follows_its_equations(seed, rate, decay):
     follows(seed, lambda p: Lamb(p, rate, (0.9, 0.99), 1e-6, decay), lamb, *constants)
 
 
-RATE = 0.5
-
-
 def server(num_workers, bound, **options):
     parameter = torch.nn.Parameter(torch.zeros(2))
-    return Server(parameter, torch.optim.SGD([parameter], lr=RATE), num_workers, bound, **options)
+    return Server(parameter, torch.optim.SGD([parameter], lr=0.5), num_workers, bound, **options)
 
 
 def ones(times=1.0):
@@ -148,13 +145,10 @@ def test_chunks_cover_every_parameter_once_and_are_never_too_large(sizes, larges
     assert {chunk.server for chunk in chunks} <= set(range(servers))
 
 
-OPTIMIZER = Lamb([torch.nn.Parameter(torch.ones(1))], 0.1)
-
-
 def test_more_servers_than_layers_are_refused_with_the_remedy():
     said = r"3 servers .* the 2 tensors .* Lamb needs whole; choose"
     with pytest.raises(Unsupported, match=said):
-        one_each([5, 5], 3, OPTIMIZER)
+        one_each([5, 5], 3, Lamb([torch.nn.Parameter(torch.ones(1))], 0.1))
 
 
 @cases("kind", *ELEMENTWISE)
@@ -172,9 +166,6 @@ def test_optimizers_that_may_be_cut_step_a_cut_vector_as_the_whole(kind):
     assert torch.equal(torch.cat([part.detach() for part in parts]), whole.detach())
 
 
-CLASSES = np.arange(2000) % 10
-
-
 @given(samples=st.integers(8, 300), clients=st.integers(1, 8), seed=st.integers(0, 9))
 def test_even_clients_have_each_sample_once(samples, clients, seed):
     divided = divide_evenly(samples, clients, seed)
@@ -185,7 +176,7 @@ def test_even_clients_have_each_sample_once(samples, clients, seed):
 
 def test_a_client_without_samples_is_told():
     with pytest.raises(UsageError, match=r"of 64 clients have no samples .*Choose fewer clients"):
-        divide_by_class(CLASSES, 64, 0.001, seed=0)
+        divide_by_class(np.arange(2000) % 10, 64, 0.001, seed=0)
     with pytest.raises(UsageError, match="1 of 9 clients have no samples"):
         divide_evenly(8, 9, seed=0)
 

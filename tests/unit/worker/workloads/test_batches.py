@@ -67,13 +67,10 @@ def test_a_batch_that_cannot_be_cut_into_equal_parts_is_refused(num_samples, par
         feeds.split(samples(num_samples), parts)
 
 
-UNEVEN = (samples(2), samples(3))
-
-
 @cases(
     "batches, told",
     ([samples(64)], "contain 64 samples, but 32 were requested"),
-    *(([batch], "cannot be counted") for batch in (UNEVEN, [], {"name": "x"})),
+    *(([batch], "cannot be counted") for batch in ((samples(2), samples(3)), [], {"name": "x"})),
     *((nothing, "ended without a single batch") for nothing in ([], (), iter(()))),
 )
 def test_a_feed_of_another_size_uncounted_or_of_nothing_is_refused(batches, told):
