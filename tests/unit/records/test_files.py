@@ -241,10 +241,6 @@ def test_a_new_folder_is_made_with_its_parents_and_private(tmp_path):
     begin(paths.root)  # one that ended before it began left its lock
 
 
-def test_a_folder_is_held_by_one_at_a_time(tmp_path):
-    with working_on(tmp_path), pytest.raises(UsageError, match="Another scalebench is working on"):
-        begin(tmp_path, new=False)
-    begin(tmp_path, new=False)
 
 
 def test_what_the_lock_points_at_is_not_touched(tmp_path):

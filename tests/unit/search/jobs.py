@@ -1,7 +1,6 @@
 """Small jobs for tests of the search."""
 
 from dataclasses import replace
-from typing import Any
 
 from scalebench.costmodel.links.topology import LINKS, Topology
 from scalebench.search.job import ComputeSpeed, Job
@@ -24,7 +23,7 @@ TWO_LEVELS = Topology(
 )
 
 
-def job(world_size: int = 8, batch: int = 16, **changes: Any) -> Job:
+def job(world_size=8, batch=16, **changes):
     """Return a job of the small model on nodes of 4, unless something else is said."""
     start = Job(SMALL, world_size, batch, SPEED, NominalLinks(TWO_LEVELS, "a test"))
     return replace(start, **changes)

@@ -46,7 +46,7 @@ JOBS = {
 }  # fmt: skip
 
 
-def parts_of(name: str) -> dict[str, list[float]]:
+def parts_of(name):
     """Return the mean and the root of the mean square of each part over all configurations."""
     of = JOBS[name]
     made = joined(list(candidates(of, meshes(of))))
@@ -64,7 +64,7 @@ def parts_of(name: str) -> dict[str, list[float]]:
 
 
 @cases("name", *JOBS)
-def test_every_part_of_the_step_and_of_the_memory_is_what_it_was(name: str) -> None:
+def test_every_part_of_the_step_and_of_the_memory_is_what_it_was(name):
     recorded = json.loads(RECORDED.read_text())[name]
     found = parts_of(name)
     assert found.keys() == recorded.keys()

@@ -17,7 +17,7 @@ from scalebench.search.devices.fit import (
     predicted_s,
 )
 from scalebench.search.devices.measured import row_of
-from scalebench.search.devices.parameters import PARAMETERS, Parameters, defaults
+from scalebench.search.devices.parameters import PARAMETERS, defaults
 from scalebench.search.devices.sources import measured_rows, rows_of_summary
 from scalebench.search.job import Job
 from scalebench.search.prediction.links import LinkValues, NominalLinks
@@ -30,14 +30,14 @@ from tests.unit.search.jobs import SMALL
 A100 = defaults("a100")
 
 
-def job_of(gpu: str, values: Parameters) -> Job:
+def job_of(gpu, values):
     links = NominalLinks(TOPOLOGIES["dgx-a100"], "", LinkValues.of(values))
     device = device_type(gpu)
     return Job(SMALL, 1, 1, modelled_speed(device, values, ""), links, device="cuda",
                receives_ahead=False, memory_limit_bytes=device.memory_bytes)  # fmt: skip
 
 
-def rows(number: int = 24, seed: int = 0):
+def rows(number=24, seed=0):
     """Return rows of different shapes on 8 to 32 GPUs whose step is not known yet."""
     random, made = np.random.default_rng(seed), []
     while len(made) < number:
@@ -57,7 +57,7 @@ def rows(number: int = 24, seed: int = 0):
     return made
 
 
-def measured(values: Parameters, noise: float = 0.0, number: int = 24, seed: int = 0):
+def measured(values, noise=0.0, number=24, seed=0):
     """Return rows as a system with such parameters would have measured them."""
     some, random = rows(number, seed), np.random.default_rng(seed + 1)
     steps = predicted_s(some, Fit({"a100": values}, 1, 0, 0), job_of)
@@ -66,7 +66,7 @@ def measured(values: Parameters, noise: float = 0.0, number: int = 24, seed: int
 
 
 @cases("name", *PARAMETERS)
-def test_a_better_device_or_link_is_never_slower(name: str) -> None:
+def test_a_better_device_or_link_is_never_slower(name):
     better = name in ("matrix_efficiency", "attention_efficiency", "memory_efficiency", "inside",
                       "across", "overlap")  # fmt: skip
     factor = 1.1 if better else 0.9
@@ -76,7 +76,7 @@ def test_a_better_device_or_link_is_never_slower(name: str) -> None:
 
 
 @cases("gpu", "h100", "gb200", "gb300")
-def test_a_narrower_format_is_faster_where_the_device_has_it(gpu: str) -> None:
+def test_a_narrower_format_is_faster_where_the_device_has_it(gpu):
     model = modelled_speed(device_type(gpu.upper()), defaults(gpu), "").device
     assert model is not None
     half, eight, four = (model.peaks[name] for name in ("bfloat16", "fp8", "fp4"))
@@ -84,7 +84,7 @@ def test_a_narrower_format_is_faster_where_the_device_has_it(gpu: str) -> None:
     assert (four >= 2 * eight) if gpu != "h100" else (four == eight)
 
 
-def test_messages_of_a_tensor_group_over_nodes_take_longer_than_its_links_explain() -> None:
+def test_messages_of_a_tensor_group_over_nodes_take_longer_than_its_links_explain():
     """Three rows of vTrain's, on A100, were 30 % off by the links alone."""
     file = field_file("predict/vtrain_ground_truth_multi_a100.csv")
     several = [row for row in vtrain(file) if row.tensor > 8]
@@ -92,7 +92,7 @@ def test_messages_of_a_tensor_group_over_nodes_take_longer_than_its_links_explai
     assert len(several) == 3 and np.abs(off).mean() < 0.1
 
 
-def test_the_further_off_a_row_is_the_more_it_tells_of_its_system() -> None:
+def test_the_further_off_a_row_is_the_more_it_tells_of_its_system():
     (row,) = measured(A100, number=1)
     believed = {}
     for times in (1.1, 3.0):
@@ -102,7 +102,7 @@ def test_the_further_off_a_row_is_the_more_it_tells_of_its_system() -> None:
     assert 0 < believed[1.1] < 0.5 < believed[3.0] < 1
 
 
-def test_a_slow_row_in_8_bits_tells_more_of_8_bits_than_of_16() -> None:
+def test_a_slow_row_in_8_bits_tells_more_of_8_bits_than_of_16():
     (row,) = measured(A100, number=1)
     large = {"width": 8192, "sequence": 4096, "microbatch": 4, "tensor": 1, "pipeline": 1}
     row = row.model_copy(update={"gpu": "h100", "matrices": "fp8", **large})
@@ -115,7 +115,7 @@ def test_a_slow_row_in_8_bits_tells_more_of_8_bits_than_of_16() -> None:
     assert more[0] > 1.1 * more[1] > 0
 
 
-def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_is_told() -> None:
+def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_is_told():
     alike = [row for row in measured(A100, number=80) if row.tensor == row.pipeline == 1]
     slow = [row.model_copy(update={"step_s": 3 * row.step_s}) for row in alike]
     off = {}
@@ -135,7 +135,7 @@ def test_few_rows_that_are_three_times_slower_are_no_outliers_and_what_is_left_i
     assert of in told
 
 
-def test_a_fit_finds_what_was_planted() -> None:
+def test_a_fit_finds_what_was_planted():
     planted = A100._replace(matrix_efficiency=0.6, launch_s=6e-5, inside=0.4)
     found = fit_rows(measured(planted), job_of, interval=False).of("a100")
     assert found.launch_s == pytest.approx(planted.launch_s, rel=0.1)
@@ -147,7 +147,7 @@ def test_a_fit_finds_what_was_planted() -> None:
     assert np.abs(fitted / truth - 1).mean() < min(0.05, np.abs(usual / truth - 1).mean() / 3)
 
 
-def test_the_interval_holds_and_widens_with_the_distance() -> None:
+def test_the_interval_holds_and_widens_with_the_distance():
     planted = A100._replace(matrix_efficiency=0.6, launch_s=6e-5)
     inside = []
     for seed in (1, 2, 3):
@@ -181,7 +181,7 @@ GOOD = "gpus,layers,width,heads,sequence,batch,step_s\n8,24,2048,16,1024,64,1.0\
     (GOOD.splitlines()[0] + "\n", "no measured row"),
     (GOOD.replace("batch", "batch,precision").replace(",64", ",64,float32"), "'bfloat16'"),
 )  # fmt: skip
-def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_table_is_refused_in_one_line(tmp_path, text, said):
     file = tmp_path / "rows.csv"
     file.write_text(text)
     with pytest.raises(UsageError) as refused:
@@ -189,14 +189,14 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_headers_and_devices_are_read_as_people_write_them(tmp_path: Path) -> None:
+def test_headers_and_devices_are_read_as_people_write_them(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text(GOOD.replace("gpus", " GPU ,GPUs").replace("8,", "H100-SXM,8,", 1).title())
     (row,) = measured_rows(file, "a100")
     assert (row.gpu, row.gpus, row.step_s) == ("h100", 8, 1.0)
 
 
-def test_units_of_speed_are_the_same_step() -> None:
+def test_units_of_speed_are_the_same_step():
     given = {"gpus": 8, "layers": 24, "width": 2048, "heads": 16, "sequence": 1024, "batch": 64}
     speeds = {"step_s": 2.0, "tokens_per_s": 32768, "tokens_per_s_per_gpu": 4096,
               "samples_per_s": 32}  # fmt: skip
@@ -204,7 +204,7 @@ def test_units_of_speed_are_the_same_step() -> None:
     assert [row.step_s for row in made] == pytest.approx([2.0] * 4)
 
 
-def test_rows_that_contradict_one_another_are_refused_and_noise_is_not(tmp_path: Path) -> None:
+def test_rows_that_contradict_one_another_are_refused_and_noise_is_not(tmp_path):
     file, other = tmp_path / "rows.csv", "8,24,2048,16,1024,64,"
     file.write_text(GOOD + other + "1.05\n")
     assert len(measured_rows(file, "a100")) == 2
@@ -213,7 +213,7 @@ def test_rows_that_contradict_one_another_are_refused_and_noise_is_not(tmp_path:
         measured_rows(file, "a100")
 
 
-def test_a_run_folder_gives_its_rows_in_16_bits_and_one_on_cpu_is_refused(tmp_path: Path) -> None:
+def test_a_run_folder_gives_its_rows_in_16_bits_and_one_on_cpu_is_refused(tmp_path):
     folder = Path(__file__).parents[3] / "reports" / "gallery" / "ddp-2-cores"
     with pytest.raises(UsageError, match="was measured on cpu: give a run on GPUs"):
         measured_rows(folder, "a100")
@@ -236,13 +236,13 @@ def test_a_run_folder_gives_its_rows_in_16_bits_and_one_on_cpu_is_refused(tmp_pa
     assert errors[1] < errors[0] / 2
 
 
-def peak_bytes(**options: object) -> float:
+def peak_bytes(**options):
     given = {"gpus": 16, "layers": 24, "width": 2048, "heads": 16, "sequence": 1024, "batch": 16,
              "microbatch": 1, "tensor": 2, "zero": 1, "step_s": 1.0, **options}  # fmt: skip
     return float(predicted_bytes([row_of(given)], job_of, "a100")[0])
 
 
-def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
+def test_options_of_a_framework_change_the_memory_by_what_they_say():
     usual, parameters = peak_bytes(), (24 * 12 * 2048**2 + 51200 * 2048) / 2
     mixed, accumulated = peak_bytes(state="mixed"), peak_bytes(state="accumulated")
     # float32: 8 + 8/8 bytes, mixed: 6 + 12/8, accumulated: 10 + 12/8 (ZeRO-1 of 8 ranks)
@@ -260,10 +260,10 @@ def test_options_of_a_framework_change_the_memory_by_what_they_say() -> None:
     assert kept == pytest.approx(24 * 2 * 8192 * 1024 / 2)
 
 
-def test_what_an_allocator_reserves_is_fragments_and_tensors_that_wait_until_it_is_full() -> None:
+def test_what_an_allocator_reserves_is_fragments_and_tensors_that_wait_until_it_is_full():
     whole = 2 * 1024 * 2048
 
-    def over(reserved: float = 1.5, **sizes: int) -> float:
+    def over(reserved=1.5, **sizes):
         return peak_bytes(reserved=reserved, **sizes) - peak_bytes(**sizes)
 
     filled = (over(1.5) - over(1.25)) / 0.25
@@ -279,7 +279,7 @@ def test_what_an_allocator_reserves_is_fragments_and_tensors_that_wait_until_it_
     assert peak_bytes(reserved=1.5, **full) == pytest.approx(80e9)
 
 
-def test_stages_that_are_filled_one_after_the_other_leave_the_last_one_the_logits() -> None:
+def test_stages_that_are_filled_one_after_the_other_leave_the_last_one_the_logits():
     """24 blocks of 12 h² and logits of 25 h² are 156.5 h² for each of two: 14 blocks (nanotron)."""
     sizes = {"tensor": 1, "pipeline": 2, "vocabulary": 51200, "batch": 64, "microbatch": 1}
     equal, filled = (
@@ -289,7 +289,7 @@ def test_stages_that_are_filled_one_after_the_other_leave_the_last_one_the_logit
     assert filled - equal == pytest.approx(2 * block)
 
 
-def test_a_group_that_divides_the_sequence_has_whole_tensors_at_once() -> None:
+def test_a_group_that_divides_the_sequence_has_whole_tensors_at_once():
     """Four of 16 bits on each rank, of which the tokens of the others are counted here."""
     full, divided = (peak_bytes(tensor=t, gpus=8 * t, checkpointing="full") for t in (1, 4))
     tokens, table = 1024 * 2048, 51200 * 2048
@@ -301,8 +301,8 @@ def test_a_group_that_divides_the_sequence_has_whole_tensors_at_once() -> None:
 
 @cases("planted, noise, better", (0.25, 0.02, 0.9), (0.0, 0.2, 1.05))
 def test_what_the_model_gets_wrong_of_one_shape_is_carried_over_and_noise_is_not(
-    planted: float, noise: float, better: float
-) -> None:
+    planted, noise, better
+):
     made = measured(A100, noise, 60)
     made = [
         row.model_copy(update={"step_s": row.step_s * np.exp(planted * (row.width == 2048))})
@@ -317,7 +317,7 @@ def test_what_the_model_gets_wrong_of_one_shape_is_carried_over_and_noise_is_not
     assert off < better * without
 
 
-def test_a_first_stage_has_no_logits() -> None:
+def test_a_first_stage_has_no_logits():
     two = {"pipeline": 2, "tensor": 1, "batch": 8, "zero": 0}  # one microbatch: logits are largest
     first, fullest = (peak_bytes(**two, memory_stage=stage) for stage in ("first", "fullest"))
     assert fullest - first == pytest.approx((2 + 4 + 4) * 1024 * 51200)

@@ -12,11 +12,10 @@ from scalebench.errors import UsageError
 from scalebench.report.search import render_search
 from scalebench.report.tables.layout import Screen
 from scalebench.search.choice import Choice, choice_at, choices
-from scalebench.search.job import Job
 from scalebench.search.prediction.links import NominalLinks
 from scalebench.search.prediction.memory import fits, memory_bytes
 from scalebench.search.prediction.step import PARTS, StepParts, bound_s, step_parts
-from scalebench.search.ranking import CLOSE, Ranking, first_to_try, search
+from scalebench.search.ranking import CLOSE, first_to_try, search
 from scalebench.search.result import result_of, why_faster
 from scalebench.search.run import Trainable
 from scalebench.search.scores import Scores, probability_fastest, typical_error
@@ -44,22 +43,22 @@ class Whole:
     steps: Floats
 
 
-def whole_space(of: Job) -> Candidates:
+def whole_space(of):
     return joined(list(candidates(of, meshes(of))))
 
 
 @functools.cache
-def whole(name: str) -> Whole:
+def whole(name):
     every = whole_space(JOBS[name])
     return Whole(every, memory_bytes(JOBS[name], every), step_parts(JOBS[name], every).step_s)
 
 
 @functools.cache
-def ten_best(name: str) -> Ranking:
+def ten_best(name):
     return search(JOBS[name], wanted=10)
 
 
-def by_hand(name: str, wanted: int) -> tuple[list[float], int]:
+def by_hand(name, wanted):
     """Return the best steps and how many fit, from looking at everything."""
     of, every, memory, steps = JOBS[name], whole(name).every, whole(name).memory, whole(name).steps
     rows = [(float(steps[i]), ways(every, i)) for i in np.flatnonzero(fits(of, memory))]
@@ -69,13 +68,13 @@ def by_hand(name: str, wanted: int) -> tuple[list[float], int]:
     return sorted(best.values())[:wanted], len(rows)
 
 
-def ways(of: Candidates, i: int) -> tuple[int, ...]:
+def ways(of, i):
     columns = (of.tensor, of.context, of.expert, of.shard, of.data, of.pipeline, of.zero)
     return tuple(int(column[i]) for column in columns)
 
 
 @cases("name", *JOBS)
-def test_the_best_and_the_front_are_those_of_the_whole_space(name: str) -> None:
+def test_the_best_and_the_front_are_those_of_the_whole_space(name):
     found = ten_best(name)
     best, num_fitting = by_hand(name, 10)
     assert found.num_candidates == len(whole(name).every)
@@ -92,9 +91,7 @@ def test_the_best_and_the_front_are_those_of_the_whole_space(name: str) -> None:
     on_gpu=st.booleans(),
     faster=st.floats(0.01, 100),
 )
-def test_no_bound_is_above_the_step(
-    batch: int, world_size: int, routed: bool, on_gpu: bool, faster: float
-) -> None:
+def test_no_bound_is_above_the_step(batch, world_size, routed, on_gpu, faster):
     links = NominalLinks(TWO_LEVELS.faster(faster), "")
     of = job(world_size, batch * world_size, model=ROUTED if routed else SMALL, links=links,
              device="cuda" if on_gpu else "cpu")  # fmt: skip
@@ -106,15 +103,13 @@ def test_no_bound_is_above_the_step(
 
 @settings(max_examples=12)
 @given(factor=st.floats(1, 50), world_size=st.sampled_from([4, 8]), on_gpu=st.booleans())
-def test_a_faster_link_makes_the_best_no_slower(
-    factor: float, world_size: int, on_gpu: bool
-) -> None:
+def test_a_faster_link_makes_the_best_no_slower(factor, world_size, on_gpu):
     of = job(world_size, device="cuda" if on_gpu else "cpu")
     faster = replace(of, links=NominalLinks(TWO_LEVELS.faster(factor), ""))
     assert search(faster, 1).best.step_s[0] <= search(of, 1).best.step_s[0] * (1 + 1e-12)
 
 
-def trained(of: Job, every: Candidates) -> list[bool]:
+def trained(of, every):
     """Ask for the strategy of each configuration."""
     asked = (choice_at(every, i) for i in range(len(every)))
     job_of = (of.device, of.world_size, of.batch, of.model.experts)
@@ -126,7 +121,7 @@ def trained(of: Job, every: Candidates) -> list[bool]:
     *(job(4, 8), job(8, 24, device="cuda"), job(6, 60), job(8, 8, model=ROUTED)),
     ids=["four", "on gpus", "odd cuts", "routed"],
 )
-def test_what_is_trained_is_what_has_a_strategy(of: Job) -> None:
+def test_what_is_trained_is_what_has_a_strategy(of):
     every = whole_space(of)
     every = every.take(np.arange(len(every))[:: max(1, len(every) // 1500)])
     found = Trainable(of)(every)
@@ -134,7 +129,7 @@ def test_what_is_trained_is_what_has_a_strategy(of: Job) -> None:
     assert found.any() and not found.all()
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_what_does_not_fit_is_told():
     found = search(job(memory_limit_bytes=1000))
     assert found.num_fitting == 0 and not len(found.best) and not len(found.front)
     assert found.rejected.memory_bytes[0] == found.smallest_bytes > 1000
@@ -146,7 +141,7 @@ def test_a_pipeline_that_no_batch_fills_is_no_mesh(ranks, batch):
         meshes(job(ranks, batch, model=replace(SMALL, layers=12)))
 
 
-def test_refused_meshes_are_counted_by_reason() -> None:
+def test_refused_meshes_are_counted_by_reason():
     of = job(4, 2, model=replace(SMALL, layers=1), axes=("tensor", "data", "pipeline"))
     assert refused_meshes(of) == {
         "more stages than layers": 3,
@@ -155,9 +150,7 @@ def test_refused_meshes_are_counted_by_reason() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 10.0), st.integers(1, 16)), min_size=1))
-def test_what_to_try_first_is_about_as_fast_and_has_the_fewest_stages(
-    ways: list[tuple[float, int]],
-) -> None:
+def test_what_to_try_first_is_about_as_fast_and_has_the_fewest_stages(ways):
     steps, stages = np.array(ways).T
     first = first_to_try(steps, stages.astype(int))
     close = steps <= CLOSE * steps.min()
@@ -166,14 +159,14 @@ def test_what_to_try_first_is_about_as_fast_and_has_the_fewest_stages(
     assert steps[first] == steps[close & (stages == stages[first])].min()
 
 
-def result(scores: Scores):
+def result(scores):
     known = job(4, 16)
     ranking = search(known)
     return choices(known, ranking.best), result_of(known, ranking, scores, "", (), 0.0)
 
 
 @cases("slower, told", (1.02, True), (1.2, False))
-def test_a_shorter_pipeline_that_is_as_fast_is_named_to_try_first(slower, told) -> None:
+def test_a_shorter_pipeline_that_is_as_fast_is_named_to_try_first(slower, told):
     known = job(8, 16)
     ranking = search(known, wanted=50)
     stages = ranking.ways.candidates.pipeline
@@ -186,7 +179,7 @@ def test_a_shorter_pipeline_that_is_as_fast_is_named_to_try_first(slower, told) 
     assert (f"try {found.best[1].mesh_words} first" in render_search(found, Screen(400))) is told
 
 
-def test_the_probability_is_that_of_drawn_errors() -> None:
+def test_the_probability_is_that_of_drawn_errors():
     random = np.random.default_rng(1)
     steps = np.array([1.0, 1.1, 1.15])
     drawn = np.log(steps) + 0.1 * random.standard_normal((200_000, 3))
@@ -195,7 +188,7 @@ def test_the_probability_is_that_of_drawn_errors() -> None:
     )
 
 
-def test_the_error_is_that_of_what_was_compared() -> None:
+def test_the_error_is_that_of_what_was_compared():
     assert typical_error([], []) is None
     assert typical_error([1.1, 0.9], [1.0, 1.0]) == pytest.approx(0.1, abs=0.01)
 
@@ -204,19 +197,19 @@ NOTHING = dict.fromkeys(PARTS, 0.0)
 FIRST, SECOND = list(PARTS)[:2]
 
 
-def choice(first_s: float, second_s: float, **changes: int) -> Choice:
+def choice(first_s, second_s, **changes):
     parts = NOTHING | {FIRST: first_s, SECOND: second_s}
     return Choice(**{"data": 1, **changes}, step_s=first_s + second_s, parts_s=parts)
 
 
-def test_the_part_that_gains_most_is_named_with_what_it_gains() -> None:
+def test_the_part_that_gains_most_is_named_with_what_it_gains():
     told = why_faster(choice(0.008, 0.002, data=4), choice(0.011, 0.0021, tensor=4))
     assert told == (
         f"data 4 is 3.10 ms (31 %) faster than tensor 4: it spends 3.00 ms less on {PARTS[FIRST]}."
     )
 
 
-def test_parts_that_cancel_do_not_explain_a_gain_alone() -> None:
+def test_parts_that_cancel_do_not_explain_a_gain_alone():
     before = choice(0.006, 0.004, tensor=4)
     third = list(PARTS)[2]
     after = choice(0.0117, 0, data=4).model_copy(
@@ -241,5 +234,5 @@ def test_parts_that_cancel_do_not_explain_a_gain_alone() -> None:
         "data 2 × shard 4 (ZeRO-3) × tensor 2", "bfloat16", "d2-s4-t2-z3-bf16",
     ),
 )  # fmt: skip
-def test_a_configuration_in_words(choice: Choice, mesh: str, how: str, name: str) -> None:
+def test_a_configuration_in_words(choice, mesh, how, name):
     assert (choice.mesh_words, choice.how_words, choice.name) == (mesh, how, name)

@@ -5,7 +5,6 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
-from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.model import SearchModel
@@ -21,19 +20,19 @@ from tests.unit.search.jobs import SMALL, SPEED, job
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery"
 
 
-def tiny() -> SearchModel:
+def tiny():
     shape = PRESETS["gpt-tiny"]
     assert isinstance(shape, GptShape | MoeShape)
     return SearchModel.of_preset(shape)
 
 
 @pytest.fixture(scope="module")
-def fsdp() -> tuple[object, Summary]:
+def fsdp():
     run = load_run(GALLERY / "fsdp-2-cores")
     return run, summarise(run)
 
 
-def test_one_rank_takes_what_the_plain_row_took(fsdp) -> None:
+def test_one_rank_takes_what_the_plain_row_took(fsdp):
     run, summary = fsdp
     known = calibrated_job(run, summary, tiny(), job(2, 16, model=tiny()))
     plain = next(row for row in summary.rows if row.strategy == "plain")
@@ -48,7 +47,7 @@ def test_one_rank_takes_what_the_plain_row_took(fsdp) -> None:
     assert "on 16 samples" in speed.described and not speed.peak_flops
 
 
-def test_rows_of_several_ranks_are_predicted_and_scored(fsdp) -> None:
+def test_rows_of_several_ranks_are_predicted_and_scored(fsdp):
     run, summary = fsdp
     known = calibrated_job(run, summary, tiny(), job(2, 16, model=tiny()))
     rows = scored_rows(known, summary.rows)
@@ -62,7 +61,7 @@ def test_rows_of_several_ranks_are_predicted_and_scored(fsdp) -> None:
     "name, axis",
     *(("fsdp-2-cores", "shard"), ("tensor-2-cores", "tensor"), ("pipeline-2-cores", "pipeline")),
 )
-def test_what_an_axis_costs_on_one_rank_makes_its_rows_predictable(name: str, axis: str) -> None:
+def test_what_an_axis_costs_on_one_rank_makes_its_rows_predictable(name, axis):
     run = load_run(GALLERY / name)
     summary = summarise(run)
     model = model_of(summary.rows[0].workload)
@@ -77,14 +76,14 @@ def test_what_an_axis_costs_on_one_rank_makes_its_rows_predictable(name: str, ax
     assert with_.margin is not None and with_.margin < 0.3
 
 
-def test_a_run_without_the_model_says_so(fsdp) -> None:
+def test_a_run_without_the_model_says_so(fsdp):
     run, summary = fsdp
     with pytest.raises(NoPlainRow, match="did not measure small"):
         measured_speed(run, summary, SMALL)
     assert model_of("cnn-8") is None and model_of("gpt-7b") is not None
 
 
-def test_what_zero_bubble_takes_longer_is_found_again_in_the_step_that_it_makes() -> None:
+def test_what_zero_bubble_takes_longer_is_found_again_in_the_step_that_it_makes():
     """But for the idle time, to which half of one microbatch's is added."""
     settings = {"schedule": "zero-bubble", "microbatches": 16}
     of = job(2, 16, speed=replace(SPEED, flop_s={"float32": 1e-10}))

@@ -22,9 +22,7 @@ SCHEDULES = [
 
 @cases("p, m", (2, 4), (4, 8), (4, 16), (8, 16))
 @cases("name, v", *SCHEDULES)
-def test_bubble_and_messages_of_schedules_are_those_of_a_dry_run(
-    name: str, v: int, p: int, m: int
-) -> None:
+def test_bubble_and_messages_of_schedules_are_those_of_a_dry_run(name, v, p, m):
     schedule = plan_schedule(name, p, m, v)
     seconds = equal_times(p * v, 1.0 / v, 2.0 / v)
     bare, sent = dry_run(schedule, seconds), dry_run(schedule, seconds, transfer_s=0.01)
@@ -36,7 +34,7 @@ def test_bubble_and_messages_of_schedules_are_those_of_a_dry_run(
 
 @cases("num", 1, 2, 7)
 @cases("each_s", 0.01, 0.3, 2.0)
-def test_what_buckets_hide_is_what_a_replay_shows(num: int, each_s: float) -> None:
+def test_what_buckets_hide_is_what_a_replay_shows(num, each_s):
     window = 1.0
     asked = [CommRequest("all_reduce", 1, (i + 1) * window / num, window, None) for i in range(num)]
     stalled = replay(asked, [each_s] * num, window).stalled_s
@@ -46,7 +44,7 @@ def test_what_buckets_hide_is_what_a_replay_shows(num: int, each_s: float) -> No
 
 @cases("stages", 2, 3, 5, 8)
 @cases("vocabulary", 256, 50_000)
-def test_the_fullest_stage_is_that_of_the_balanced_split(stages: int, vocabulary: int) -> None:
+def test_the_fullest_stage_is_that_of_the_balanced_split(stages, vocabulary):
     model = SearchModel(
         name="m", layers=16, heads=4, width=128, context=64, vocabulary=vocabulary, kv_heads=4,
         inner=512,
@@ -62,7 +60,7 @@ def test_the_fullest_stage_is_that_of_the_balanced_split(stages: int, vocabulary
 
 
 @cases("name", *[n for n, s in PRESETS.items() if isinstance(s, GptShape | MoeShape)])
-def test_parameters_are_those_of_the_presets_without_small_vectors(name: str) -> None:
+def test_parameters_are_those_of_the_presets_without_small_vectors(name):
     shape = PRESETS[name]
     assert isinstance(shape, GptShape | MoeShape)
     model = SearchModel.of_preset(shape)
@@ -71,7 +69,7 @@ def test_parameters_are_those_of_the_presets_without_small_vectors(name: str) ->
 
 
 @cases("p, m", (2, 4), (4, 8), (4, 16))
-def test_the_bubble_with_long_passes_of_weights_is_that_of_a_dry_run(p: int, m: int) -> None:
+def test_the_bubble_with_long_passes_of_weights_is_that_of_a_dry_run(p, m):
     schedule = plan_schedule("zero-bubble", p, m)
     seconds = {(kind, stage): s for kind, s in (("F", 1.0), ("I", 2.0), ("W", 7.0))
                for stage in range(p)}  # fmt: skip

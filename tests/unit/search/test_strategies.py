@@ -33,7 +33,7 @@ MESHES = [
 
 
 @cases("choice", *MESHES, ids=lambda choice: choice.name)
-def test_meshes_of_three_axes_with_their_placement(choice: Choice) -> None:
+def test_meshes_of_three_axes_with_their_placement(choice):
     mesh = strategy_of(choice, "cpu", 8, 64)
     assert isinstance(mesh, Mesh), mesh
     back = choice_of(mesh, 8)
@@ -46,7 +46,7 @@ def test_meshes_of_three_axes_with_their_placement(choice: Choice) -> None:
 
 
 @cases("choice", *RUNS, ids=lambda choice: choice.name)
-def test_there_and_back(choice: Choice) -> None:
+def test_there_and_back(choice):
     strategy = strategy_of(choice, "cpu", 4, 64)
     assert not isinstance(strategy, str), strategy
     back = choice_of(strategy, 4)
@@ -71,13 +71,13 @@ def test_there_and_back(choice: Choice) -> None:
     ),
     (Choice(data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=128), "64 samples"),
 )
-def test_what_no_strategy_trains_says_why(choice: Choice, words: str) -> None:
+def test_what_no_strategy_trains_says_why(choice, words):
     found = strategy_of(choice, "cpu", 4, 64)
     assert isinstance(found, str) and words in found
 
 
 @cases("schedule", "zero-bubble", "zbv", "dualpipev")
-def test_a_backward_pass_in_two_calls_is_not_selective(schedule: str) -> None:
+def test_a_backward_pass_in_two_calls_is_not_selective(schedule):
     chunks = 1 if schedule == "zero-bubble" else 2
     settings = {"schedule": schedule, "chunks": chunks, "microbatches": 4}
     refused = Pipeline(**settings, checkpointing="selective").why_not("cpu", 2)
