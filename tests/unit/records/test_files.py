@@ -241,8 +241,6 @@ def test_a_new_folder_is_made_with_its_parents_and_private(tmp_path):
     begin(paths.root)  # one that ended before it began left its lock
 
 
-
-
 def test_what_the_lock_points_at_is_not_touched(tmp_path):
     (tmp_path / "thesis").write_text("mine")
     (tmp_path / ".lock").symlink_to("thesis")

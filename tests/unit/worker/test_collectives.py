@@ -182,7 +182,7 @@ def random_floats(num_ranks, length):
 
 
 @every_variant
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     num_ranks=NUM_RANKS,
     length=LENGTHS,
@@ -208,7 +208,7 @@ def test_with_everything_in_flight_that_the_plan_allows_the_sums_are_the_same(
 
 
 @every_variant
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(num_ranks=NUM_RANKS, length=LENGTHS, segment=SEGMENTS)
 def test_an_element_is_sent_once_for_each_sum_and_each_copy(variant, num_ranks, length, segment):
     sent = variant.sent(num_ranks, length, segment)

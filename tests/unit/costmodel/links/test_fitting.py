@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
@@ -42,7 +42,6 @@ def test_an_exact_law_comes_back_exactly(law):
     seed=st.integers(0, 10**6),
     count=st.integers(3, 30),
 )
-@settings(deadline=None)
 def test_a_line_is_where_scipy_finds_it(latency, slope, sigma, seed, count):
     size = np.geomspace(8, 2**28, count).round()
     noise = sigma * np.random.default_rng(seed).standard_normal(count)
@@ -73,7 +72,6 @@ def test_a_line_is_where_scipy_finds_it(latency, slope, sigma, seed, count):
         unique_by=lambda pair: pair[0],
     )
 )
-@settings(deadline=None)
 def test_whatever_was_measured_is_fitted_to_numbers_that_can_be_stored(pairs):
     fit = fit_link([point(size, time) for size, time in pairs])
     sizes_ = sorted(size for size, _ in pairs)

@@ -114,7 +114,7 @@ def runs(draw, style=None, is_json=False):
     )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(runs(), st.sampled_from(PREFIXES), st.booleans())
 def test_what_was_written_is_read(tmp_path_factory, run, prefix, is_noisy):
     path = tmp_path_factory.mktemp("logs") / "nccl.log"
@@ -124,7 +124,7 @@ def test_what_was_written_is_read(tmp_path_factory, run, prefix, is_noisy):
     assert table.op == run.op
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(runs(style="common", is_json=True), st.booleans())
 def test_json_is_read_like_the_text(tmp_path_factory, run, lists_all):
     path = tmp_path_factory.mktemp("logs") / "nccl.json"
@@ -154,7 +154,7 @@ def test_a_wrong_number_of_ranks_is_found(write, op):
 
 @cases("column", 0, 1, 5, 6, 7, 9, 10, 11)
 @given(ratio=st.floats(1.02, 100))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_damaged_number_is_found(tmp_path_factory, column, ratio):
     run = Run(results=(BIG, BIG), is_named=True)
 
@@ -181,7 +181,7 @@ def test_lost_rows_and_a_lost_footer_are_told(write):
     assert read_log(write(logs.text(run))).notices == ()
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_a_log_cut_anywhere_is_refused_or_gives_whole_rows(tmp_path_factory, data):
     run = Run(results=(BIG, Result(1024), BIG), is_named=True)
@@ -253,7 +253,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(
     name=st.sampled_from(sorted(path.name for path in GOLDEN.glob("*.txt"))),
     where=st.floats(0, 1),

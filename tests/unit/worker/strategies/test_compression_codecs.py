@@ -131,7 +131,7 @@ def error_bound(variant, x):
 
 
 @cases("variant", *VARIANTS)
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(x=vectors)
 def test_the_round_trip_of_one_rank_is_within_the_bound(variant, x):
     got = mean_by(codec_of(variant), [x])
@@ -186,7 +186,7 @@ def test_a_random_projection_has_the_mean_variance_and_norm_of_its_formulas(shap
 
 
 @cases("variant", *[v for v in VARIANTS if v != "dgc"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), numel=st.sampled_from([1, 7, 45, 128]))
 def test_error_feedback_loses_nothing(variant, seed, numel):
     codec = CODECS[method_of(variant)](parameters(variant, error_feedback=True))

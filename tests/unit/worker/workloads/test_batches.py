@@ -85,7 +85,7 @@ def test_a_feed_that_can_be_iterated_once_says_so_at_its_end():
         next(feed)
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(max_examples=examples(30))
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 7), st.integers(0, 1000))
 def test_epochs_follow_one_another_as_resident_ones_do(world_size, batch_size, extra, seed):
     num_samples = 2 * world_size * batch_size + extra

@@ -50,7 +50,7 @@ def test_missing_sources_are_told_with_a_remedy(tmp_path, monkeypatch, folder):
 DIVISIBLE = st.tuples(st.integers(1, 24), st.integers(0, 60), st.integers(0, 3))
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(DIVISIBLE, st.integers(0, 2**32), st.integers(0, 5))
 def test_every_world_size_trains_on_the_same_global_batches(sizes, seed, epoch):
     global_batch, extra, whole = sizes
@@ -72,7 +72,7 @@ def test_every_world_size_trains_on_the_same_global_batches(sizes, seed, epoch):
         assert batches == expected
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(max_examples=examples(30))
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 100), st.integers(0, 1000))
 def test_order_is_that_of_distributed_sampler(world_size, batch_size, extra, seed):
     num_samples = world_size * batch_size + extra
