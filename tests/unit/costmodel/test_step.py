@@ -1,17 +1,10 @@
-from collections import Counter
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalebench.costmodel import what_if
-from scalebench.costmodel.layers import context_layers
-from scalebench.costmodel.layers.group_steps import with_sharding
 from scalebench.costmodel.layers.replay import CommRequest, replay
-from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import StepShape
-from scalebench.costmodel.traffic import predict_traffic
-from scalebench.spec import Context, Fsdp
 from scalebench.stats import Estimate
 from tests.examples import cases
 
@@ -49,51 +42,6 @@ def test_a_part_of_the_batch_that_was_shorter_than_the_optimizer_can_be_predicte
         assert again.computing_s == pytest.approx(factor * 0.7)
         assert again.batch_s == 0
         replay(again.requests, [0.0], again.computing_s)  # raises what is out of order
-
-
-def shape(*requests):
-    return StepShape(tuple(requests), 0.1, 0.02, 32, {16: 0.07})
-
-
-BARE = StepShape((), 0.1, 0.0, 32, {})
-GROUPS = Groups((1000, 2000), 500)
-SENT = {
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-}
-
-
-@given(
-    st.sampled_from([Fsdp(), Fsdp(reshard_after_forward=False), Fsdp(shard_size=2)]),
-    st.sampled_from([2, 4, 8]),
-)
-def test_all_operations_together_send_what_the_law_says(strategy, world_size):
-    sent = sum(
-        SENT[request.op](request.num_ranks) * request.size_bytes
-        for request in with_sharding(BARE, sharding_of(strategy, world_size), GROUPS).requests
-    )
-    expected = predict_traffic(strategy, 3500, world_size, (1000, 2000, 500))
-    assert sent == pytest.approx(expected.total_bytes)
-
-
-WORK = context_layers.RingWork(forward_s=1.0, backward_s=2.0)
-ranks = st.sampled_from([2, 3, 4, 8])
-
-
-def model(layers=2, again=0):
-    return context_layers.AttendingModel((4800,) * layers, (4800,) * again, 100, samples=2)
-
-
-@given(ranks, st.integers(0, 2))
-def test_the_messages_are_those_of_the_law(num_ranks, again):
-    law = context_layers.operations_of_context_step(
-        Context(method="ring"), model(2, again), num_ranks, 2
-    )
-    found = context_layers.ring_requests(model(2, again), num_ranks, 2, WORK, 1000.0)
-    wanted = Counter(op.num_bytes for op in law if op.op == "send_recv_ring")
-    assert Counter(request.size_bytes for request in found) == wanted
-    assert {(one.op, one.num_ranks) for one in found} == {("send_recv_ring", num_ranks)}
 
 
 times = st.floats(0.0, 10.0)

@@ -261,15 +261,6 @@ def test_two_quantities_do_not_compare():
         assert quantity() > quantity()
 
 
-def test_what_is_said_of_a_claim():
-    lines = (quantity(explanation=("transfer takes 5.4",)) > 0.9).lines()
-    assert lines == [
-        "efficiency > 0.9 is refuted",
-        "efficiency of ddp, N=2: 0.860 (0.820 to 0.890, 95 %, 3 launches)",
-        "transfer takes 5.4",
-    ]
-
-
 @given(st.lists(st.floats(0.5, 1.5), min_size=2, max_size=6, unique=True), st.floats(0.05, 0.3))
 def test_so_many_launches_decide_if_the_spread_stays(values, distance):
     found = estimate_over_launches(values)

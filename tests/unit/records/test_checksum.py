@@ -32,17 +32,6 @@ def test_a_sealed_object_is_the_object_and_its_seal(content, indent):
     assert not files.verify_checksum(json.dumps(content))
 
 
-@given(documents, st.data())
-def test_a_flipped_bit_breaks_the_seal(content, data):
-    text = files.with_checksum(json.dumps(content))
-    raw = bytearray(text.encode())
-    body = text.rindex(',"sha256":')
-    place = data.draw(st.integers(0, body - 1))
-    raw[place] ^= 1 << data.draw(st.integers(0, 6))
-    with pytest.raises(files.ChecksumMismatch):
-        files.verify_checksum(raw.decode())
-
-
 def sealed_run(folder):
     paths = make_stored_run(folder)
     run = load_run(folder)

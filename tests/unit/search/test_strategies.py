@@ -32,26 +32,17 @@ MESHES = [
 ]  # fmt: skip
 
 
-@cases("choice", *MESHES, ids=lambda choice: choice.name)
-def test_meshes_of_three_axes_with_their_placement(choice):
-    mesh = strategy_of(choice, "cpu", 8, 64)
-    assert isinstance(mesh, Mesh), mesh
-    back = choice_of(mesh, 8)
-    assert not isinstance(back, str)
+@cases("choice", *RUNS, *MESHES, ids=lambda choice: choice.name)
+def test_there_and_back(choice):
+    world_size = 8 if choice in MESHES else 4
+    strategy = strategy_of(choice, "cpu", world_size, 64)
+    assert isinstance(strategy, Mesh) or choice in RUNS, strategy
+    back = choice_of(strategy, world_size)
     assert (back.mesh, back.how_words) == (choice.mesh, choice.how_words)
     if choice.placement:
         assert back.placement == choice.placement
-        neighbours = mesh.coordinates(1, 8)
+        neighbours = strategy.coordinates(1, 8)
         assert neighbours[choice.placement[0]] == 1 and sum(neighbours.values()) == 1
-
-
-@cases("choice", *RUNS, ids=lambda choice: choice.name)
-def test_there_and_back(choice):
-    strategy = strategy_of(choice, "cpu", 4, 64)
-    assert not isinstance(strategy, str), strategy
-    back = choice_of(strategy, 4)
-    assert not isinstance(back, str)
-    assert (back.mesh, back.how_words) == (choice.mesh, choice.how_words)
 
 
 @cases(

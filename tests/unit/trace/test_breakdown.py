@@ -110,30 +110,17 @@ def covered(a):
     return painted([(int(start), int(end)) for start, end in a])
 
 
-def is_tidy(a):
-    return bool(np.all(a[:, 0] < a[:, 1]) and np.all(a[1:, 0] > a[:-1, 1]))
-
-
 @given(PAIRS, PAIRS)
-def test_union(first, second):
-    both = union(intervals(first), intervals(second))
-    assert covered(both) == painted(first) | painted(second)
-    assert is_tidy(both)
-    assert length(both) == len(painted(first) | painted(second))
-
-
-@given(PAIRS, PAIRS)
-def test_intersect(first, second):
-    both = intersect(union(intervals(first)), union(intervals(second)))
-    assert covered(both) == painted(first) & painted(second)
-    assert is_tidy(both)
-
-
-@given(PAIRS, PAIRS)
-def test_subtract(first, second):
-    rest = subtract(union(intervals(first)), union(intervals(second)))
-    assert covered(rest) == painted(first) - painted(second)
-    assert is_tidy(rest)
+def test_the_algebra_of_intervals_is_that_of_painted_moments(first, second):
+    one, other = (union(intervals(pairs)) for pairs in (first, second))
+    moments = painted(first), painted(second)
+    for found, expected in (
+        (union(intervals(first), intervals(second)), moments[0] | moments[1]),
+        (intersect(one, other), moments[0] & moments[1]),
+        (subtract(one, other), moments[0] - moments[1]),
+    ):
+        assert covered(found) == expected and length(found) == len(expected)
+        assert np.all(found[:, 0] < found[:, 1]) and np.all(found[1:, 0] > found[:-1, 1])
 
 
 @given(PAIRS, PAIRS, PAIRS)

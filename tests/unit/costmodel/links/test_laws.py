@@ -75,22 +75,6 @@ def test_a_hierarchy_of_equal_links_is_a_ring(power, nodes):
     assert latency == pytest.approx(ring.latency_steps)
 
 
-@cases(
-    "op, factor",
-    ("all_reduce", lambda n: 2 * (n - 1) / n),
-    ("reduce_scatter", lambda n: (n - 1) / n),
-    ("all_gather", lambda n: (n - 1) / n),
-    ("all_to_all", lambda n: (n - 1) / n),
-    ("broadcast", lambda n: 1),
-    ("reduce", lambda n: 1),
-    ("send_recv", lambda n: 1),
-)
-@given(n=RANKS)
-def test_bus_bandwidth_factors_of_nccl_tests(op, factor, n):
-    """Source: nccl-tests, doc/PERFORMANCE.md, summary (send/recv: its sendrecv program)."""
-    assert laws.busbw_factor(op, n) == pytest.approx(factor(n))
-
-
 @given(n=st.integers(1, 5000))
 def test_nccl_tests_the_laws_and_the_trace_count_bytes_alike(n):
     """Three places that know these factors, each with operations that the others lack."""

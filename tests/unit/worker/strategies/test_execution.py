@@ -1,18 +1,14 @@
 import itertools
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
-from torch.utils.checkpoint import checkpoint
 
 from scalebench.costmodel.memory import STATES
-from scalebench.search.prediction.passes import WEIGHT_GROUPS
 from scalebench.spec import Pipeline, Plain
 from scalebench.spec.presets import GptShape
 from scalebench.spec.workload import Shard, Workload
@@ -23,7 +19,6 @@ from scalebench.worker.strategies.mesh import ring
 from scalebench.worker.strategies.pipelining.schedule import inputs_of
 from scalebench.worker.strategies.pipelining.stages import cut
 from scalebench.worker.workloads import build_workload
-from scalebench.worker.workloads.gpt import Block
 from tests.examples import cases
 
 CPU = torch.device("cpu")
@@ -73,24 +68,6 @@ for switch in {list(SWITCHES)!r}:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     found = [tuple(line.split()) for line in done.stdout.splitlines()]
     assert found == [(str(a), str(b)) for a, b in SWITCHES.values()], done.stderr
-
-
-def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group():
-    block, calls = Block(width=16, heads=2), []
-    bare = block.forward
-
-    def counted(x):
-        calls.append(1)
-        return bare(x)
-
-    block.forward = partial(checkpoint, counted, use_reentrant=False)
-    given = torch.randn(1, 8, 16, requires_grad=True)
-    made = block(given * 1)
-    calls.clear()
-    _, groups = stage_backward_input([made], [torch.ones_like(made)], [given], block.parameters())
-    assert len(calls) == 1
-    stage_backward_weight(block.parameters(), groups)
-    assert len(calls) == 1 + WEIGHT_GROUPS
 
 
 TINY = GptShape(name="tiny", layers=3, heads=2, width=16, context=8, batch_size=4)
