@@ -8,15 +8,9 @@ from tests.examples import cases
 
 @cases(
     "name",
-    "cpu",
-    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-    "NVIDIA H2",
-    "NVIDIA GH200",
-    "NVIDIA A10M",
+    *("cpu", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H2", "NVIDIA GH200", "NVIDIA A10M"),
     "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
-    "NVIDIA GeForce RTX 5090 Laptop GPU",
-    "NVIDIA GeForce RTX 4090 Laptop GPU",
-    "Tesla T40",
+    *("NVIDIA GeForce RTX 5090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU", "Tesla T40"),
     "AMD Instinct MI250X/MI250",
 )
 def test_an_unknown_device_has_no_peak_and_a_reason(name):
@@ -50,17 +44,11 @@ def test_the_peak_of_a_mix_is_that_of_doing_each_part_at_its_own():
 
 @cases(
     "name, lanes, boost_ghz",
-    ("Tesla V100-SXM2-16GB", 5120, 1.53),
-    ("Tesla V100S-PCIE-32GB", 5120, 1.597),
-    ("NVIDIA A100-SXM4-80GB", 6912, 1.41),
-    ("NVIDIA A30", 3584, 1.44),
-    ("NVIDIA L4", 7424, 2.04),
-    ("NVIDIA L40S", 18176, 2.52),
-    ("NVIDIA H100 PCIe", 14592, 1.755),
-    ("NVIDIA A100-SXM-64GB", 124 * 64, 1.41),
-    ("NVIDIA RTX 6000 Ada Generation", 18176, 2.505),
-    ("NVIDIA GeForce RTX 3090 Ti", 10752, 1.86),
-    ("AMD Instinct MI210", 104 * 128, 1.7),
+    *(("Tesla V100-SXM2-16GB", 5120, 1.53), ("Tesla V100S-PCIE-32GB", 5120, 1.597)),
+    *(("NVIDIA A100-SXM4-80GB", 6912, 1.41), ("NVIDIA A30", 3584, 1.44)),
+    *(("NVIDIA L4", 7424, 2.04), ("NVIDIA L40S", 18176, 2.52), ("NVIDIA H100 PCIe", 14592, 1.755)),
+    *(("NVIDIA A100-SXM-64GB", 124 * 64, 1.41), ("NVIDIA RTX 6000 Ada Generation", 18176, 2.505)),
+    *(("NVIDIA GeForce RTX 3090 Ti", 10752, 1.86), ("AMD Instinct MI210", 104 * 128, 1.7)),
     ("AMD Instinct MI355X", 256 * 128, 2.4),
 )
 def test_float32_is_two_operations_of_each_lane_in_each_cycle(name, lanes, boost_ghz):

@@ -19,21 +19,12 @@ def test_a_framework_s_lines_are_read_as_it_means_them(name, tmp_path):
 
 @cases(
     "name, column, value",
-    ("timm", "rate", 731.43),
-    ("torchtitan", "rate", 8192),
-    ("llm-c", "mfu", 0.551),
-    ("olmo", "rate", 26676),
-    ("paddle", "rate", 16),
-    ("maxtext", "rate", 8671.9),
-    ("deepspeed", "rate", 315.5),
-    ("nanotron", "tflops", 400),
-    ("verl", "rate", 3283.3),
-    ("dllogger of Tacotron", "rate", 17340.7),
-    ("dllogger of FastPitch", "rate", 5730.98),
-    ("megatron-bridge", "tflops", 528.1),
-    ("paddle of its model zoo", "rate", 4),
-    ("stylegan", "rate", 32),
-    ("key-value of NeMo Automodel", "rate", 11278.56),
+    *(("timm", "rate", 731.43), ("torchtitan", "rate", 8192), ("llm-c", "mfu", 0.551)),
+    *(("olmo", "rate", 26676), ("paddle", "rate", 16), ("maxtext", "rate", 8671.9)),
+    *(("deepspeed", "rate", 315.5), ("nanotron", "tflops", 400), ("verl", "rate", 3283.3)),
+    *(("dllogger of Tacotron", "rate", 17340.7), ("dllogger of FastPitch", "rate", 5730.98)),
+    *(("megatron-bridge", "tflops", 528.1), ("paddle of its model zoo", "rate", 4)),
+    *(("stylegan", "rate", 32), ("key-value of NeMo Automodel", "rate", 11278.56)),
     ("torch-xla", "rate", 4),
 )
 def test_what_a_framework_prints_beside_its_times_is_read(name, column, value, tmp_path):

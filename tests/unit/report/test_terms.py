@@ -60,10 +60,7 @@ def test_a_scaled_rate_a_warm_up_and_an_equal_batch_are_silent(rate):
 
 @cases(
     "batch, passes, accumulated, seen",
-    (8, 1.0, None, 8),
-    (16, 2.0, 2, 8),
-    (31, 3.9, 4, 8),
-    (24, 3.0, None, None),
+    *((8, 1.0, None, 8), (16, 2.0, 2, 8), (31, 3.9, 4, 8), (24, 3.0, None, None)),
     (16, 1.0, None, None),
 )
 def test_a_pass_of_several_on_one_batch_has_no_number_of_samples(batch, passes, accumulated, seen):

@@ -52,11 +52,8 @@ def test_a_row_is_a_part_of_the_fastest_result_that_is_alike(tmp_path):
 
 @cases(
     "other",
-    {"world_size": 16},
-    {"parameters": 1_300_000_000},
-    {"tokens": 8192},
-    {"devices": [{"name": "NVIDIA H100 PCIe"}]},
-    {"devices": []},
+    *({"world_size": 16}, {"parameters": 1_300_000_000}, {"tokens": 8192}),
+    *({"devices": [{"name": "NVIDIA H100 PCIe"}]}, {"devices": []}),
 )
 def test_where_none_is_alike_the_nearest_is_named_and_nothing_compared(other, tmp_path):
     (found,) = compare(run(**other), read_references(table(tmp_path)))

@@ -67,12 +67,8 @@ def test_predictions_hold_a_further_measurement_as_often_as_they_say():
 
 @cases(
     "count, sigma, share, most",
-    (8, 0.15, 0.0, 0.01),
-    (25, 0.03, 0.0, 0.01),
-    (8, 0.03, 0.05, 0.015),
-    (25, 0.15, 0.05, 0.015),
-    (12, 0.03, 0.1, 0.03),
-    (25, 0.03, 0.1, 0.03),
+    *((8, 0.15, 0.0, 0.01), (25, 0.03, 0.0, 0.01), (8, 0.03, 0.05, 0.015)),
+    *((25, 0.15, 0.05, 0.015), (12, 0.03, 0.1, 0.03), (25, 0.03, 0.1, 0.03)),
 )
 def test_a_straight_line_is_hardly_ever_cut(count, sigma, share, most):
     """At most once in a hundred quiet sweeps; a busy machine's outliers are no regimes."""

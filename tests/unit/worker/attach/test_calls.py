@@ -25,11 +25,8 @@ def test_a_call_without_a_backward_pass_is_no_step():
 
 @cases(
     "turn, period",
-    ([1], 1),
-    ([DISCRIMINATOR, GENERATOR], 2),
-    ([DISCRIMINATOR] * 5 + [GENERATOR], 6),
-    ([1, 2, 3], 3),
-    ([DISCRIMINATOR] * 10 + [GENERATOR], 11),
+    *(([1], 1), ([DISCRIMINATOR, GENERATOR], 2), ([DISCRIMINATOR] * 5 + [GENERATOR], 6)),
+    *(([1, 2, 3], 3), ([DISCRIMINATOR] * 10 + [GENERATOR], 11)),
     ([DISCRIMINATOR] * 25 + [GENERATOR], 26),
 )
 def test_optimizers_that_take_turns_make_a_step_together(turn, period):

@@ -71,16 +71,8 @@ def test_samples_are_those_that_were_trained_on(fed, passes, told, samples):
     "other, part, samples",
     ({"batches": [7, 8], "part": 0.5}, 0.5, 4),
     ({"batches": [7, 8], "part": 0.75}, 0.25, 2),
-    (
-        {"batches": [7, 9], "part": 0.5},
-        0.5,
-        None,
-    ),  # it reads other batches: some samples are left out
-    (
-        {"batches": [7, 8], "part": 0.75},
-        0.5,
-        None,
-    ),  # both are given the same samples, some at least
+    ({"batches": [7, 9], "part": 0.5}, 0.5, None),  # it reads other batches
+    ({"batches": [7, 8], "part": 0.75}, 0.5, None),  # both are given some of the same
     ({"batches": [], "part": 0.5}, 0.5, None),
     ({"batches": [7, 8], "part": 0.5, "given_print": 1}, 0.5, None),  # the same half on both
     ({"batches": [7, 8], "part": 0.5, "given_print": 0}, 0.5, None),  # its half is not known
