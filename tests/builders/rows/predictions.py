@@ -4,7 +4,6 @@ from scalebench.analysis.attribution import attribute
 from scalebench.analysis.shapes import shape_of
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.times import LinkModel
-from scalebench.records.measured.rank import Block
 from tests.builders.links.link_sweeps import sizes, sweep
 from tests.builders.tracing import traced
 
@@ -26,19 +25,10 @@ def ask(at, ordinal=0, phase="backward", num_bytes=BUCKET, **changes):
     )  # fmt: skip
 
 
-def at_one(*operations, clean=100, part_ms=None, batch=32):
-    """The strategy at N=1: steps of 100 ms; ``part_ms``: samples → a step on so many of them."""
+def at_one(*operations, clean=100):
+    """The strategy at N=1 on 32 samples: steps of 100 ms."""
     record = traced.make_traced_record(0, traced.make_trace(operations, [(0, 100)]), clean=clean)
-    for samples, step in (part_ms or {}).items():
-        block = Block(phase="part", first=len(record.step_s), count=2, num_samples=samples)
-        record = record.model_copy(
-            update={
-                "step_s": [*record.step_s, 5.0, step / 1e3],
-                "loss": [*record.loss, 1.0, 1.0],
-                "blocks": [*record.blocks, block],
-            }
-        )
-    return traced.make_traced_result(record, rank_batch=batch, global_batch=batch)
+    return traced.make_traced_result(record, rank_batch=32, global_batch=32)
 
 
 def shape(*results):

@@ -49,14 +49,7 @@ def make_trace(
 
 
 def make_traced_record(
-    rank: int,
-    trace: Trace,
-    clean: float = 100,
-    traced: float | None = None,
-    local: float | None = None,
-    bare: float | None = None,
-    paired: float | None = None,
-    **changes,
+    rank: int, trace: Trace, clean: float = 100, paired: float | None = None, **changes
 ) -> RankRecord:
     """A rank with one warm-up step, four clean ones, and one round of one counted step each.
 
@@ -68,13 +61,11 @@ def make_traced_record(
     for phase, counted in (
         ("clean", [clean] * 4),
         ("paired", [clean if paired is None else paired] * len(lengths)),
-        ("traced", lengths if traced is None else [traced] * len(lengths)),
-        ("local", [] if local is None else [local]),
-        ("bare", [clean if bare is None else bare] * len(lengths)),
+        ("traced", lengths),
+        ("bare", [clean] * len(lengths)),
     ):
-        if counted:
-            blocks.append(Block(phase=phase, first=len(step_s), count=len(counted) + 1))
-            step_s += [5.0, *(ms / 1e3 for ms in counted)]
+        blocks.append(Block(phase=phase, first=len(step_s), count=len(counted) + 1))
+        step_s += [5.0, *(ms / 1e3 for ms in counted)]
     loss = [1.0] * len(step_s)
     fields = {"step_s": step_s, "loss": loss, "blocks": blocks, "trace": trace}
     return make_record(rank, **{**fields, **changes})

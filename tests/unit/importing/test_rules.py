@@ -447,25 +447,6 @@ def test_clock_and_printed_time_are_compared(tmp_path):
     assert "the clock says 2 s" in told and "+33.3 %" in told
 
 
-def test_the_median_of_a_window_gives_way_to_the_clock(tmp_path):
-    lines = [
-        f"2020-03-08 22:{m:02}:00,000 trainer INFO: eta: 0:10:07  iter: {20 * m}  loss: 6.5 (6.5)  "
-        "time: 2.5 (2.9)  max mem: 23530"
-        for m in range(10)
-    ]
-    found = steps_in(tmp_path, lines)
-    assert (found.mean_s, found.source) == (pytest.approx(3.0), "clock")
-
-
-def test_a_timer_s_doubtful_rate_counts_less_than_the_clock(tmp_path):
-    lines = [
-        f"[2024-05-01 10:{i:02}:00,000] [INFO] [timer.py:260:stop] epoch=0/micro_step={i}/"
-        f"global_step={i}, RunningAvgSamplesPerSec=303.1, CurrSamplesPerSec=315.5, MemAllocated=1GB"
-        for i in range(9)
-    ]
-    assert steps_in(tmp_path, lines, batch=2048).mean_s == pytest.approx(60.0)
-
-
 def test_only_the_part_after_a_restart_counts(tmp_path):
     def part(first, last, ms, hour):
         return [
@@ -547,12 +528,6 @@ def test_a_line_that_is_cut_off_is_left_out(tmp_path):
     path.write_text("\n".join(lines)[:-4])
     log = read_log(path, formats())
     assert len(log.records) == 8 and "has no end" in log.notices[0]
-
-
-def test_a_total_at_the_end_is_all_that_a_log_of_transformers_may_have(tmp_path):
-    end = "{'train_runtime': 400.0, 'train_steps_per_second': 0.5, 'train_loss': 2.1, 'epoch': 3.0}"
-    found = steps_in(tmp_path, ["{'loss': 2.5, 'epoch': 1.0}", "{'loss': 2.1, 'epoch': 3.0}", end])
-    assert (found.mean_s, found.source) == (2.0, "total")
 
 
 def test_one_line_that_looks_like_a_step_decides_nothing(tmp_path):

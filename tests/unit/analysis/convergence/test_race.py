@@ -17,14 +17,14 @@ from tests.builders.runs import make_run as run_of
 RACE = Race(samples=400, evaluate_every=100)
 
 
-def falling(per_sample, seconds_per_100, start=5.0):
+def falling(per_sample, seconds_per_100):
     """A loss that falls evenly with the samples, evaluated five times."""
     return [
         RacePoint(
             samples=100 * i,
             trained_s=i * seconds_per_100,
             elapsed_s=i * (seconds_per_100 + 0.25),
-            loss=start - per_sample * 100 * i,
+            loss=5.0 - per_sample * 100 * i,
         )
         for i in range(5)
     ]
@@ -77,14 +77,9 @@ def test_a_loss_below_the_target_that_nothing_confirms_is_said_with_it():
     assert said.endswith("the lowest loss was 2.6, which no further evaluation confirmed")
 
 
-def course(*losses, samples=100, seconds=2.0, evaluation_s=0.5):
+def course(*losses):
     return [
-        RacePoint(
-            samples=i * samples,
-            trained_s=i * seconds,
-            elapsed_s=i * seconds + (i + 1) * evaluation_s,
-            loss=loss,
-        )
+        RacePoint(samples=100 * i, trained_s=2.0 * i, elapsed_s=2.5 * i + 0.5, loss=loss)
         for i, loss in enumerate(losses)
     ]
 

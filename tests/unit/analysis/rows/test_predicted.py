@@ -14,9 +14,7 @@ from scalebench.records.measured.rank import Memory
 from scalebench.spec import Ddp, Fsdp, Fsdp1, Mesh, Plain, Tensor
 from scalebench.spec.presets import GptShape
 from scalebench.spec.virtual_hosts import VirtualHosts
-from tests.builders.rows.predictions import BUCKETS, ask, the_link
-from tests.builders.rows.predictions import at_one as efficiency_at_one
-from tests.builders.rows.predictions import at_one as predicted_at_one
+from tests.builders.rows.predictions import BUCKETS, ask, at_one, the_link
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.examples import cases
 
@@ -76,14 +74,14 @@ DIVIDED = Tensor(loss=True)  # sends nothing but all-reduces, which the link kno
 def test_without_a_shard_there_is_no_prediction_and_the_reason():
     told = {"strategy": DIVIDED, "workload": GPT, "global_batch": 8, "rank_batch": 8}
     one, two = (make_cell("tensor", n, **told) for n in (1, 2))
-    at_one = Launches(one, measured={0: make_result(one, ranks=[make_record(0, facts=FACTS)])})
-    found = predict_row(Launches(two), at_one, the_link(2), 0.05)
+    alone = Launches(one, measured={0: make_result(one, ranks=[make_record(0, facts=FACTS)])})
+    found = predict_row(Launches(two), alone, the_link(2), 0.05)
     assert str(found["predicted_step_s"]) == NO_SHARD
 
 
 def predicted(link, world_size=2, measured_s=0.1, result=None, **changes):
     cell = make_cell("ddp", world_size, **changes)
-    first = predicted_at_one(*BUCKETS) if result is None else result
+    first = at_one(*BUCKETS) if result is None else result
     wrapped = Launches(first.cell, measured={0: first})
     return predict_row(Launches(cell), wrapped, link, measured_s)
 
@@ -94,7 +92,7 @@ def predicted(link, world_size=2, measured_s=0.1, result=None, **changes):
     ("no all_reduce was calibrated", {"link": LinkModel([])}),
     ("starts from the strategy at N=1", {"world_size": 1}),
     ("share a device", {"oversubscribed": True}),
-    ("no communication at N=1", {"result": predicted_at_one()}),
+    ("no communication at N=1", {"result": at_one()}),
 )
 def test_a_row_without_a_prediction_says_why(why, arguments):
     row = predicted(**{"link": the_link(2), **arguments})
@@ -106,7 +104,7 @@ def test_a_row_without_a_prediction_says_why(why, arguments):
 @cases("strategy", Ddp(), Fsdp(), Fsdp1(), ids=lambda one: one.kind)
 def test_on_a_gpu_no_sharded_step_is_predicted_from_one_rank(device, strategy):
     """Gathers run ahead of the computation there."""
-    first = predicted_at_one(*BUCKETS)
+    first = at_one(*BUCKETS)
     cell = first.cell.model_copy(update={"device": device, "strategy": strategy})
     first = first.model_copy(update={"cell": cell})
     launches = Launches(make_cell("ddp", 1), measured={0: first})
@@ -128,7 +126,7 @@ def test_on_a_gpu_no_sharded_step_is_predicted_from_one_rank(device, strategy):
 def test_unequal_ranks_wait_for_the_slowest(strategy, slowdowns, batch, slow):
     hosts = VirtualHosts(link_bit_per_s=(10**9,), cpu_shares=(0.8, 0.4))
     changes = {"global_batch": 8, "rank_batch": 4, "strategy": strategy}
-    first = predicted_at_one(*BUCKETS)
+    first = at_one(*BUCKETS)
     cell = make_cell("ddp", 2, virtual_hosts=hosts, **changes)
     wrapped = Launches(first.cell, measured={0: first})
     found = predict_row(Launches(cell), wrapped, the_link(2), 0.1, 1.5, slowdowns)
@@ -146,8 +144,8 @@ def launches(*results):
     return Launches(results[0].cell, measured=dict(enumerate(results)))
 
 
-EXACT = launches(efficiency_at_one(ask(90, num_bytes=4_000_000), clean=100))
-SMALLER = launches(efficiency_at_one(ask(90, num_bytes=1_000_000), clean=120))
+EXACT = launches(at_one(ask(90, num_bytes=4_000_000), clean=100))
+SMALLER = launches(at_one(ask(90, num_bytes=1_000_000), clean=120))
 
 
 def test_it_says_what_is_missing():
