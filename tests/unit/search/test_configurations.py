@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.search.model import model_of_configuration
+from scalebench.search.model import SearchModel, model_of_configuration
 from scalebench.spec.presets import NAMED, resolve_workload
 from tests.examples import cases
 
@@ -57,3 +57,13 @@ def test_a_folder_is_as_good_as_its_file_and_a_missing_one_is_refused(tmp_path):
         assert resolve_workload(given, "cpu").module == NAMED
     with pytest.raises(UsageError, match="nothing is downloaded"):
         resolve_workload("hf:meta-llama/Llama-3-8B", "cpu")
+
+
+def test_a_mixture_by_hand():
+    sizes = {"layers": 3, "heads": 2, "width": 8, "context": 16, "vocabulary": 100, "kv_heads": 2}
+    mixture = SearchModel(name="mixture", **sizes, inner=32, experts=4, top_k=2)
+    attention, router, expert = 4 * 8 * 8, 8 * 4, 2 * 8 * 32
+    assert mixture.block_parameters == attention + router
+    assert mixture.expert_parameters == 4 * expert
+    assert mixture.num_parameters == 100 * 8 + 3 * (attention + router + 4 * expert)
+    assert mixture.matrix_flops == 2 * (attention + router + 2 * expert) * 16
