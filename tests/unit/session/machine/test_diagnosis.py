@@ -114,8 +114,6 @@ def test_the_conditions_of_this_machine_can_be_read_and_judged():
     diagnose(FACTS, conditions)
 
 
-SUITE = Suite(name="ddp", question="?", cases=(Case(name="ddp", strategy=Ddp()),))
-
 TOO_OLD = (
     "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU "
     "driver by downloading and installing a new version from the URL: "
@@ -142,21 +140,13 @@ SAID = [
 ]
 
 
-def facts_with(reason, devices="NVML shows 8 GPUs, and torch sees none"):
-    told = {"devices": devices, "reason": reason}
-    return {**FACTS, "devices": [], "driver": "535.104.05", "unusable": told}
-
-
-def plan_with(facts, **request):
-    here = Machine(num_gpus=0, num_cores=4, unusable=refusal(facts))
-    return make_plan(Request(**request), [SUITE], here)
-
-
 @cases("words, remedy", *SAID, ids=[remedy for _, remedy in SAID])
 def test_run_refuses_in_torchs_words_with_the_remedy_and_doctor_says_the_same(words, remedy):
-    facts = facts_with(words)
+    told = {"devices": "NVML shows 8 GPUs, and torch sees none", "reason": words}
+    facts = {**FACTS, "devices": [], "driver": "535.104.05", "unusable": told}
+    suite = Suite(name="ddp", question="?", cases=(Case(name="ddp", strategy=Ddp()),))
     with pytest.raises(EnvironmentUnfit) as refused:
-        plan_with(facts)
+        make_plan(Request(), [suite], Machine(num_gpus=0, num_cores=4, unusable=refusal(facts)))
     text = str(refused.value)
     assert text.startswith("NVML shows 8 GPUs, and torch sees none: ")
     assert words.rstrip(".") in text and remedy in text and "--device cpu" in text
