@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.report.search import render_search
 from scalebench.report.tables.layout import Screen
-from scalebench.search.choice import Choice, choice_at, choices
+from scalebench.search.choice import Choice, choice_at
 from scalebench.search.prediction.links import NominalLinks
 from scalebench.search.prediction.memory import fits, memory_bytes
 from scalebench.search.prediction.step import PARTS, StepParts, bound_s, step_parts
@@ -53,11 +53,6 @@ def whole(name):
     return Whole(every, memory_bytes(JOBS[name], every), step_parts(JOBS[name], every).step_s)
 
 
-@functools.cache
-def ten_best(name):
-    return search(JOBS[name], wanted=10)
-
-
 def by_hand(name, wanted):
     """Return the best steps and how many fit, from looking at everything."""
     of, every, memory, steps = JOBS[name], whole(name).every, whole(name).memory, whole(name).steps
@@ -75,7 +70,7 @@ def ways(of, i):
 
 @cases("name", *JOBS)
 def test_the_best_and_the_front_are_those_of_the_whole_space(name):
-    found = ten_best(name)
+    found = search(JOBS[name], wanted=10)
     best, num_fitting = by_hand(name, 10)
     assert found.num_candidates == len(whole(name).every)
     assert found.num_fitting == num_fitting
@@ -109,13 +104,6 @@ def test_a_faster_link_makes_the_best_no_slower(factor, world_size, on_gpu):
     assert search(faster, 1).best.step_s[0] <= search(of, 1).best.step_s[0] * (1 + 1e-12)
 
 
-def trained(of, every):
-    """Ask for the strategy of each configuration."""
-    asked = (choice_at(every, i) for i in range(len(every)))
-    job_of = (of.device, of.world_size, of.batch, of.model.experts)
-    return [not isinstance(strategy_of(one, *job_of), str) for one in asked]
-
-
 @cases(
     "of",
     *(job(4, 8), job(8, 24, device="cuda"), job(6, 60), job(8, 8, model=ROUTED)),
@@ -125,7 +113,9 @@ def test_what_is_trained_is_what_has_a_strategy(of):
     every = whole_space(of)
     every = every.take(np.arange(len(every))[:: max(1, len(every) // 1500)])
     found = Trainable(of)(every)
-    assert found.tolist() == trained(of, every)
+    job_of = (of.device, of.world_size, of.batch, of.model.experts)
+    asked = (strategy_of(choice_at(every, i), *job_of) for i in range(len(every)))
+    assert found.tolist() == [not isinstance(one, str) for one in asked]
     assert found.any() and not found.all()
 
 
@@ -157,12 +147,6 @@ def test_what_to_try_first_is_about_as_fast_and_has_the_fewest_stages(ways):
     assert close[first]
     assert stages[first] == stages[close].min()
     assert steps[first] == steps[close & (stages == stages[first])].min()
-
-
-def result(scores):
-    known = job(4, 16)
-    ranking = search(known)
-    return choices(known, ranking.best), result_of(known, ranking, scores, "", (), 0.0)
 
 
 @cases("slower, told", (1.02, True), (1.2, False))

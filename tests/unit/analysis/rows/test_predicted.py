@@ -79,23 +79,19 @@ def test_without_a_shard_there_is_no_prediction_and_the_reason():
     assert str(found["predicted_step_s"]) == NO_SHARD
 
 
-def predicted(link, world_size=2, measured_s=0.1, result=None, **changes):
-    cell = make_cell("ddp", world_size, **changes)
-    first = at_one(*BUCKETS) if result is None else result
-    wrapped = Launches(first.cell, measured={0: first})
-    return predict_row(Launches(cell), wrapped, link, measured_s)
-
-
 @cases(
     "why, arguments",
     ("no link was calibrated", {"link": "no link was calibrated in this run"}),
     ("no all_reduce was calibrated", {"link": LinkModel([])}),
     ("starts from the strategy at N=1", {"world_size": 1}),
     ("share a device", {"oversubscribed": True}),
-    ("no communication at N=1", {"result": at_one()}),
+    ("no communication at N=1", {"first": at_one()}),
 )
 def test_a_row_without_a_prediction_says_why(why, arguments):
-    row = predicted(**{"link": the_link(2), **arguments})
+    told = {"link": the_link(2), "first": at_one(*BUCKETS), "world_size": 2, **arguments}
+    link, first = told.pop("link"), told.pop("first")
+    wrapped = Launches(first.cell, measured={0: first})
+    row = predict_row(Launches(make_cell("ddp", **told)), wrapped, link, 0.1)
     assert set(row) == set(FIELDS)
     assert all(isinstance(told, Unavailable) and why in str(told) for told in row.values())
 

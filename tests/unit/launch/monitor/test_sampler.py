@@ -33,15 +33,11 @@ def test_a_driver_that_never_answers_does_not_hold_up_the_end(stuck):
     assert sampler.thread.daemon
 
 
-def first_device(twin, **kwargs):
-    return sample(twin, **kwargs)[0].devices[0]
-
-
 @cases("code", pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT)
 def test_a_fault_in_the_middle_leaves_what_was_read_and_the_other_fields(code):
     twin = make_twin()
     twin.fail("nvmlDeviceGetPowerUsage", code, from_s=0.5)
-    device = first_device(twin, until_s=1.0)
+    device = sample(twin, until_s=1.0)[0].devices[0]
     assert device.states.power_w == [300.0] * 5 + [None] * 6
     assert device.unavailable["power_w"] == f"NVML: {pynvml.NVMLError(code)} (in 6 of 11 readings)"
     assert list(device.unavailable) == ["power_w"]

@@ -104,10 +104,6 @@ def analysed(halving, wanted, change, floor):
     return found / 1000
 
 
-def upper(rate):
-    return rate + 2 * math.sqrt(rate * (1 - rate) / 1000)
-
-
 @cases("halving", True, False)
 @cases(
     "wanted, change, floor",
@@ -119,4 +115,4 @@ def test_many_analyses_err_no_more_often_than_one(monkeypatch, wanted, change, f
     """At a level of 2 %, so that errors are seen at all."""
     monkeypatch.setattr(family, "TEST_LEVEL", 0.02)
     rate = analysed(halving, wanted, change, floor)
-    assert (rate <= upper(0.02)) == halving, rate
+    assert (rate <= 0.02 + 2 * math.sqrt(0.02 * 0.98 / 1000)) == halving, rate

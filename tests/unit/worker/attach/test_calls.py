@@ -69,10 +69,6 @@ def test_without_an_order_every_call_is_a_step():
 PLAN = StepPlan().model_dump()
 
 
-def plan(**changes):
-    return {**PLAN, **changes}
-
-
 def decided(step_s, settings=PLAN, period=1, **changes):
     """The schedule of a script that takes these steps, looked at when it is asked for."""
     first = None
@@ -99,7 +95,7 @@ def test_a_transient_is_left_out_and_the_window_filled():
 def test_an_unsteady_warm_up_is_given_up_after_its_limits():
     falling = sorted([0.1 + 0.01 * i for i in range(60)], reverse=True)
     assert first_steady(falling[:12], PLAN) is None
-    found, _ = decided(falling, plan(max_warmup_steps=20))
+    found, _ = decided(falling, PLAN | {"max_warmup_steps": 20})
     assert not found.steady and 20 < found.first_clean <= 25
 
 

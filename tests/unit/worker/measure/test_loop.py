@@ -121,13 +121,9 @@ def test_warm_up_goes_on_until_the_transient_lies_in_the_first_half(num_slow):
     check_consistent(seen, fake)
 
 
-def drifting(i):
-    return 0.01 * 0.999**i
-
-
 @cases("limit", 2, 9, 10, 11, 23, 60, 200)
 def test_a_series_that_never_settles_is_given_up_at_the_limit_of_steps(limit):
-    seen, fake = measured(drifting, max_warmup_steps=limit, window_s=0.2)
+    seen, fake = measured(lambda i: 0.01 * 0.999**i, max_warmup_steps=limit, window_s=0.2)
     assert sum(count for phase, count in blocks(seen) if phase == "warmup") == limit
     assert seen.steady is False
     assert len(seen.clean_s()) >= 10

@@ -27,10 +27,6 @@ def from_inductor(error):
     return InductorError(error, None)
 
 
-def from_backend(error):
-    return BackendCompilerFailed("inductor", error, None)
-
-
 FULL = [
     torch.OutOfMemoryError(TRIED),
     torch.AcceleratorError("CUDA error: out of memory" + HINT),
@@ -47,7 +43,7 @@ FULL = [
     dist.DistBackendError(NCCL + "Failed to CUDA calloc 6291456 bytes"),
     dist.DistBackendError(NCCL + "Failed to CUDA calloc async 608 bytes"),
     from_inductor(torch.OutOfMemoryError(TRIED)),
-    from_backend(torch.OutOfMemoryError(TRIED)),
+    BackendCompilerFailed("inductor", torch.OutOfMemoryError(TRIED), None),
     from_inductor(RuntimeError("Triton Error [CUDA]: out of memory")),
 ]
 NOT_FULL = [
