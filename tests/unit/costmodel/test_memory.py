@@ -30,15 +30,6 @@ KEPT = {"activations_bytes": 400, "activations_peak_bytes": 5000, "gradients_byt
 MEASURED = MeasuredBaseline(Plain(), 16, Memory(allocated_bytes=0, data_bytes=7, **KEPT))
 
 
-@cases(
-    "optimizer, per_parameter",
-    *(("SGD", 0), ("SGD with momentum", 4), ("AdamW", 8), ("Adam with amsgrad", 12)),
-)
-def test_state_is_that_of_the_actual_optimizer(optimizer, per_parameter):
-    predicted = predict_memory(Plain(), PSI, 16, optimizer, MEASURED)
-    assert predicted.optimizer_bytes == per_parameter * PSI
-
-
 @cases("optimizer", "Muon", "SGD with momentum and amsgrad", None)
 def test_an_unknown_optimizer_has_no_total_but_a_reason(optimizer):
     predicted = predict_memory(Plain(), PSI, 16, optimizer, MEASURED)

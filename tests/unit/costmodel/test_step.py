@@ -44,20 +44,6 @@ def test_a_part_of_the_batch_that_was_shorter_than_the_optimizer_can_be_predicte
         replay(again.requests, [0.0], again.computing_s)  # raises what is out of order
 
 
-times = st.floats(0.0, 10.0)
-
-
-@st.composite
-def steps(draw):
-    """Requests that fit into a step, what each takes, and how long the step computes."""
-    ready = sorted(draw(st.lists(times, max_size=6)))
-    computing = draw(st.floats(10.0, 20.0))
-    requests = [
-        CommRequest("all_reduce", 8, moment, draw(st.floats(moment, computing))) for moment in ready
-    ]
-    return requests, [draw(times) for _ in requests], computing
-
-
 def walk(requests, takes_s, computing_s, tick=0.125):
     """The same by letting time pass tick by tick, all durations multiples of a tick: slow, sure."""
     now, done, free_at, ends = 0.0, 0.0, 0.0, []
@@ -96,35 +82,15 @@ def steps_on_a_grid(draw):
 
 
 @given(steps_on_a_grid())
-def test_it_goes_as_when_time_passes_tick_by_tick(step):
-    assert replay(*step).step_s == pytest.approx(walk(*step))
-
-
-@given(steps())
-def test_a_step_is_no_shorter_than_its_computation_or_all_its_communication(step):
+def test_it_goes_as_when_time_passes_tick_by_tick_and_the_link_does_one_at_a_time(step):
     requests, takes, computing = step
     found = replay(requests, takes, computing)
+    assert found.step_s == pytest.approx(walk(*step))
     assert found.step_s == pytest.approx(computing + found.stalled_s)
-    assert found.step_s >= max([computing, *(end for _, end in found.spans_s if requests)]) - 1e-9
-    assert found.stalled_s <= sum(takes) + 1e-9
-
-
-@given(steps())
-def test_the_link_does_one_at_a_time_and_nothing_before_it_is_asked(step):
-    requests, takes, computing = step
-    found = replay(requests, takes, computing)
+    free_s = 0.0
     for (start, end), request, took in zip(found.spans_s, requests, takes, strict=True):
-        assert start >= request.ready_s
-        assert end - start == pytest.approx(took)
-    for (_, end), (start, _) in zip(found.spans_s, found.spans_s[1:], strict=False):
-        assert start >= end
-
-
-@given(steps(), st.floats(1.0, 3.0))
-def test_a_slower_link_never_makes_a_step_shorter(step, factor):
-    requests, takes, computing = step
-    slower = replay(requests, [factor * took for took in takes], computing)
-    assert slower.step_s >= replay(requests, takes, computing).step_s - 1e-9
+        assert start >= max(request.ready_s, free_s) and end - start == pytest.approx(took)
+        free_s = end
 
 
 @cases(

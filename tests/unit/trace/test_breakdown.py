@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.errors import UsageError
-from scalebench.trace.analysis import analyse, together
+from scalebench.trace.analysis import analyse
 from scalebench.trace.breakdown import break_down, is_between_two
 from scalebench.trace.files.reading import whole_steps
 from scalebench.trace.intervals import divided, intersect, intervals, length, subtract, union
 from scalebench.trace.operations.classify import timeline_of
 from tests.builders.tracing.traced import flat, make_operation, make_trace
-from tests.builders.tracing.traces import Event, events, kernel
+from tests.builders.tracing.traces import events, kernel
 
 PARTS = (
     *("codec_s", "busy_s", "wait_s", "exposed_transfer_s"),
@@ -59,30 +59,6 @@ def test_where_blocking_was_noted_it_stands_for_sends_and_receives():
 def collective(name, nelems, start, end, stream, **more):
     details = {"Collective name": name, "In msg nelems": nelems, "dtype": "Byte", **more}
     return kernel("ncclDevKernel_Generic", start, end, stream=stream, **details)
-
-
-def us(value):
-    return pytest.approx(value * 1e-6)
-
-
-def test_copies_hide_no_communication():
-    """Microseconds: compute 0-50, comm 40-100, copies 30-60, 55-70 and 95-120."""
-    timeline = timeline_of(
-        events(
-            kernel("ampere_sgemm_128x64_tn", 0, 50),
-            collective("allreduce", 100, 40, 100, 20),
-            Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 30, 60),
-            Event("gpu_memset", "Memset (Device)", 55, 70),
-            Event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 95, 120),
-        )
-    )
-    found = analyse(timeline)
-    assert (found.overlap_s, found.exposed_comm_s) == (us(10), us(50))
-    assert found.copies_s == us(40 + 25)
-    assert found.comm_beside_copies_s == us(20 + 5)
-    assert found.copies_alone_s == us(20)
-    both = together([found, found])
-    assert (both.comm_beside_copies_s, both.copies_alone_s) == (us(50), us(40))
 
 
 def test_a_size_that_is_not_known_makes_the_sum_unknown():
