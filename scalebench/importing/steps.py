@@ -12,7 +12,7 @@
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ OF_SOME_STEPS = (
     "a line is printed every {:g} steps, and does not say whether its time is of one of them or of "
     "all: describe it as a format of your own, with kind = step or interval"
 )
+GROWING = "the printed times grow from line to line: they are since a beginning, not of one step"
 SHOWN = "so few lines of a bar tell no differences: the rate that it shows counts"
 ONE_OF_SOME = "one micro-batch of {:g} is printed: the others are not known"
 ROUNDED = 0.0006
@@ -162,9 +163,7 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     """Return the steps as the log prints them; None: it prints no times."""
     time, speed = columns["time"], columns["speed"]
     if form.time is not None and form.time.kind == "cumulative":
-        resolution = 1.0 if form.bar else 10.0 ** -_decimals(time)
-        found = _by_clock(time, at, resolution, columns["held"] > 0)
-        found.source = "printed"
+        found = _since_one_time(form, columns, at)
         shown = form.bar and np.isfinite(speed).any()
         if found.total_s > (FEW_SECONDS if shown else 0):
             return found
@@ -172,8 +171,20 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     if (added := _of_micro_batches(form, columns, at)) is not None:
         return added
     if _grows(time, log.records.unsaid):
-        log.notices.append("the printed times grow from line to line: they are not of one step")
+        log.notices.append(GROWING)
+        found = _since_one_time(form, columns, at)
+        alone = log.records.unsaid and not np.isfinite((columns["clock"], speed)).any()
         time, log.records.unsaid = np.broadcast_to(np.nan, len(at)), False
+        if alone and found.total_s > 0:
+            return found
+    return _of_lines(form, columns, at, time, log)
+
+
+def _of_lines(
+    form: Format, columns: dict[str, Floats], at: Floats, time: Floats, log: Log
+) -> Steps | None:
+    """Return the steps by what each line says of its own, a time or a rate; None: neither."""
+    speed = columns["speed"]
     if not np.isfinite(time).any():
         time = 1 / np.where(speed > 0, speed, np.nan)
         log.notices += [SHOWN] * (form.bar and bool(np.isfinite(time).any()))
@@ -190,6 +201,13 @@ def _printed(form: Format, columns: dict[str, Floats], at: Floats, log: Log) -> 
     if not ok.any():
         ok = np.isfinite(time) & (time > 0)
     return _cleaned(time, stride, ok, averaged and stride > 1, PAUSE) if ok.any() else None
+
+
+def _since_one_time(form: Format, columns: dict[str, Floats], at: Floats) -> Steps:
+    """Return the steps by printed times that all count since a beginning."""
+    resolution = 1.0 if form.bar else 10.0 ** -_decimals(columns["time"])
+    found = _by_clock(columns["time"], at, resolution, columns["held"] > 0)
+    return replace(found, source="printed")
 
 
 def _grows(time: Floats, unsaid: bool) -> bool:

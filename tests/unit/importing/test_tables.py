@@ -113,6 +113,7 @@ def test_a_table_is_read_as_spreadsheets_and_other_systems_write_it(name, conten
     ("ts", 1714557600.0, 0.5),
     ("elapsed", 0, 0.5),
     ("elapsed=up_minutes", 0, 0.5 / 60),
+    ("time", 100, 0.5),
     ("time=took_us", 500_000, 0),
     ("time=took (ns)", 500_000_000, 0),
 )
