@@ -321,3 +321,21 @@ def test_a_first_stage_has_no_logits():
     two = {"pipeline": 2, "tensor": 1, "batch": 8, "zero": 0}  # one microbatch: logits are largest
     first, fullest = (peak_bytes(**two, memory_stage=stage) for stage in ("first", "fullest"))
     assert fullest - first == pytest.approx((2 + 4 + 4) * 1024 * 51200)
+
+
+SHORT, LONG = {"width": 128, "sequence": 128}, {"width": 1024, "sequence": 262144}
+GATED = {"gated": True, "inner": 512}
+
+
+@cases(
+    "sizes, options, times",
+    (SHORT, GATED, 53 / 30),  # of small passes the host is all: a gated block has more operators
+    *((SHORT, GATED | {"launch": "compiled"}, 12 / 30), (SHORT, {"launch": "compiled"}, 12 / 30)),
+    *((LONG, {"attention": "triton"}, 1 / 0.55), (LONG, {"attention": "hopper"}, 1 / 1.6)),
+)
+def test_a_step_takes_what_its_operators_and_its_kernel_of_attention_take(sizes, options, times):
+    given = {"gpus": 1, "layers": 8, "heads": 16, "batch": 1, "vocabulary": 256, "step_s": 1.0}
+    values = A100._replace(launch_s=1e-4, step_s=1e-6) if sizes is SHORT else A100
+    some = [row_of(given | sizes | {"gpu": "a100"} | more) for more in ({}, options)]
+    plain, other = predicted_s(some, Fit({"a100": values}, 1, 0, 0), job_of)
+    assert other / plain == pytest.approx(times, rel=0.05)
