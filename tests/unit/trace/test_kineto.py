@@ -137,6 +137,7 @@ EPOCH = 1.6e15
     (float("inf"), {}, False),
     (1010, {"dur": float("inf")}, False),
     (1010, {"dur": 1e12}, False),
+    *((1010, {"dur": text}, False) for text in ("soon", "1e999999999", "nan")),
     (0, {"cat": "gpu_memcpy"}, False),
 )
 @cases("base", 0, EPOCH)
