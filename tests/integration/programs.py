@@ -30,6 +30,14 @@ def reports_of(program, folder, sizes, shards=False):
     }
 
 
+def verified(reports, case, allowed):
+    """Assert that the ranks had the gradients and losses of one process, but for a small part."""
+    found = [report[case]["verification"] for report in reports]
+    assert {one["status"] for one in found} == {"verified"}, found[0]["reason"]
+    assert 0 <= found[0]["gradient_deviation"] < allowed
+    assert found[0]["loss_deviation"] < allowed
+
+
 def inspecting(strategy, workload, world_size, batch, **changes):
     own = {"strategy": strategy, "workload": workload, "purpose": "inspect"}
     own |= {"global_batch": batch, "rank_batch": batch // strategy.num_shards(world_size)}

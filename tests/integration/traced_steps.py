@@ -5,9 +5,11 @@ from typing import Any
 import torch.distributed as dist
 
 from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
 from scalebench.records.measured.rank import Block, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.measure.rounds import collective_group
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced
@@ -47,12 +49,13 @@ def traced_launch(context, training, batches, known):
     return LaunchAttribution(CellResult(cell=context.cell, status="ok", started="", ranks=records))
 
 
-def third_step_on(context):
-    """Train a cell for three steps; return the training, the last two traced, and what it sends.
+def by_law(context):
+    """Verify a cell as a launch does it; train it for three steps, the last two traced.
 
-    What it sends: operations of several ranks in the traced step, in order.
+    Return the inspection, the launch, and a report: what is sent in a step, in order, and what the
+    laws say of it.
     """
-    workload = fresh_workload(context)
+    inspection, workload = inspect(context), fresh_workload(context)
     training = build_training(workload, context)
     feed = iter(workload.batches)
     batches = [next(feed) for _ in range(3)]
@@ -60,5 +63,22 @@ def third_step_on(context):
     known = collective_group(training, context.cell.world_size)
     launch = traced_launch(context, training, batches[1:], known)
     trace = launch.result.ranks[context.rank].trace
-    operations = sorted(trace.operations, key=lambda op: op.start_ns)
-    return training, launch, [op for op in operations if (op.group_size or 0) > 1]
+    sent = sorted(trace.operations, key=lambda op: op.start_ns)
+    return (
+        inspection,
+        launch,
+        {
+            "verification": inspection.verification.model_dump(),
+            "facts": training.facts,
+            "operations": [
+                (op.kind, op.num_bytes, op.axis, op.group_size)
+                for op in sent
+                if (op.group_size or 0) > 1 and op.kind != "recv"
+            ],
+            "predicted": [
+                (op.op.removesuffix("_recv_ring"), op.num_bytes, op.axis, op.num_ranks)
+                for op in predicted_operations(launch.result, context.rank)
+            ],
+            "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
+        },
+    )

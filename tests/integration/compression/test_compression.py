@@ -1,18 +1,157 @@
-"""Compressed training over real ranks: the same bits everywhere, and what the emulation says."""
+"""Compressed training over real ranks: the same bits everywhere, and what the emulation says.
+
+Run as a program, this file is the ranks: they inspect all methods one after the other, then some of
+them again with something planted.
+"""
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from scalebench.analysis.run import load_run
+from scalebench.spec import Compressed
 from scalebench.spec.compression import METHODS
+from scalebench.spec.presets import MlpShape
+from scalebench.worker.inspection.compressed import inspect_compressed
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.process.context import RankContext, connected
+from scalebench.worker.strategies.compressed import CompressedTraining
+from scalebench.worker.strategies.compression import codec, hook, memory
 from tests.conftest import scalebench_in
 from tests.examples import cases
-from tests.integration.compression.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
 from tests.integration.conftest import SHORT, complaint
-from tests.integration.programs import reports_of
+from tests.integration.programs import inspecting, main, reports_of
+
+WORLD_SIZES = (2, 3)
+MODEL = MlpShape(name="mlp-test", layers=2, width=48, features=40, batch_size=24)
+BUCKET_MB = 0.006  # several buckets, and others after the first step than before
+
+VARIANTS = {
+    **{method: {} for method in METHODS if method != "powersgd-batched"},
+    "top-k": {"ratio": 0.05},
+    "threshold": {"threshold": 0.01},
+    "count-sketch": {"ratio": 0.05},
+    "quantise": {"bits": 4, "error_feedback": True, "chunk": 64},
+    "quantise stochastic": {"bits": 2, "rounding": "stochastic", "chunk": 64},
+    "random-k scaled": {"error_feedback": False, "ratio": 0.1},
+    "random-projection scaled": {"error_feedback": False},
+    "dgc": {"ratio": 0.02},
+}
+"""Name → parameters; the method is the first word."""
+
+
+def cell_of(variant, world_size, **strategy):
+    settings = {"method": variant.split()[0], "bucket_mb": BUCKET_MB, **VARIANTS[variant]}
+    return inspecting(Compressed(**settings, **strategy), MODEL, world_size, 24)
+
+
+def inspected(context):
+    found = inspect_compressed(context)
+    error = found.gradient_error
+    return {
+        "verification": found.verification.model_dump(),
+        "error": None if error is None else error.model_dump(),
+    }
+
+
+def traffic(context):
+    training = trained(context, 7)
+    sizes = [parameter.numel() for parameter in training.module.parameters()]
+    layout = training.observer.layout_at(training.observer.step)
+    return {
+        **training.observer.traffic.model_dump(),
+        "bucket_sizes": [sum(sizes[key] for key in keys) for keys in layout],
+        "layouts": {str(k): v for k, v in training.observer.layouts.items()},
+    }
+
+
+def trained(context, num_steps, other_hook=None):
+    workload = fresh_workload(context)
+    replaced = patch.object(CompressedTraining, "_hook", lambda *_: (None, other_hook))
+    with replaced if other_hook else nullcontext():
+        training = CompressedTraining(context.cell.strategy, workload, context)
+    for _, batch in zip(range(num_steps), workload.batches, strict=False):
+        training.step(batch)
+    return training
+
+
+def same_as_torch(context):
+    ours = dict(trained(context, 3).gradients())
+    theirs = dict(trained(context, 3, default_hooks.fp16_compress_hook).gradients())
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def spoiled_end(original):
+    def end(self, exchange):
+        original(self, exchange)
+        exchange.buffer[0] = torch.nextafter(exchange.buffer[0], torch.tensor(9.0))
+
+    return end
+
+
+def moving(original, by):
+    def init(self, *arguments):
+        original(self, *arguments)
+        for parameter in self.module.parameters():
+            parameter.register_hook(by)
+
+    return init
+
+
+IN_BFLOAT16 = {
+    "rounds elsewhere": lambda g: g * (1 + 2**-8 * torch.randn_like(g)),
+    "is a third too large": lambda g: g * 1.3,
+}
+"""What gradients do → how; the first is half a unit in the last place, as other kernels do it."""
+
+
+def forgetful(self, bucket):
+    return bucket.gradient.clone()
+
+
+def drawn_elsewhere(self, device):
+    return torch.Generator(device).manual_seed(1)
+
+
+PLANTED = {
+    "forgets": ("sign", memory.ErrorFeedback, "corrected", forgetful),
+    "other randoms": ("random-k", codec.Draw, "shared", drawn_elsewhere),
+    "one bit": ("top-k", hook.Compression, "_end", spoiled_end(hook.Compression._end)),
+}
+"""What is planted on rank 1 → method, and what is replaced by what."""
+
+
+def run_rank(folder, rank, world_size):
+    report = {"inspected": {}, "traffic": {}, "planted": {}}
+    first = cell_of("none", world_size)
+    with connected(first, rank, folder / f"store{world_size}") as joined:
+
+        def context(variant, **strategy):
+            cell = cell_of(variant, world_size, **strategy)
+            return RankContext(cell, rank, rank, joined.device, joined.control)
+
+        for variant in VARIANTS:
+            report["inspected"][variant] = inspected(context(variant))
+            report["traffic"][variant] = traffic(context(variant))
+        if world_size == 2:
+            for what, (variant, *planted) in PLANTED.items():
+                with patch.object(*planted) if rank == 1 else nullcontext():
+                    report["planted"][what] = inspected(context(variant))
+            for what, by in IN_BFLOAT16.items():
+                init = moving(CompressedTraining.__init__, by)
+                with patch.object(CompressedTraining, "__init__", init):
+                    report["planted"][what] = inspected(context("sign", autocast=True))
+        report["same as torch"] = same_as_torch(context("fp16"))
+        dist.barrier()
+    return report
+
 
 every_world_size = cases("world_size", *WORLD_SIZES)
 LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
@@ -21,7 +160,7 @@ LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     return reports_of(
-        "compression.compressed_ranks", tmp_path_factory.mktemp("compressed"), WORLD_SIZES
+        "compression.test_compression", tmp_path_factory.mktemp("compressed"), WORLD_SIZES
     )
 
 
@@ -203,3 +342,7 @@ def test_a_suite_with_a_wrong_method_is_one_line(in_process, project, strategy, 
     )
     line = complaint(in_process("run", "wrong.py", "--gpus", "2"))
     assert all(word in line for word in words), line
+
+
+if __name__ == "__main__":
+    main(run_rank)

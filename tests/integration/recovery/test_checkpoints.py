@@ -1,21 +1,124 @@
 """Checkpoints over real ranks: saved at four, loaded at four, two and eight, equal bit for bit.
 
-Also in a chain: the two train on and save, and the eight load that.
+Also in a chain: the two train on and save, and the eight load that. Run as a program, this
+file is the ranks.
 """
 
+import os
+
 import pytest
+import torch
 
 from scalebench.records.measured.recovery import RecoveryRecord
+from scalebench.spec import Ddp, Fsdp, Mesh, Strategy, Zero1
+from scalebench.spec.presets import PRESETS
+from scalebench.spec.recovery import Recovery, SaveMethod
+from scalebench.worker.checkpoints import trainee
+from scalebench.worker.checkpoints.methods import open_saver
+from scalebench.worker.checkpoints.saving import measure_restores, measure_saves
+from scalebench.worker.checkpoints.store import CheckpointStore, saved_of, store_of
 from tests.examples import cases
-from tests.integration.programs import reports_of
-from tests.integration.recovery.checkpoint_ranks import (
-    CASES,
-    LOADED_BY,
-    RESTORE_FROM,
-    SAVED_BY,
-    STEPS_BETWEEN,
-)
-from tests.integration.recovery.checkpoint_ranks import cases as of_size
+from tests.integration.programs import inspecting, looked_at, main, reports_of
+
+SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
+SAVED_BY = 4
+LOADED_BY = (2, 8)
+RESTORE_FROM = {4: (4,), 2: (4,), 8: (4, 2)}
+"""Ranks that load → those whose checkpoints they load, in order."""
+STEPS_BETWEEN = 2
+"""That two ranks train between what they load and what they save."""
+CASES: dict[str, Strategy] = {
+    "ddp": Ddp(),
+    "fsdp": Fsdp(),
+    "zero1": Zero1(),
+    "mesh": Mesh(shard=None, tensor=2),
+}
+WHOLE = ("ddp", "zero1")
+"""Cases whose checkpoints are not in parts: two ranks load them as eight would."""
+SPOILED = "ddp"
+"""The case in which a restored tensor is changed, to see that the comparison notices."""
+
+
+def of_size(world_size):
+    return [case for case in CASES if world_size < 8 or case not in WHOLE]
+
+
+def cell_of(folder, case, world_size):
+    recovery = Recovery(saves=2, steps=2, directory=os.fspath(folder))
+    changes = {"purpose": "restore", "recovery": recovery, "restore_from": RESTORE_FROM[world_size]}
+    return inspecting(CASES[case], SMALL, world_size, 8, suite="saved", case=case, **changes)
+
+
+def look(context):
+    if context.cell.world_size == SAVED_BY:
+        return {
+            "saved": measure_saves(context).model_dump(),
+            "restored": measure_restores(context).model_dump(),
+        }
+    report = {"restored": measure_restores(context).model_dump()}
+    if context.cell.world_size == LOADED_BY[0]:
+        report["handed_on"] = hand_on(context)
+    return report
+
+
+def hand_on(context):
+    """Load what four ranks have saved, train on and save; return the steps of both checkpoints."""
+    method: SaveMethod = "sharded"
+    saver, store = open_saver(context), store_of(context.cell, method)
+    found = store_of(context.cell, method, SAVED_BY).newest().checkpoint
+    continued = trainee.Trainee(context)
+    continued.restore(saver, method, found)
+    continued.train(STEPS_BETWEEN)
+    if context.rank == 0:
+        store.begin(continued.step)
+        continued.write_facts(store)
+    context.barrier()
+    continued.begin_save(store, saver, method).wait()
+    digests = continued.digests()
+    continued.finish()
+    if context.rank == 0:
+        trainee.write_digests(saved_of(context.cell, method), digests)
+        store.complete(continued.step)
+    return [found.step, continued.step]
+
+
+def look_at_a_spoiled_one(context):
+    """Draw one random number too many after loading; return what the comparison says.
+
+    Only rank 0 compares, and its error would leave the others waiting: they return before.
+    """
+    original = trainee.set_random_state
+
+    def spoil(state):
+        original(state)
+        torch.rand(1)
+
+    trainee.set_random_state = spoil
+    restored = trainee.Trainee(context)
+    method: SaveMethod = "sharded"
+    found = store_of(context.cell, method).newest().checkpoint
+    restored.restore(open_saver(context), method, found)
+    trainee.set_random_state = original
+    try:
+        restored.check_equal(trainee.read_digests(saved_of(context.cell, method)), True, "spoiled")
+    except trainee.NotEqual as error:
+        return str(error)
+    return "nothing was noticed"
+
+
+def run_rank(folder, rank, world_size):
+    checkpoints = folder / "checkpoints"
+    cells = {case: cell_of(checkpoints, case, world_size) for case in of_size(world_size)}
+    if world_size == SAVED_BY:
+        cells["spoiled"] = cells[SPOILED].model_copy()
+    spoiled = cells.get("spoiled")
+    return looked_at(
+        folder,
+        rank,
+        cells,
+        lambda own: (look_at_a_spoiled_one if own.cell is spoiled else look)(own),
+    )
+
 
 METHODS = ["full", "sharded", "async"]
 
@@ -23,7 +126,7 @@ METHODS = ["full", "sharded", "async"]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
-    return reports_of("recovery.checkpoint_ranks", folder, (SAVED_BY, *LOADED_BY))
+    return reports_of("recovery.test_checkpoints", folder, (SAVED_BY, *LOADED_BY))
 
 
 @cases("case", *CASES)
@@ -71,3 +174,15 @@ def test_one_random_number_too_many_is_noticed(reports):
     said = reports[SAVED_BY][0]["spoiled"]
     assert "are not equal to those that were saved" in said
     assert "random.0.host" in said
+
+
+def test_without_a_complete_checkpoint_the_reason_says_what_to_do(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.begin(4)
+    told = str(store.why_none(store.newest()))
+    assert told.startswith(f"No complete checkpoint in {tmp_path}: step-")
+    assert "is unfinished" in told and told.endswith("--checkpoint-dir.")
+
+
+if __name__ == "__main__":
+    main(run_rank)
