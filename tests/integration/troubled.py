@@ -146,6 +146,16 @@ def with_batchnorm(shard):
     return healthy(shard, (nn.BatchNorm1d(32),))
 
 
+def late_on_rank_0(shard):
+    """DDP sends the module's buffers from rank 0 before every forward pass."""
+
+    def loss(module, batch):
+        time.sleep(0 if shard.rank else BATCH_S)
+        return mean_loss(module, batch)
+
+    return replace(with_batchnorm(shard), loss=loss)
+
+
 def with_dropout(shard):
     return healthy(shard, (nn.Dropout(0.5),))
 

@@ -15,6 +15,7 @@ from scalebench.launch.lab.quota import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.conftest import ended
+from tests.examples import cases
 from tests.processes import left_after, wait_for
 
 RUN = (
@@ -79,44 +80,34 @@ class Running:
         return [pid for pid in workers if namespaces_of(pid) - {self.outside}]
 
 
-@pytest.mark.parametrize("privileged", [True, False])
-def test_nothing_is_left_of_a_killed_launcher(start_scalebench, project, privileged):
-    before = links()
-    if privileged:
-        running = Running(start_scalebench(*RUN, "--cpus-per-rank", "0.2"))
-    else:
-        running = Running(start_scalebench(*RUN, before=drop_privilege()))
-    launcher = running.launcher
-    assert len(running.namespaces) == 3  # a switch and two hosts
-    assert len(groups_of(launcher.pid)) == (1 if privileged else 0)
-    assert links() == before
+ANY_USER = ("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")
+"""Before a command that is to make namespaces as any user makes them.
 
-    launcher.kill()
-    launcher.communicate()
+The user is still number 0, whom a user namespace may hold only with this one capability.
+"""
+
+
+@cases(
+    "before, flags, groups, number, code",
+    ((), ("--cpus-per-rank", "0.2"), 1, signal.SIGKILL, -9),
+    (ANY_USER, (), 0, signal.SIGINT, 130),
+)
+def test_nothing_is_left_of_a_launcher(
+    start_scalebench, project, before, flags, groups, number, code
+):
+    there = links()
+    launcher = start_scalebench(*RUN, *flags, before=before)
+    running = Running(launcher)
+    assert len(running.namespaces) == 3  # a switch and two hosts
+    assert len(groups_of(launcher.pid)) == groups
+    assert links() == there
+    launcher.send_signal(number)
+    ended(launcher, code, 30)
     assert left_after(running.family) == []
     assert not running.namespaces & namespaces_in_use()
-
     with LocalLauncher():  # the next start
         assert groups_of(launcher.pid) == []
-    assert links() == before
-
-
-def drop_privilege():
-    """What to put before a command that is to make namespaces as any user makes them.
-
-    The user is still number 0, whom a user namespace may hold only with this one capability.
-    """
-    return ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"]
-
-
-def test_nothing_is_left_after_ctrl_c(start_scalebench, project):
-    launcher = start_scalebench(*RUN, "--cpus-per-rank", "0.2")
-    running = Running(launcher)
-    launcher.send_signal(signal.SIGINT)
-    ended(launcher, 130, 30)
-    assert left_after(running.family) == []
-    assert not running.namespaces & namespaces_in_use()
-    assert groups_of(launcher.pid) == []
+    assert links() == there
 
 
 def test_a_lab_that_is_in_use_is_not_taken_for_an_abandoned_one():

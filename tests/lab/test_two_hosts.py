@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -17,13 +17,13 @@ from scalebench.launch.lab.topology import Network
 from scalebench.records.storage.files import read_text
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.integration.conftest import SHORT, row_of
+from tests.processes import wait_for
 
 TROUBLED = Path(__file__).parents[1] / "integration" / "troubled.py"
 RUN = (
     *("run", "ddp", "-k", "static", "--gpus", "2,4,8", "--out", "r"),
     *("--workload", "troubled:healthy", *SHORT),
 )
-LONGEST_S = CONNECT_LIMIT_S + 60
 
 
 @pytest.fixture
@@ -43,46 +43,33 @@ def torchrun_on(network, host, folder):
         *(f"--node-rank={host}", "--master-addr=10.0.0.1", "--master-port=29511"),
         *("-m", "scalebench", *RUN),
     ]
-    return subprocess.Popen(
-        [
-            *("nsenter", *user, f"--net={network.namespaces[host]}", "unshare", "--uts"),
-            *("sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", f"h{host}", *torchrun),
-        ],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def outputs_of(both):
-    """What both wrote; longer than the run itself waits for ranks, so that it says who is missing.
-
-    A host that ends early leaves the other one waiting: both are read at once, and shown.
-    """
-    with ThreadPoolExecutor(2) as readers:
-        reading = [readers.submit(process.communicate) for process in both]
-        if wait(reading, timeout=LONGEST_S).not_done:
-            for process in both:
-                end_with_children(process.pid)
-            told = [(p.returncode, one.result()) for p, one in zip(both, reading, strict=True)]
-            pytest.fail(f"still running after {LONGEST_S:.0f} s: {told}")
-        return [one.result() for one in reading]
-
-
-def end_with_children(pid):
-    """Kill a process and all that it started: torchrun's ranks would keep its output open."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for one in (*process.children(recursive=True), process):
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        return subprocess.Popen(
+            [
+                *("nsenter", *user, f"--net={network.namespaces[host]}", "unshare", "--uts"),
+                *("sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", f"h{host}", *torchrun),
+            ],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=out,
+            stderr=err,
+        )
 
 
 def test_ranks_on_two_hosts(network, project):
-    both = [torchrun_on(network, host, project / f"h{host}") for host in (0, 1)]
-    (shown, errors), (silence, more) = outputs_of(both)
+    folders = [project / f"h{host}" for host in (0, 1)]
+    both = [torchrun_on(network, host, folder) for host, folder in enumerate(folders)]
+    try:  # longer than the run itself waits for ranks, so that it says who is missing
+        wait_for(lambda: all(p.poll() is not None for p in both), CONNECT_LIMIT_S + 60, "both")
+    finally:
+        families = [
+            psutil.Process(p.pid).children(recursive=True) for p in both if p.poll() is None
+        ]
+        for process in (*both, *chain(*families)):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    shown, silence = ((folder / "out").read_text() for folder in folders)
+    errors, more = ((folder / "err").read_text() for folder in folders)
     assert [process.returncode for process in both] == [0, 0], errors + more
     assert silence == "" and "scalebench" not in more
 

@@ -6,7 +6,9 @@ from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec import probes
 from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
+from tests.examples import cases
 
+NUM_RANKS = 3
 SIZES_BYTES = (4, 1000, 100_000)
 DTYPES = ("float32", "bfloat16", "int8")
 
@@ -17,36 +19,32 @@ def launcher():
         yield made
 
 
+def job(num_ranks):
+    return {"world_size": num_ranks, "device": "cpu", "backend": "gloo", "threads": 1}
+
+
 def sweep(num_ranks, **settings):
+    ways = [*((name, {"peers": (num_ranks - 1, 0)}) for name in COLLECTIVES)]
+    ways += [(name, {"in_place": True}) for name in EITHER_PLACE]
     transfers = tuple(
-        probes.Transfer(
-            operation=name, size_bytes=size, dtype=dtype, peers=(num_ranks - 1, 0), back_to_back=1
-        )
-        for name in COLLECTIVES
+        probes.Transfer(operation=name, size_bytes=size, dtype=dtype, back_to_back=1, **way)
+        for name, way in ways
         for size in SIZES_BYTES
         for dtype in DTYPES
     )
-    transfers += tuple(
-        probes.Transfer(operation=name, size_bytes=size, dtype=dtype, in_place=True, back_to_back=1)
-        for name in EITHER_PLACE
-        for size in SIZES_BYTES
-        for dtype in DTYPES
-    )
-    job = {"world_size": num_ranks, "device": "cpu", "backend": "gloo", "threads": 1}
-    return probes.Sweep(**job | {"transfers": transfers, "repeats": 2} | settings)
+    return probes.Sweep(**job(num_ranks) | {"transfers": transfers, "repeats": 2} | settings)
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 5])
-def test_results_are_right_and_looked_at(launcher, tmp_path, num_ranks):
-    records = launcher.probe(sweep(num_ranks), tmp_path)
-    assert [record.sweep for record in records[1:]] == [()] * (num_ranks - 1)
-    found = records[0].sweep
+def test_results_are_right_and_looked_at(launcher, tmp_path):
+    """At two ranks `calibrate` is tried."""
+    first, *others = launcher.probe(sweep(NUM_RANKS), tmp_path)
+    assert [record.sweep for record in others] == [()] * (NUM_RANKS - 1)
+    found = first.sweep
     assert len(found) == (len(COLLECTIVES) + len(EITHER_PLACE)) * len(SIZES_BYTES) * len(DTYPES)
     for one in found:
         assert one.num_wrong == 0, one.transfer
-        assert len(one.time_s) == 2
-        assert min(one.time_s) > 0
-        assert one.num_elements == looked_at(one, num_ranks), one.transfer
+        assert len(one.time_s) == 2 and min(one.time_s) > 0
+        assert one.num_elements == looked_at(one, NUM_RANKS), one.transfer
 
 
 def looked_at(one, num_ranks):
@@ -60,14 +58,9 @@ def looked_at(one, num_ranks):
     assert one.size_bytes == whole * item
     everywhere = ("all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv_ring")
     cuts = [whole * j * (j + 1) // (num_ranks * (num_ranks + 1)) for j in range(num_ranks + 1)]
-    results = {
-        **dict.fromkeys(everywhere, num_ranks * whole),
-        "all_to_all_uneven": num_ranks * cuts[-1],
-        "reduce_scatter": whole,
-        "reduce": whole,
-        "send_recv": whole,
-    }
-    return 4 * results[one.transfer.operation]
+    results = dict.fromkeys(everywhere, num_ranks * whole)
+    results["all_to_all_uneven"] = num_ranks * cuts[-1]
+    return 4 * results.get(one.transfer.operation, whole)
 
 
 def test_a_sweep_without_time_times_what_a_fit_needs(launcher, tmp_path):
@@ -85,26 +78,31 @@ def test_a_sweep_without_time_times_what_a_fit_needs(launcher, tmp_path):
     assert all(len(one.time_s) == 1 and one.num_wrong == 0 for one in found)
 
 
-@pytest.mark.parametrize(("rank", "count"), [(0, 1), (2, 13)])
-def test_wrong_elements_are_counted(launcher, tmp_path, rank, count):
-    launcher.inject(probes.InjectedFault(kind="wrong_elements", rank=rank, count=count))
+def probed(launcher, folder, plan, **fault):
+    """Probe with a fault, which is there for this once."""
+    launcher.inject(probes.InjectedFault(**fault))
     try:
-        found = launcher.probe(sweep(3), tmp_path)[0].sweep
+        return launcher.probe(plan, folder)
     finally:
         launcher.inject(None)
+
+
+@cases("rank, count", (0, 1), (2, 13))
+def test_wrong_elements_are_counted(launcher, tmp_path, rank, count):
+    asked = tuple(
+        probes.Transfer(operation=n, size_bytes=1000, back_to_back=1) for n in COLLECTIVES
+    )
+    fault = {"kind": "wrong_elements", "rank": rank, "count": count}
+    found = probed(launcher, tmp_path, sweep(NUM_RANKS, transfers=asked), **fault)[0].sweep
     wrong = [one for one in found if one.num_wrong]
     assert [(one.transfer.operation, one.num_wrong) for one in wrong] == [("all_reduce", count)]
 
 
 @pytest.mark.timed
 def test_a_false_clock_is_found_within_its_bound(launcher, tmp_path):
-    launcher.inject(probes.InjectedFault(kind="false_clock", rank=1, seconds=1.25))
-    plan = probes.ClockCheck(world_size=2, device="cpu", backend="gloo", threads=1)
-    try:
-        clocks = [record.clock for record in launcher.probe(plan, tmp_path)]
-    finally:
-        launcher.inject(None)
-    assert clocks[0] is not None and clocks[1] is not None
+    plan = probes.ClockCheck(**job(2))
+    records = probed(launcher, tmp_path, plan, kind="false_clock", rank=1, seconds=1.25)
+    clocks = [record.clock for record in records]
     assert clocks[0].offset_ns == 0
     assert abs(clocks[1].offset_ns - 1.25e9) <= clocks[1].bound_ns < 20e6
 
@@ -132,11 +130,10 @@ def test_ranks_play_steps_without_their_models(launcher, tmp_path):
     step = probes.StepRehearsal(computing_s=0.02, operations=(hidden, *bare))
     in_group = [one.model_copy(update={"groups": ((1, 0),)}) for one in bare]
     waiting = {"computing_s": 0.02, "computing_cpu_s": 0.002, "blocks": 1, "num_steps": 3}
-    often_waiting = probes.StepRehearsal(**waiting, operations=(hidden, *in_group))  # type: ignore[arg-type]
-    job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
+    often_waiting = probes.StepRehearsal(**waiting, operations=(hidden, *in_group))
     plan = probes.Rehearsal(
-        **job, pipelines=pipelines, steps=(step, often_waiting), blocks=2, num_steps=2
-    )  # type: ignore[arg-type]
+        **job(2), pipelines=pipelines, steps=(step, often_waiting), blocks=2, num_steps=2
+    )
     first, second = launcher.probe(plan, tmp_path)
     assert second.played is None and first.played is not None
     assert [len(steps) for steps in first.played.pipelines] == [4, 4, 4]

@@ -31,8 +31,11 @@ TROUBLES = (
     *("with_summed_loss", "feeds_all_ranks_alike", "too_large_for_one_process", "slow_batches"),
     "healthy",
 )
-LATER = ("hangs_on_rank_1", "raises_in_the_rounds", "dies_in_the_rounds", "hangs_in_the_rounds")
-"""Troubles that take the limit of a launch, or begin when steps are traced."""
+LATER = (
+    *("hangs_on_rank_1", "raises_in_the_rounds", "dies_in_the_rounds", "hangs_in_the_rounds"),
+    "late_on_rank_0",
+)
+"""Troubles that take the limit of a launch, or show when steps are traced."""
 LIMIT_S = 8
 
 
@@ -142,6 +145,12 @@ def test_a_healthy_custom_workload_is_verified(ended):
     correctness = row_of(ended[0], "healthy", 2)["correctness"]
     assert correctness["status"] == "verified"
     assert 0 <= correctness["gradient_deviation"] < 1e-5
+
+
+def test_a_late_root_makes_the_others_wait_in_its_broadcast(ended):
+    row = row_of(ended[0], "late_on_rank_0", 2)
+    assert (row["stragglers"][0]["rank"], row["budget"]["rank"]) == (0, 1)
+    assert row["wait_s"]["value"] > 0.8 * BATCH_S
 
 
 def test_a_batch_that_takes_its_time_is_part_of_the_step(ended):

@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
 
@@ -116,19 +115,3 @@ def test_the_documented_failure_is_that_of_the_committed_run(tmp_path):
     done = run_pytest(tmp_path, f"--scaling-run={gallery}", "-p", "no:cacheprovider")
     assert done.returncode == 1
     assert shown.strip() in done.stdout
-
-
-REQUIRED_ROOT = Path(__file__).parents[3]
-
-
-@pytest.mark.parametrize(("required", "code"), [("required", 1), ("", 0)])
-def test_all_skipped(tmp_path, required, code):
-    without_ip = {**os.environ, "PATH": str(tmp_path), "SCALEBENCH_LAB_TESTS": required}
-    done = ran(
-        [sys.executable, "-m", "pytest", "tests/lab", "-q", "-k", "in_use or at_once"],
-        cwd=REQUIRED_ROOT,
-        env=without_ip,
-    )
-    assert done.returncode == code, done.stdout
-    assert "no virtual hosts here: no program 'ip': install iproute2" in done.stdout
-    assert ("skipped, and they are required here" in done.stdout) is bool(required)
