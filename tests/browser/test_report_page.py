@@ -265,17 +265,6 @@ def test_case_names_are_not_broken_within_a_word_on_a_phone(visit):
     assert driver.find_elements(By.CSS_SELECTOR, "tbody th .whole")
 
 
-def test_every_control_has_a_name_and_is_reached_by_keyboard(visit):
-    driver = visit("usual")
-    for view in conftest.addresses(driver):
-        conftest.go(driver, view)
-        for control in driver.find_elements(
-            By.CSS_SELECTOR, ".open :is(button, summary, a):not(.chart *)"
-        ):
-            assert control.get_attribute("textContent").strip()
-            assert control.get_attribute("tabindex") != "-1"
-
-
 def test_the_command_is_copied(visit):
     driver = visit("usual", view="run-1-about")
     button = driver.find_element(By.CSS_SELECTOR, ".copy")

@@ -127,12 +127,11 @@ def test_a_world_that_trusts_its_network_does_what_it_is_told(start, rendezvous,
     assert (second.returncode, said) == (0, "")
 
 
-@cases("own_port", "", "variable", "url")
+@cases("own_port", "", "url")
 def test_what_serves_a_script_here_listens_on_loopback(scalebench, project, own_port, rendezvous):
     """All that scalebench opens; what a script opens by itself at a port of its own is its own."""
     shutil.copy(SCRIPTS / "listening.py", project)
-    at = {"": [], "variable": [str(rendezvous.port)], "url": [str(rendezvous.port), "url"]}
-    words = ("listening.py", *at[own_port])
+    words = ("listening.py", *([str(rendezvous.port)] if own_port else []))
     flags = ("--gpus", "2", "--quick", "--no-report", "--no-trace", "--out", "r")
     scalebench("run", *flags, "--", *words, code=0)
     log = (project / "r/logs/listening.script.n2.r0/rank0.log").read_text()

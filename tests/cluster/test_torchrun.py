@@ -83,15 +83,6 @@ def test_a_script_of_the_users_own_in_a_world_of_torchrun(project, placed):
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_record_arrives_whole():
-    done = ran(
-        [sys.executable, "-m", "benchmarks.gather", "--ranks", "8", "--steps", "50"], cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["records"], told["whole"]) == (8, 8)
-
-
 @cases("where", (), ("apart",), ids=["one machine", "two machines"])
 def test_every_ranks_gpu_is_watched(tmp_path, where):
     """Each process's NVML shows its own GPU alone, as containers and cgroups have it."""
@@ -110,8 +101,8 @@ def test_every_ranks_gpu_is_watched(tmp_path, where):
             "OMP_NUM_THREADS": "1",
             "MASTER_PORT": "29518",
         },
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     node = json.loads(done.stdout.splitlines()[-1])
     first, second = node["devices"]
     assert [d["uuid"] for d in (first, second)] == [A, B]

@@ -1,5 +1,6 @@
 """Bad input: one clear line that names what was given, what is valid and what to do; exit 2."""
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -8,48 +9,41 @@ import pytest
 from tests.examples import cases
 from tests.integration.conftest import SHORT, complaint, mounted
 
-LAB = ("--launcher", "lab", "--link")
+LAB = "--launcher lab --link"
+REFUSED = {
+    "--workload gpt-tyni": ["Did you mean 'gpt-tiny'", "module:function"],
+    "--gpus 0": ["'0'", "at least 1", "1,2,4"],
+    "--gpus 1,x": ["'1,x'", "commas"],
+    "--gpus ''": ["''", "1,2,4"],
+    "--gpus -2": ["'-2'"],
+    "ddq": ["suite 'ddq'", "Did you mean 'ddp'", "Valid: asynchronous, batch, collectives, "],
+    "no/such.py": ["no/such.py"],
+    "--precision 2": ["fraction between 0 and 1"],
+    "--budget soon": ["90s"],
+    "--steps 0": ["--steps"],
+    "--resume nowhere": ["no run folder nowhere"],
+    "--resume x --out y": ["--out"],
+    "--changed-script": ["--resume"],
+    "batch --gpus 1,2 --steps 5": ["Leave out --steps"],
+    "batch --gpus 1,2 --batch-size 64": ["Leave out --batch-size"],
+    "batch --gpus 1,2 --target-loss 0": ["0"],
+    "ddp --gpus 1,2 --target-loss 2": ["--target-loss", "no race"],
+    "--gups 2": ["--gups", "--gpus"],
+    "--launcher lab": ["--link 50mbit"],
+    "--link 50mbit": ["--launcher lab"],
+    "--cpus-per-rank 0.2": ["--launcher lab"],
+    f"{LAB} 50mbit,fast": ["'fast'", "50mbit"],
+    f"{LAB} 20gbit": ["20gbit", "10gbit"],
+    f"{LAB} 50mbit --cpus-per-rank 1,slow": ["'slow'", "one for each rank: 1,1,0.33"],
+    f"{LAB} 50mbit --cpus-per-rank 1,1,1": ["3 shares", "Give 2 shares, or one"],
+    f"{LAB} 50mbit --link-inter 50mbit": ["--hosts-per-rack"],
+}
 
 
-@cases(
-    "arguments, words",
-    (("--workload", "gpt-tyni"), ["Did you mean 'gpt-tiny'", "module:function"]),
-    (("--gpus", "0"), ["'0'", "at least 1", "1,2,4"]),
-    (("--gpus", "1,x"), ["'1,x'", "commas"]),
-    (("--gpus", ""), ["''", "1,2,4"]),
-    (("--gpus", "-2"), ["'-2'"]),
-    (
-        ("ddq",),
-        [
-            "suite 'ddq'",
-            "Did you mean 'ddp'",
-            "Valid: asynchronous, batch, collectives, compression, context, ddp",
-        ],
-    ),
-    (("no/such.py",), ["no/such.py"]),
-    (("--precision", "2"), ["fraction between 0 and 1"]),
-    (("--budget", "soon"), ["90s"]),
-    (("--steps", "0"), ["--steps"]),
-    (("--resume", "nowhere"), ["no run folder nowhere"]),
-    (("--resume", "x", "--out", "y"), ["--out"]),
-    (("--changed-script",), ["--resume"]),
-    (("--gups", "2"), ["--gups", "--gpus"]),
-    (("--launcher", "lab"), ["--link 50mbit"]),
-    (("--link", "50mbit"), ["--launcher lab"]),
-    (("--cpus-per-rank", "0.2"), ["--launcher lab"]),
-    ((*LAB, "50"), ["'50'", "50mbit"]),
-    ((*LAB, "-5mbit"), ["'-5mbit'", "50mbit"]),
-    ((*LAB, "50mbit,fast"), ["'fast'", "50mbit"]),
-    ((*LAB, "20gbit"), ["20gbit", "10gbit"]),
-    ((*LAB, "50mbit", "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
-    ((*LAB, "50mbit", "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
-    ((*LAB, "50mbit", "--cpus-per-rank", "1,slow"), ["'slow'", "one for each rank: 1,1,0.33"]),
-    ((*LAB, "50mbit", "--cpus-per-rank", "1,1,1"), ["3 shares", "Give 2 shares, or one"]),
-    ((*LAB, "50mbit", "--link-inter", "50mbit"), ["--hosts-per-rack"]),
-)
-def test_without_starting_anything(in_process, project, arguments, words):
-    line = complaint(in_process("run", *arguments))
-    assert all(word in line for word in words), line
+@cases("typed", *REFUSED)
+def test_without_starting_anything(in_process, project, typed):
+    line = complaint(in_process("run", *shlex.split(typed)))
+    assert all(word in line for word in REFUSED[typed]), line
     assert not (project / "reports").exists()
 
 
@@ -94,12 +88,9 @@ def test_out_is_or_holds_a_file(in_process, project, file, words):
     assert (project / file).read_text() == "mine"
 
 
-@cases(
-    "out, words", ("x" * 300, ["too long"]), ("/proc/nothing/here", ["/proc/nothing/here", "--out"])
-)
+@cases("out, words", ("x" * 300, "too long"), ("/proc/nothing/here", "/proc/nothing/here"))
 def test_out_cannot_be_made(in_process, out, words):
-    line = complaint(in_process("run", "ddp", "--out", out), code=5)
-    assert all(word in line for word in words), line
+    assert words in complaint(in_process("run", "ddp", "--out", out), code=5)
 
 
 def test_out_on_a_full_disk(in_process, tmp_path):

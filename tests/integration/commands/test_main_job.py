@@ -4,10 +4,12 @@ import csv
 import json
 import math
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from scalebench.analysis.run import load_run
 from scalebench.records.paths import RunPaths
 from scalebench.records.storage.files import read_text
 from scalebench.records.summary import Summary
@@ -62,6 +64,25 @@ def test_launches_are_interleaved_over_sizes(finished):
     assert [c["world_size"] for c in ddp if c["purpose"] == "inspect"] == [1, 2]
     measured = [(c["repeat"], c["world_size"]) for c in ddp if c["purpose"] == "measure"]
     assert measured == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_only_one_row_works_at_a_time(finished):
+    results = [r for r in load_run(finished[0]).results.values() if r.cell.purpose == "measure"]
+    for repeat in range(2):
+        of_round = [r for r in results if r.cell.repeat == repeat]
+        ids = sorted(result.cell.id for result in of_round)
+        assert len(ids) == 7 and all(sorted(r.shared_with) == ids for r in of_round)
+        assert all(r.launch_s is None and r.wall_s for r in of_round)
+    blocks = sorted(
+        (block.start_ns, block.end_ns, result.cell.id)
+        for result in results
+        for rank in result.ranks
+        for block in rank.blocks
+        if block.phase != "warmup" and block.start_ns is not None and block.end_ns is not None
+    )
+    assert {cell for _, _, cell in blocks} == {r.cell.id for r in results}
+    for (_, end, before), (start, _, after) in pairwise(blocks):
+        assert start >= end or before == after, f"{after} began while {before} was at work"
 
 
 def test_every_row_is_whole_and_correct(finished):
@@ -142,9 +163,11 @@ def test_every_null_has_a_reason(finished):
 
 
 def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench, project):
-    flags = ("--scaling", "weak", "--workload", "mlp-tiny", "--verbose")
-    done = scalebench("run", "ddp", "-k", "bucket-5", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
-    assert done.returncode == 0, done.stderr
+    """Also, rows that are isolated have launches of their own."""
+    flags = ("--scaling", "weak", "--workload", "mlp-tiny", "--verbose", "--isolated")
+    done = scalebench(
+        "run", "ddp", "-k", "bucket-5", "--gpus", "1,2", "--out", "r", *SHORT, *flags, code=0
+    )
     row, plain = row_of(project / "r", "ddp-bucket-5mb", 2), row_of(project / "r", "plain", 1)
     assert (row["rank_batch"], row["global_batch"], row["scaling"]) == (16, 32, "weak")
     step_ratio = plain["step_s"]["value"] / row["step_s"]["value"]
@@ -153,6 +176,8 @@ def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench, project):
     assert row["step_s"]["low"] is None and row["step_s"]["high"] is None  # one launch
     assert row["budget"] is None and "--no-trace" in row["unavailable"]["budget"]
     assert "where the lost time goes" not in done.stdout
+    results = load_run(project / "r").results.values()
+    assert all(r.shared_with == [] and r.launch_s for r in results if r.cell.purpose == "measure")
 
 
 def test_optional_cases_and_a_size_of_one_that_is_added(scalebench, project):
@@ -191,7 +216,7 @@ def test_python_interface_and_more_ranks_than_cores(project):
         name="mine",
         question="does it work from Python?",
         cases=(sb.Case(name="small", strategy=sb.Ddp(bucket_mb=1), workload="mlp-tiny"),),
-        steps=sb.StepPlan(steps=5, trace=False),
+        steps=sb.StepPlan(steps=8, trace=False),
         repeats=1,
     )
     run = sb.run(suite, world_sizes=[1, 4])
@@ -203,3 +228,6 @@ def test_python_interface_and_more_ranks_than_cores(project):
     row = run.summary.rows[-1]
     assert row.oversubscribed == (machine.num_cores() < 4) == ("oversubscribed" in row.stamps)
     assert run.paths.root.parent == Path("reports")
+    results = [r for r in load_run(run.paths.root).results.values() if r.cell.purpose == "measure"]
+    turns = [sum(b.phase == "clean" for b in r.ranks[0].blocks) for r in results]
+    assert turns == [4] * 3  # of 2 steps each

@@ -1,6 +1,5 @@
 """A rank is killed, or raises, and the launcher starts all again: real ranks, from outside."""
 
-import re
 from itertools import pairwise
 
 import pytest
@@ -104,23 +103,3 @@ def test_a_job_fails_again_and_again_and_a_delay_is_found_in_its_phase(tmp_path,
     for earlier, later in pairwise(result.faults):
         assert later.failed_after > earlier.failed_after + faults.SAVE_EVERY
         assert later.saved_after > earlier.failed_after, "saved since it caught up"
-
-
-def test_without_a_complete_checkpoint_the_reason_says_what_to_do(tmp_path, monkeypatch):
-    usual = faults._one_failure
-
-    def and_lose_the_files(*args):
-        outside = usual(*args)
-        for path in fault_folder(cell).checkpoints.rglob("*.distcp"):
-            path.unlink()
-        return outside
-
-    monkeypatch.setattr(faults, "_one_failure", and_lose_the_files)
-    cell = failing(tmp_path, "kill")
-    result = measured(cell, tmp_path)
-    assert result.status == "failed"
-    assert re.search(
-        r"No complete checkpoint in \S+/faults/0/checkpoints: step-\d+ is damaged \(\S+ is "
-        r"missing\)[^\n]*\. A complete one is [^\n]* --checkpoint-dir\.$",
-        result.reason,
-    ), result.reason

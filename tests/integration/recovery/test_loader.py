@@ -1,10 +1,8 @@
 """Ranks that are fed by a DataLoader: the same training, and worker processes that end with it."""
 
 import os
-import signal
 import tempfile
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -12,12 +10,11 @@ import pytest
 
 import scalebench as sb
 from scalebench.analysis.run import load_run
-from scalebench.launch.base import Launched
 from scalebench.launch.local import LocalLauncher
 from scalebench.session.plan import Request
 from scalebench.spec.presets import PRESETS
 from tests.builders.runs import make_cell
-from tests.processes import has_ended
+from tests.processes import left_after, wait_for
 
 WORKERS = 2
 PERSISTENT = sb.Loader(num_workers=WORKERS, persistent_workers=True, pin_memory=True)
@@ -60,22 +57,6 @@ def temporary(monkeypatch):
         yield Path(folder)
 
 
-@pytest.fixture
-def endless_launch(project, temporary):
-    fed = {"workload": PRESETS["mlp-tiny"], "loader": PERSISTENT, "limit_s": 60}
-    cell = make_cell("endless", 2, steps=sb.StepPlan(steps=10**7), **fed)
-    launched: list[Launched] = []
-    with LocalLauncher() as launcher:
-        thread = threading.Thread(
-            target=lambda: launched.append(launcher.launch(cell, project / "logs"))
-        )
-        thread.start()
-        yield launcher, launched
-        for rank in psutil.Process(launcher.zygote.process.pid).children():
-            rank.kill()
-        thread.join()
-
-
 def workers_of_ranks(launcher):
     def found():
         ranks = psutil.Process(launcher.zygote.process.pid).children()
@@ -91,50 +72,26 @@ def workers_of_ranks(launcher):
     return found()
 
 
-STOOD_STILL_S = 0.2
-"""Ten times as long as one look waits for the next: the machine had no time."""
-
-
-def wait_for(condition, limit_s, what):
-    now, longest_s = time.monotonic(), 0.0
-    end = now + limit_s
-    while not condition():
-        before, now = now, time.monotonic()
-        longest_s = max(longest_s, now - before)
-        if now > end and longest_s > STOOD_STILL_S:
-            pytest.skip(f"inconclusive: this process, too, stood still for {longest_s:.1f} s")
-        assert now < end, f"waited {limit_s} s for {what}"
-        time.sleep(0.02)
-
-
-def test_workers_may_use_every_processor_and_have_one_thread_to_compute(endless_launch):
-    launcher, _ = endless_launch
-    free = set(os.sched_getaffinity(0))
-    for rank, workers in workers_of_ranks(launcher).items():
-        assert len(rank.cpu_affinity()) == 1
-        assert all(set(worker.cpu_affinity()) == free for worker in workers)
-        # One computes; one hands over the descriptors of batches; one feeds the queue of results.
-        assert all(worker.num_threads() <= 3 for worker in workers)
-
-
-def test_a_killed_rank_takes_its_workers_along_and_is_noticed(endless_launch):
-    launcher, launched = endless_launch
-    (victim, its_workers), (other, others_workers) = workers_of_ranks(launcher).items()
-    os.kill(victim.pid, signal.SIGKILL)
-    # The DataLoader's own watch would take 5 s.
-    wait_for(lambda: all(map(has_ended, its_workers)), 1, "the rank's workers to end")
-    wait_for(lambda: all(map(has_ended, [other, *others_workers])), 10, "the others to end")
-    wait_for(lambda: bool(launched), 10, "the launcher")
-    assert launched[0].failure.message == "killed by SIGKILL"
-
-
-def test_killed_workers_leave_no_sockets_behind(endless_launch, temporary):
-    launcher, launched = endless_launch
-    for rank in workers_of_ranks(launcher):
-        rank.kill()
-    wait_for(lambda: bool(launched), 10, "the launcher")
-    assert list(temporary.glob("pymp-*")) == []
-    assert list(launcher.scratch.glob("launch*")) == []
+def test_a_killed_rank_takes_its_workers_along_and_nothing_is_left(project, temporary):
+    """Workers may use every processor and have one thread to compute."""
+    fed = {"workload": PRESETS["mlp-tiny"], "loader": PERSISTENT, "limit_s": 60}
+    cell = make_cell("endless", 2, steps=sb.StepPlan(steps=10**7), **fed)
+    with LocalLauncher() as launcher, ThreadPoolExecutor() as pool:
+        launched = pool.submit(launcher.launch, cell, project / "logs")
+        ranks = workers_of_ranks(launcher)
+        free = set(os.sched_getaffinity(0))
+        for rank, workers in ranks.items():
+            assert len(rank.cpu_affinity()) == 1
+            assert all(set(worker.cpu_affinity()) == free for worker in workers)
+            # One computes; one hands over descriptors of batches; one feeds the queue of results.
+            assert all(worker.num_threads() <= 3 for worker in workers)
+        (victim, its_workers), (other, others_workers) = ranks.items()
+        victim.kill()
+        assert left_after(its_workers, 4) == []  # the DataLoader's own watch would take 5 s
+        assert left_after([other, *others_workers]) == []
+        assert launched.result(10).failure.message == "killed by SIGKILL"
+        assert list(temporary.glob("pymp-*")) == []
+        assert list(launcher.scratch.glob("launch*")) == []
 
 
 def test_a_workload_of_ones_own_is_refused_before_anything_runs(scalebench, project, troubled):

@@ -88,7 +88,6 @@ if "start" in ways:
     with torch.no_grad():
         head.weight.mul_(1 + 0.01 * rank)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model = torch.compile(model, backend="eager") if "compiled" in ways else model
 every = 2 if "summed" in ways or "averaged" in ways else 1
 for epoch in range(100_000):
     if sampler is not None and "order" not in ways:

@@ -10,11 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 by_url = {}
-if sys.argv[2:]:
+if sys.argv[1:]:
     by_url = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
     by_url["init_method"] = f"tcp://127.0.0.1:{sys.argv[1]}"
-elif sys.argv[1:]:
-    os.environ["MASTER_PORT"] = sys.argv[1]
 dist.init_process_group("gloo", **by_url)
 model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64))
 here = psutil.Process()

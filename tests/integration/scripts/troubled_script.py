@@ -4,7 +4,6 @@
 import argparse
 import importlib.util
 import os
-import sys
 import time
 
 assert importlib.util.find_spec("torch") is not None  # as datasets, transformers and others ask
@@ -94,5 +93,3 @@ elif trouble == "resumes":
     else:
         train(16)
         torch.save({"epoch": 40}, "snapshot.pt")
-elif trouble == "exits":
-    sys.exit("no data at /nowhere")

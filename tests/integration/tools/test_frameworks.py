@@ -29,21 +29,15 @@ HALF = 1e-3
 """Gradients that were rounded to float16 on their way."""
 
 DISTRIBUTION = {
-    "accelerate-ddp": ("accelerate",),
+    **{f"accelerate-{form}": ("accelerate",) for form in ("ddp", "ddp-accumulate-4")},
     "accelerate-zero2": ("accelerate", "deepspeed", "transformers"),
-    "fabric-ddp": ("lightning",),
-    "fabric-fsdp2": ("lightning",),
-    "deepspeed-zero0": ("deepspeed",),
-    "deepspeed-zero1": ("deepspeed",),
-    "deepspeed-zero2": ("deepspeed",),
-    "deepspeed-zero3": ("deepspeed",),
-    "deepspeed-zero3-offload": ("deepspeed",),
+    **{f"fabric-{form}": ("lightning",) for form in ("ddp", "fsdp2", "ddp-accumulate-4")},
+    **{
+        f"deepspeed-zero{form}": ("deepspeed",)
+        for form in ("0", "1", "2", "3", "3-offload", "2-accumulate-4")
+    },
+    **{form: (form[:7],) for form in ("horovod", "horovod-fp16")},
     "fairscale": ("fairscale",),
-    "horovod": ("horovod",),
-    "horovod-fp16": ("horovod",),
-    "deepspeed-zero2-accumulate-4": ("deepspeed",),
-    "accelerate-ddp-accumulate-4": ("accelerate",),
-    "fabric-ddp-accumulate-4": ("lightning",),
 }
 """Case → what it needs."""
 

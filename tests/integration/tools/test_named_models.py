@@ -7,6 +7,7 @@ import pytest
 
 from tests.builders.repository.frameworks import PYTHON, REQUIRED, ROOT, need
 from tests.conftest import PATIENCE_S, ran
+from tests.examples import cases
 from tests.forks import forks
 from tests.integration.conftest import complaint
 
@@ -90,7 +91,7 @@ def test_search_measures_a_configuration_here_and_project_takes_its_run(tmp_path
     assert "fsdp" in projected.stdout and "predicted, not measured" in projected.stdout
 
 
-@pytest.mark.parametrize("workload", ["torchvision:resnet18+image-32", "timm:resnet10t+image-32"])
+@cases("workload", "torchvision:resnet18+image-32", "timm:resnet10t+image-32")
 def test_an_image_model_by_name_is_trained(workload, tmp_path):
     library = workload.partition(":")[0]
     if not (IMAGES / library).is_dir():
@@ -105,23 +106,21 @@ def test_an_image_model_by_name_is_trained(workload, tmp_path):
     assert ddp["global_batch"] == 8 and ddp["loss_first"] == pytest.approx(6.9, abs=0.7)
 
 
-@pytest.mark.parametrize("workload", ["torchvision:resnet18+image-x", "timm:resnet10t+image-1"])
-def test_a_size_of_images_that_is_none_is_refused(workload, scalebench):
-    done = scalebench("run", "ddp", "--gpus", "1", "--workload", workload, "--dry-run")
-    assert "number of pixels" in complaint(done)
-
-
-@pytest.mark.parametrize("library", ["torchvision", "timm"])
-def test_without_a_library_one_line_says_what_to_install(library, scalebench):
-    if importlib.util.find_spec(library):
+@cases(
+    "workload, library, told",
+    ("torchvision:resnet18+image-x", None, "number of pixels"),
+    ("timm:resnet10t+image-1", None, "number of pixels"),
+    *(
+        (workload, library, f"pip install 'scalebench[{library}]'")
+        for library, workload in (
+            *(("torchvision", "torchvision:resnet18"), ("timm", "timm:resnet18")),
+            ("transformers", "hf:config.json"),
+        )
+    ),
+)
+def test_what_cannot_be_is_refused_in_one_line(scalebench, project, workload, library, told):
+    if library and importlib.util.find_spec(library):
         pytest.skip(f"this environment has {library}")
-    done = scalebench("run", "ddp", "--gpus", "1", "--workload", f"{library}:resnet18", *SHORT)
-    assert f"pip install 'scalebench[{library}]'" in complaint(done)
-
-
-def test_without_transformers_one_line_says_what_to_install(scalebench, project):
-    if importlib.util.find_spec("transformers"):
-        pytest.skip("this environment has transformers")
     (project / "config.json").write_text(json.dumps(CONFIG))
-    done = scalebench("run", "ddp", "--gpus", "1", "--workload", "hf:config.json", *SHORT)
-    assert "pip install 'scalebench[transformers]'" in complaint(done)
+    done = scalebench("run", "ddp", "--gpus", "1", "--workload", workload, *SHORT)
+    assert told in complaint(done)

@@ -6,21 +6,14 @@ skipped, unless ``SCALEBENCH_FRAMEWORK_TESTS=required`` says that they may not.
 
 import json
 import os
-import signal
-import subprocess
-import time
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
-from tests.builders.repository.frameworks import PYTHON, REQUIRED
-from tests.conftest import PATIENCE_S, ran
+from tests.builders.repository.frameworks import PYTHON, ROOT, need
+from tests.conftest import ran
+from tests.examples import cases
 from tests.integration.conftest import complaint
-from tests.processes import free_ports
 
-ROOT = Path(__file__).parents[3]
 RUN = ROOT / "reports" / "gallery" / "ddp-2-cores"
 KEY = "0123456789abcdef" * 3
 
@@ -90,15 +83,6 @@ print(json.dumps([[one.get("data", {}) for one in cell.outputs] for cell in cell
 """
 
 
-def has(*modules):
-    ask = ("-c", f"import {', '.join(modules)}")
-    there = PYTHON.exists() and subprocess.run([PYTHON, *ask], capture_output=True).returncode == 0
-    assert there or not REQUIRED, f"{PYTHON} lacks one of {modules}: make frameworks-env"
-    if not there:
-        pytest.skip(f"{PYTHON} lacks one of {modules}; make frameworks-env installs them")
-    return there
-
-
 def done_there(*words, cwd, **variables):
     own = ("WANDB_", "MLFLOW_", "SCALEBENCH_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
@@ -118,7 +102,7 @@ def measured(field):
 
 
 def test_tensorboards_reader_finds_every_row_at_its_number_of_ranks(tmp_path):
-    has("tensorboard")
+    need(PYTHON, "tensorboard")
     export = ("export", RUN, "--format", "tensorboard", "--out", "events")
     done_there("-m", "scalebench", *export, cwd=tmp_path)
     read = json.loads(done_there("-c", SCALARS, "events", cwd=tmp_path))
@@ -130,10 +114,10 @@ def test_tensorboards_reader_finds_every_row_at_its_number_of_ranks(tmp_path):
     assert any(name.startswith("budget/wait/") for name in read)
 
 
-@pytest.mark.parametrize("tag", ["perf/step_time", "loss"])
+@cases("tag", "perf/step_time", "loss")
 def test_what_torch_writes_for_tensorboard_is_read_as_a_log(tmp_path, tag):
     """A step of 0.5 s as printed, or by the time of each event."""
-    has("tensorboard")
+    need(PYTHON, "tensorboard")
     done_there("-c", SCALARS_OF_A_JOB, tag, cwd=tmp_path)
     (path,) = (tmp_path / "logged").iterdir()
     time = ("--column", f"time={tag}") if tag != "loss" else ()
@@ -145,7 +129,7 @@ def test_what_torch_writes_for_tensorboard_is_read_as_a_log(tmp_path, tag):
 
 def test_event_files_of_other_writers_are_read(tmp_path):
     """The unit tests that need TensorBoard's library, where it is."""
-    has("tensorboard", "pytest")
+    need(PYTHON, "tensorboard", "pytest")
     where = ROOT / "tests" / "unit" / "importing" / "test_tables.py"
     alone = ("-c", "/dev/null", "--noconftest", "-p", "no:cacheprovider", "-k", "event_files")
     told = done_there("-m", "pytest", "-q", *alone, where, cwd=tmp_path)
@@ -153,7 +137,7 @@ def test_event_files_of_other_writers_are_read(tmp_path):
 
 
 def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_path):
-    has("wandb")
+    need(PYTHON, "wandb")
     export = ("export", RUN, "--format", "wandb", "--out", "logged")
     secret = {"WANDB_MODE": "offline", "WANDB_API_KEY": KEY}
     done_there("-m", "scalebench", *export, cwd=tmp_path, **secret)
@@ -168,19 +152,14 @@ def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)
 
 
-@pytest.mark.parametrize("served", [False, True], ids=["folder", "server"])
-def test_mlflow_holds_every_row_its_interval_and_the_page(served, tmp_path):
-    has("mlflow", "sqlalchemy")
+@cases("uri", "", "sqlite:///another.db")
+def test_mlflow_holds_every_row_its_interval_and_the_page(uri, tmp_path):
+    need(PYTHON, "mlflow", "sqlalchemy")
     export = ("-m", "scalebench", "export", RUN, "--format", "mlflow", "--out", "logged")
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true"}
-    store = "sqlite:///logged/mlflow.db"
-    with ExitStack() as stack:
-        if served:
-            has("flask", "mlflow.server")
-            store = stack.enter_context(mlflow_server(tmp_path))
-            quiet["MLFLOW_TRACKING_URI"] = store
-        done_there(*export, cwd=tmp_path, **quiet)
-        read = json.loads(done_there("-c", MLFLOW, store, cwd=tmp_path, **quiet))
+    told = {"MLFLOW_DISABLE_TELEMETRY": "true"} | ({"MLFLOW_TRACKING_URI": uri} if uri else {})
+    done_there(*export, cwd=tmp_path, **told)
+    store = uri or "sqlite:///logged/mlflow.db"
+    read = json.loads(done_there("-c", MLFLOW, store, cwd=tmp_path, **told))
     for name, points in measured("efficiency").items():
         assert [n for n, _ in read["curves"][name]] == [n for n, _ in points]
         told = [v for _, v in read["curves"][name]]
@@ -191,34 +170,8 @@ def test_mlflow_holds_every_row_its_interval_and_the_page(served, tmp_path):
     assert read["params"]["reproduce"].startswith("scalebench run")
 
 
-@contextmanager
-def mlflow_server(folder):
-    (port,) = free_ports(1)
-    address = f"http://127.0.0.1:{port}"
-    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    words += ["--backend-store-uri", "sqlite:///served.db", "--artifacts-destination", "files"]
-    with (folder / "server.log").open("w") as log:
-        server = subprocess.Popen(
-            [PYTHON, "-m", "mlflow", *words],
-            cwd=folder, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-        try:
-            until = time.monotonic() + PATIENCE_S
-            while time.monotonic() < until and server.poll() is None:
-                try:
-                    urlopen(f"{address}/health", timeout=5).close()
-                    break
-                except OSError:
-                    time.sleep(0.2)
-            yield address
-        finally:
-            if server.poll() is None:
-                os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-
-
 def test_a_run_is_logged_where_it_is_stored(tmp_path):
-    has("tensorboard")
+    need(PYTHON, "tensorboard")
     short = ("--gpus", "1", "-k", "plain", "--quick", "--steps", "2", "--workload", "mlp-tiny")
     words = ("run", "ddp", *short, "--no-report", "--out", "r", "--log-to", "tensorboard")
     done_there("-m", "scalebench", *words, cwd=tmp_path)
@@ -233,7 +186,7 @@ def test_a_tracker_that_does_not_exist_is_refused_before_the_run(scalebench):
 
 
 def test_a_kernel_runs_the_notebook_and_every_cell_shows_something(tmp_path):
-    has("nbclient", "ipykernel")
+    need(PYTHON, "nbclient", "ipykernel")
     where = {"XDG_DATA_HOME": str(tmp_path), "IPYTHONDIR": str(tmp_path)}
     shown = json.loads(done_there("-c", NOTEBOOK, cwd=ROOT / "docs", **where))
     assert len(shown) >= 5
