@@ -3,9 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import settings
-
-USUAL = settings.get_profile("default").max_examples
 
 
 def examples(number: int) -> int:
@@ -13,8 +10,10 @@ def examples(number: int) -> int:
 
     ``@settings(max_examples=150)`` means 150 under every profile.
     """
-    asked = settings.default.max_examples
-    return number if asked >= USUAL else min(number, asked)
+    from hypothesis import settings  # not in the frameworks' environment, where cases are tried too
+
+    asked, usual = settings.default.max_examples, settings.get_profile("default").max_examples
+    return number if asked >= usual else min(number, asked)
 
 
 def cases(names: str, *rows: Any, **given: Any) -> pytest.MarkDecorator:
