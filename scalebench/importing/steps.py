@@ -95,7 +95,9 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
         return Steps(why_none="the log has no steps, only a final line of each rank")
     if "train_runtime" in log.totals and not _tells_steps(columns):
         return _of_total(log)
-    at = columns["step"] / (batch or 1.0) if form.step_in == "samples" else columns["step"]
+    at = columns["step"]
+    if form.step_in == "samples" and batch is not None and not _are_steps(columns, batch):
+        at = at / batch
     counted = form.step_in == "steps" or batch is not None
     if not counted:
         at = np.arange(len(at), dtype=float) * (1.0 if form.step_in == "lines" else np.nan)
@@ -114,6 +116,14 @@ def steps_of(log: Log, batch: float | None, work: float | None = None) -> Steps:
     if printed is not None and counted and len(by_clock.seconds) and len(printed.seconds):
         _compare(chosen, printed, by_clock, log.records.resolution)
     return chosen
+
+
+def _are_steps(columns: dict[str, Floats], batch: float) -> bool:
+    """Tell whether what usually counts samples counts steps here, by the printed samples/s."""
+    samples, counted = columns["rate"][1:] * np.diff(columns["clock"]), np.diff(columns["step"])
+    known = (samples > 0) & (counted > 0)
+    each = samples[known] / counted[known]
+    return len(each) > 0 and bool(np.median(each) > math.sqrt(batch))
 
 
 def _tells_steps(columns: dict[str, Floats]) -> bool:

@@ -70,6 +70,15 @@ def test_a_comma_may_stand_before_decimals(said, mean_s, tmp_path):
     assert (steps.mean_s if len(steps.seconds) else None) == pytest.approx(mean_s)
 
 
+@cases("counted", 100, 100 * 2304)
+def test_a_step_of_mlperf_counts_steps_or_samples_whichever_its_throughput_says(counted, tmp_path):
+    head = ':::MLLOG {"time_ms": %d, "key": "%s", "value": %s, "metadata": {"step": %d}}'
+    lines = [head % (290_000 * i, "tracked_stats", '{"throughput": 794.5}', counted * i)
+             for i in range(20)]  # fmt: skip
+    job = job_in(tmp_path, [head % (0, "global_batch_size", "2304", 0), *lines])
+    assert set(job.step_s) == {2.9} and job.samples_per_s == pytest.approx(794.5, rel=1e-3)
+
+
 def test_a_line_that_names_a_step_and_says_nothing_of_it_is_none(tmp_path):
     warning = "wandb: WARNING Step must only increase in log calls.  Step 3 < 5; dropping {'x': 3}."
     lines = [f"step: {i} | loss: 2.{i} | step_time: 0.5" for i in range(30)]
