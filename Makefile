@@ -45,7 +45,6 @@ FRAMEWORKS_PIP := $(FRAMEWORKS_VENV)/bin/python -m pip install --quiet \
   --disable-pip-version-check --no-compile -c constraints.txt -c constraints-frameworks.txt
 ## pip compiles with one core.
 COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
-WORKERS = $(shell $(PYTHON) -c 'import os; print(3 * (os.cpu_count() or 1) // 2)')
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -90,11 +89,11 @@ types: $(DEV_STAMP)
 unit: $(DEV_STAMP)
 	$(BIN)/pytest tests/unit -m "not slow" -n auto --dist worksteal --hypothesis-profile quick
 
-## What looks at results alone runs on all cores at once, three tests on two cores, as ranks often
-## wait; the long files before the short ones of tests/unit. What measures has the machine to itself. With a spin count of 0 OpenMP's threads sleep
+## What looks at results alone runs on all cores at once, the long files before the short ones of
+## tests/unit; what measures has the machine to itself. With a spin count of 0 OpenMP's threads sleep
 ## while they wait, and take no core from other tests.
 tests: $(DEV_STAMP)
-	GOMP_SPINCOUNT=0 $(BIN)/pytest tests -m "not timed" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 50
+	GOMP_SPINCOUNT=0 $(BIN)/pytest tests -m "not timed" -n auto --dist loadfile --no-loadscope-reorder --durations 50
 	$(BIN)/pytest tests --ignore tests/unit -m timed --durations 50
 
 size:
