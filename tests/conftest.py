@@ -18,6 +18,7 @@ from tests.forks import forks
 settings.register_profile("shared machine", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("shared machine")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 PATIENCE_S = 600.0
 """A shared machine may be ten times as slow as it was; what hangs is ended all the same."""
