@@ -418,7 +418,8 @@ def test_the_slow_rank_gets_fewer_samples_and_the_gradient_stays(scalebench, pro
         assert found["sample_s"][0] >= 0.01 and found["sample_s"][1] >= 0.03
         each = found["sample_s"]  # less with these shares, unless the machine was busy meanwhile
         assert found["balanced_s"] == pytest.approx(max(fast * each[0], slow * each[1]))
-        assert found["equal_s"] == pytest.approx(8 * max(each)) and found["ideal_s"] > 0
+        assert found["equal_s"] == pytest.approx(8 * max(each))
+        assert found["ideal_s"] <= found["balanced_s"] * (1 + 1e-9)
     alone, equal = row_of(project / "r", "balanced", 1), row_of(project / "r", "ddp", 2)
     assert alone["balance"] is None and alone["correctness"]["status"] == "verified"
     assert equal["unavailable"]["balance"] == "the ranks have equal shares"
