@@ -22,6 +22,9 @@ FORM = 0.1
 """Mean error of a product's time by its sizes, fitted to 21,924 products in 16 bits each of an A100
 and an H100 that Vidur's authors measured (Agrawal et al. 2024): 0.10 and 0.11."""
 
+MOST_OFF = 50.0
+"""Per cent; products that are further off in the mean are of another device, or of a busy one."""
+
 OF_PRODUCTS = ("matrix_efficiency", "kernel_s")
 SPREAD = 0.08
 """Standard deviation of their logarithms from single products to whole steps."""
@@ -90,6 +93,9 @@ def usual_of(products: Sequence[TracedProduct], gpu: str, device: DeviceModel, o
     )
     shapes = f"{len(products)} shape" + "s" * (len(products) != 1)
     off = 100 * np.average(np.abs(errors(at)), weights=total_s)
+    if off > MOST_OFF:
+        said = f"matrix products of {shapes} in {of} are {off:.0f} % off what {gpu} takes for them"
+        return Usual(described=f"{said}, and count for nothing: were they recorded on it, alone?")
     said = f"fitted to matrix products of {shapes} in {of}: {found}, {off:.0f} % off in the mean"
     return Usual({chip(gpu): values(at)}, said)
 

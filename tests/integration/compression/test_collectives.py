@@ -119,7 +119,7 @@ class Watch:
 
 
 def run_case(case, rank, world_size, watch):
-    """Sum; return what is wrong and what is to be held against the other ranks."""
+    """Sum; return what is wrong, and what other ranks must have as well."""
     memory, view = case.laid_out()
     view.copy_(case.values(rank).view(view.shape))
     watch.one_work, watch.num_bytes = case.one_work, 0
