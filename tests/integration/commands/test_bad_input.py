@@ -1,6 +1,5 @@
 """Bad input: one clear line that names what was given, what is valid and what to do; exit 2."""
 
-import shlex
 import shutil
 from pathlib import Path
 
@@ -8,43 +7,6 @@ import pytest
 
 from tests.examples import cases
 from tests.integration.conftest import SHORT, complaint, mounted
-
-LAB = "--launcher lab --link"
-REFUSED = {
-    "--workload gpt-tyni": ["Did you mean 'gpt-tiny'", "module:function"],
-    "--gpus 0": ["'0'", "at least 1", "1,2,4"],
-    "--gpus 1,x": ["'1,x'", "commas"],
-    "--gpus ''": ["''", "1,2,4"],
-    "--gpus -2": ["'-2'"],
-    "ddq": ["suite 'ddq'", "Did you mean 'ddp'", "Valid: asynchronous, batch, collectives, "],
-    "no/such.py": ["no/such.py"],
-    "--precision 2": ["fraction between 0 and 1"],
-    "--budget soon": ["90s"],
-    "--steps 0": ["--steps"],
-    "--resume nowhere": ["no run folder nowhere"],
-    "--resume x --out y": ["--out"],
-    "--changed-script": ["--resume"],
-    "batch --gpus 1,2 --steps 5": ["Leave out --steps"],
-    "batch --gpus 1,2 --batch-size 64": ["Leave out --batch-size"],
-    "batch --gpus 1,2 --target-loss 0": ["0"],
-    "ddp --gpus 1,2 --target-loss 2": ["--target-loss", "no race"],
-    "--gups 2": ["--gups", "--gpus"],
-    "--launcher lab": ["--link 50mbit"],
-    "--link 50mbit": ["--launcher lab"],
-    "--cpus-per-rank 0.2": ["--launcher lab"],
-    f"{LAB} 50mbit,fast": ["'fast'", "50mbit"],
-    f"{LAB} 20gbit": ["20gbit", "10gbit"],
-    f"{LAB} 50mbit --cpus-per-rank 1,slow": ["'slow'", "one for each rank: 1,1,0.33"],
-    f"{LAB} 50mbit --cpus-per-rank 1,1,1": ["3 shares", "Give 2 shares, or one"],
-    f"{LAB} 50mbit --link-inter 50mbit": ["--hosts-per-rack"],
-}
-
-
-@cases("typed", *REFUSED)
-def test_without_starting_anything(in_process, project, typed):
-    line = complaint(in_process("run", *shlex.split(typed)))
-    assert all(word in line for word in REFUSED[typed]), line
-    assert not (project / "reports").exists()
 
 
 @cases(

@@ -12,7 +12,6 @@ import pytest
 from tests.builders.repository.frameworks import PYTHON, ROOT, need
 from tests.conftest import ran
 from tests.examples import cases
-from tests.integration.conftest import complaint
 
 RUN = ROOT / "reports" / "gallery" / "ddp-2-cores"
 KEY = "0123456789abcdef" * 3
@@ -178,11 +177,6 @@ def test_a_run_is_logged_where_it_is_stored(tmp_path):
     read = json.loads(done_there("-c", SCALARS, "r/tensorboard", cwd=tmp_path))
     (row,) = json.loads((tmp_path / "r" / "summary.json").read_text())["rows"]
     assert read["step_s/ddp/plain"] == [[1, pytest.approx(row["step_s"]["value"], rel=1e-6)]]
-
-
-def test_a_tracker_that_does_not_exist_is_refused_before_the_run(scalebench):
-    refused = scalebench("run", "ddp", "--gpus", "1", "--log-to", "tensorbord")
-    assert "Did you mean 'tensorboard'" in complaint(refused)
 
 
 def test_a_kernel_runs_the_notebook_and_every_cell_shows_something(tmp_path):

@@ -10,50 +10,7 @@ from tests.examples import cases
 
 @pytest.fixture(autouse=True)
 def here(project):
-    (project / "train.py").write_text("import argparse\nparser.add_argument('--batch-size')\n")
-    (project / "mine.py").write_text("SUITE = None")
-    (project / "my_gpt.py").write_text("def two(a, b): ...\ndef workload(shard): ...\n")
-    (project / "models").mkdir()
-    (project / "models/small.py").write_text("raise Error\ndef first(shard): ...\n")
-
-
-@cases(
-    "typed, meant",
-    ("run train.py", "run -- train.py"),
-    ("run train.py --gpus 1,2 --batch-size 8", "run --gpus 1,2 -- train.py --batch-size 8"),
-    ("run python train.py --lr 0.1", "run -- python train.py --lr 0.1"),
-    ("run -m my.train --lr 0.1", "run -- -m my.train --lr 0.1"),
-    ("run torchrun --nproc_per_node 2 train.py -x", "run -- train.py -x"),
-    ("train.py --lr 0.1", "run -- train.py --lr 0.1"),
-    ("-- train.py", "run -- train.py"),
-    ("ddp --gpus 2", "run ddp --gpus 2"),
-    ("run ddp --nproc_per_node=2", "run ddp --gpus=2"),
-    ("run ddp --gpus 1,2 --nproc 4 --quick", "run ddp --gpus 1,2 --quick"),
-    ("run ddp -n 2", "run ddp --gpus 2"),
-    ("run --nproc 2 -- train.py --nproc 3", "run --gpus 2 -- train.py --nproc 3"),
-    ("run ddp --batch_size 8", "run ddp --batch-size 8"),
-    ("run --suite=ddp --model mlp", "run ddp --workload mlp"),
-)
-def test_the_command_that_is_meant(in_process, typed, meant):
-    done = in_process(*typed.split(), code=2)
-    assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
-    assert f": scalebench {meant}." in done.stderr
-
-
-@cases(
-    "given, meant",
-    ("my_gpt.py", "my_gpt:workload"),
-    ("./my_gpt.py:two", None),
-    ("my_gpt:", "my_gpt:workload"),
-    ("my_gpt.workload", "my_gpt:workload"),
-    ("models/small.py:first", "models.small:first"),
-    ("my_gtp", None),
-)
-def test_a_workload_without_its_function(in_process, given, meant):
-    err = in_process("run", "ddp", "--dry-run", "--workload", given, code=2).stderr
-    assert err.count("\n") == 1
-    assert (f"Write: --workload {meant}." if meant else given) in err
-    assert meant or "Write:" not in err
+    (project / "train.py").touch()
 
 
 @cases(
