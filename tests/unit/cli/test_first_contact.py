@@ -1,6 +1,3 @@
-import pytest
-
-from scalebench.errors import UsageError
 from scalebench.session.plan.make import about_scripts
 from scalebench.session.suites.script import script_suite
 from tests.builders.runs import make_cell
@@ -8,30 +5,18 @@ from tests.builders.sessions import NO_FLAGS
 from tests.examples import cases
 
 
-@pytest.fixture(autouse=True)
-def here(project):
-    (project / "train.py").touch()
-
-
 @cases(
     "argument, said",
-    ("{worldsize}", "Write {world_size}"),
-    ("x{globl_batch}", "Write {global_batch}"),
-    ("{epoch}.pt", "train.py gets {epoch} as it stands"),
-    ("{run_dir}", None),
-    ('{"a": 1}', None),
+    ("{epoch}.pt", ["train.py gets {epoch} as it stands"]),
+    ("{run_dir}", []),
+    ('{"a": 1}', []),
 )
-def test_a_name_in_braces(argument, said):
-    flags = {**NO_FLAGS, "batch_size": None}
-    try:
-        (case,) = (suite := script_suite(["train.py", argument], flags)).cases
-    except UsageError as error:
-        assert said and said in str(error) and "Valid: {world_size}, " in str(error)
-        return
-    cell = make_cell(strategy=case.strategy, workload=suite.script)
-    assert [said in told for told in about_scripts([cell]) if "stands" in told] == [True] * bool(
-        said
-    )
+def test_a_name_in_braces_that_is_none_of_ours_stands(project, argument, said):
+    (project / "train.py").touch()
+    suite = script_suite(["train.py", argument], {**NO_FLAGS, "batch_size": None})
+    cell = make_cell(strategy=suite.cases[0].strategy, workload=suite.script)
+    told = [one for one in about_scripts([cell]) if "stands" in one]
+    assert len(told) == len(said) and all(x in y for x, y in zip(said, told, strict=True))
 
 
 @cases("words", (), ("baseline",))

@@ -30,6 +30,9 @@ REFUSED |= {
 def here(project, monkeypatch):
     monkeypatch.setattr("scalebench.launch.local.LocalLauncher.survey", lambda *_: {"devices": []})
     (project / "train.py").write_text("import argparse\nparser.add_argument('--batch-size')\n")
+    (project / "train.sh").write_text(
+        'set -e\n# python old.py\ntorchrun $X \\\n  train.py --lr 1 "$@"\necho ok\n'
+    )
     (project / "mine.py").write_text("SUITE = None")
     (project / "my_gpt.py").write_text("def two(a, b): ...\ndef workload(shard): ...\n")
     (project / "models").mkdir()
@@ -43,5 +46,6 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_starts(in_process
     assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
     assert done.stderr.startswith("scalebench: ")
     assert all(words in done.stderr for words in REFUSED[typed]), done.stderr
+    assert len(done.stderr) < 1000 or len(typed) > 300
     if typed.startswith("run "):
         assert not (project / "reports").exists()

@@ -72,13 +72,9 @@ def planned(*suites, **request):
 def test_k_chooses_operations():
     chosen = planned(LINKS, selection="reduce and not all").spec.suites[0].collectives
     assert chosen.operations == ("reduce_scatter", "reduce")
-    with pytest.raises(UsageError, match=r"no operation of suite links\. Operations: all_"):
-        planned(LINKS, selection="nonsense")
 
 
-def test_what_cannot_be_timed_is_refused():
-    with pytest.raises(UsageError, match=r"one rank sends nothing\. Give --gpus with 2"):
-        planned(LINKS, world_sizes=(1,))
+def test_links_that_are_measured_cannot_be_given():
     with pytest.raises(UsageError, match=r"measures the links itself, and --link-profile"):
         planned(LINKS, link_profile="link.json")
 
