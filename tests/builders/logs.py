@@ -1,12 +1,10 @@
 """Logs of other programs: what they print, line by line, and small ones as they are read."""
 
-import re
-from pathlib import Path
-
 from scalebench.importing.formats import formats
 from scalebench.importing.job import Stated, job_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
+from tests.recorded import sections
 
 
 def log_of(folder, lines, end="\n", own=None):
@@ -31,7 +29,5 @@ def every_2_s(line, steps=12):
 
 
 DAY = "2024-05-01 10:00:{0:02d}"
-RECORDED = Path(__file__).parents[1] / "recorded" / "log_lines.txt"
-SECTIONS = re.split(r"^#### (.+)\n", RECORDED.read_text("utf-8"), flags=re.MULTILINE)[1:]
-LINES = dict(zip(SECTIONS[::2], (text[:-1] for text in SECTIONS[1::2]), strict=True))
+LINES = {title: text[:-1] for title, text in sections("log_lines.txt").items()}
 """Format, and what is special about it → what it prints for step {i}, after {0} seconds."""

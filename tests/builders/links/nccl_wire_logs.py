@@ -4,11 +4,10 @@ Written for the tests: hosts, addresses, pointers and most lines are our own.
 """
 
 import re
-from pathlib import Path
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "nccl_wire_logs.txt"
-SECTIONS = re.split(r"^#### ([^:]+): .*\n", RECORDED.read_text("utf-8"), flags=re.MULTILINE)[1:]
-LOGS = dict(zip(SECTIONS[::2], SECTIONS[1::2], strict=True))
+from tests.recorded import sections
+
+LOGS = {of.partition(":")[0]: text for of, text in sections("nccl_wire_logs.txt").items()}
 
 
 def log(text: str, host: str = "a", pid: int = 100) -> str:

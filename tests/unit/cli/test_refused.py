@@ -1,19 +1,16 @@
-import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from tests.examples import cases
+from tests.recorded import pairs, sections
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "refused_commands.txt"
-SECTIONS = re.split(r"^#### scalebench ?(.*)\n", RECORDED.read_text("utf-8"), flags=re.MULTILINE)
 DEEP = 5000
 NO_ROOM = "--memory-limit 4GB"
 REFUSED = {
-    f"{first} {rest}": said.split(" … ")
-    for first, rows in zip(SECTIONS[1::2], SECTIONS[2::2], strict=True)
-    for rest, said in (row.split(" → ") for row in rows.splitlines())
+    f"{first} {rest}".removeprefix("scalebench "): said.split(" … ")
+    for first, rows in sections("refused_commands.txt").items()
+    for rest, said in pairs(rows).items()
 }
 REFUSED |= {
     f"run ddp --dry-run -k {'(' * DEEP!r}": ["nested too deeply"],

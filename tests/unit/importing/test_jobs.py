@@ -14,6 +14,7 @@ from scalebench.records.imported import ImportedRun
 from scalebench.session.imported import store_imported
 from tests.builders.logs import LINES, every_2_s, job_in, log_of, steps_in
 from tests.examples import cases
+from tests.recorded import pairs, sections
 
 CARRIED = {
     "a rank": "[rank3]:{}".format,
@@ -201,32 +202,17 @@ def test_a_total_over_steps_that_are_known_to_one_digit_needs_their_number(said,
     assert mean_s or "not of how many steps" in steps.why_none
 
 
-@cases(
-    "said, name, number",
-    ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8", "world_size", 8),
-    ("RANK and WORLD_SIZE in environ: 0/16", "world_size", 16),
-    ("1 device per process.Process 0, total 4, device cuda:0.", "world_size", 4),
-    ("Device: cuda:0.Process (global: 0, local 0), total 12.", "world_size", 12),
-    ("| num_processes         | 8                     |", "world_size", 8),
-    ("Number of devices: 4", "world_size", 4),
-    ("Building 1-D device mesh with ('dp',), [4]", "world_size", 4),
-    ("[INFO] [config.py:1000:print]   train_batch_size ............. 64", "global_batch", 64),
-    ("  train_batch_size ................ 256...................updated", "global_batch", 256),
-    ("total train batch size (with parallel & distributed & accumulation) / 総数: 4",
-     "global_batch", 4),
-    ("Namespace(train_batch_size=64, n_gpus_per_node=8)", "global_batch", None),
-    ("step 7 | global_batch 32 | step_time 0.1 s", "global_batch", 32),
-    ("Global Batch Size: 32, loss 2.3", "global_batch", 32),
-    ("step 7: gbs=1,024 loss=2.3", "global_batch", 1024),
-    ("Global batch size: 1.05M | Tokens/s: 500.0K", "global_batch", None),
-    ("epoch 3, global batch 120/5000", "global_batch", None),
-    ("Number of trainable parameters: 1.05M", "parameters", 1.05e6),
-    (r"\        /    Total batch size = 8 | Total steps = 60", "global_batch", 8),
-    ("   Data Parallel GPUs = 2 | Total batch size (2 x 4 x 2) = 16", "global_batch", 16),
-    ("==((====))==  Unsloth - 2x faster free finetuning | Num GPUs used = 2", "world_size", 2),
-)  # fmt: skip
-def test_a_log_says_how_many_ranks_and_samples_there_are(said, name, number):
-    assert facts_of(f"a line\n{said}\nand one more 7\n").number(name) == number
+FACTS = [
+    (name, *fact)
+    for name, rows in sections("facts_in_logs.txt").items()
+    for fact in pairs(rows).items()
+]
+
+
+@cases("name, said, number", *FACTS)
+def test_a_log_says_how_many_ranks_and_samples_there_are(name, said, number):
+    found = facts_of(f"a line\n{said}\nand one more 7\n").number(name)
+    assert found == (None if number == "none" else float(number))
 
 
 SMI = "|   {}  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |      0 |\n"
