@@ -19,44 +19,6 @@ from scalebench.worker.portable import CudaClock, StepClock, steady_start, step_
 from tests.examples import cases
 
 
-class RecordedEvent:
-    """Twin of ``torch.cuda.Event``: the device reaches the events at recorded times."""
-
-    def __init__(self, device_ms, calls):
-        self.device_ms, self.calls = device_ms, calls
-
-    def record(self):
-        self.ms = self.device_ms.pop(0)
-        self.calls.append("record")
-
-    def synchronize(self):
-        self.calls.append("synchronize")
-
-    def query(self):
-        return "synchronize" in self.calls
-
-    def elapsed_time(self, later):
-        assert "synchronize" in self.calls, "asked before the device had got there"
-        return later.ms - self.ms
-
-
-def test_cuda_steps_are_what_the_device_noted_and_nothing_waits_between(monkeypatch):
-    device_ms, calls = [100.0, 110.0, 125.0, 126.5], []
-
-    def event(enable_timing=False):
-        assert enable_timing, "an event without timing cannot be resolved"
-        return RecordedEvent(device_ms, calls)
-
-    monkeypatch.setattr(torch.cuda, "Event", event)
-    clock = StepClock(CudaClock())
-    for _ in range(4):
-        clock.mark()
-    assert calls == ["record"] * 4
-    assert clock.resolve() == pytest.approx([0.010, 0.015, 0.0015])
-    assert calls == ["record"] * 4 + ["synchronize"]
-    assert clock.resolve() == []
-
-
 def test_on_a_gpu_cupti_is_detached_after_a_trace_and_threads_are_not_asked_for(monkeypatch):
     """Otherwise every launch of a kernel takes longer from then on."""
     monkeypatch.setattr(portable, "profile", lambda **options: options)
@@ -152,12 +114,25 @@ class Device:
             event.at_s = max(self.device_s, self.host_s)
 
         event.record = record
+        event.synchronize = lambda: self.synchronize("event")
+        event.query = lambda: self.host_s >= event.at_s
         event.elapsed_time = lambda end: 1e3 * (end.at_s - event.at_s)
         return event
 
     def synchronize(self, device):
         self.asked.append("synchronise")
         self.host_s = max(self.host_s, self.device_s)
+
+
+def test_cuda_steps_are_what_the_device_noted_and_nothing_waits_between(monkeypatch):
+    device, clock = Device(monkeypatch), StepClock(CudaClock())
+    for takes_s in (1.0, 0.010, 0.015, 0.0015):
+        device.ask("step", takes_s)
+        clock.mark()
+    assert device.asked == ["step", "event"] * 4
+    assert clock.resolve() == pytest.approx([0.010, 0.015, 0.0015])
+    assert device.asked == [*["step", "event"] * 4, "synchronise"]
+    assert clock.resolve() == []
 
 
 @cases("ranks, mean", (None, 1.5), ((1,), 2), ((0, 1), 1.5))
