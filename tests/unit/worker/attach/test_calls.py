@@ -69,25 +69,21 @@ def test_without_an_order_every_call_is_a_step():
 PLAN = StepPlan().model_dump()
 
 
-def decided(step_s, settings=PLAN, period=1, **changes):
+def decided(step_s, settings=PLAN):
     """The schedule of a script that takes these steps, looked at when it is asked for."""
-    first = None
-    so_far = FIRST_LOOK
-    while so_far <= len(step_s):
-        first = first or first_steady(step_s[:so_far], settings)
-        found = so_far + LOOK_EVERY
-        if first is not None:
-            found = decide(step_s[:so_far], settings, period, *first, **changes)
-        if isinstance(found, Schedule):
-            return found, so_far
-        assert found > so_far
+    first, found = None, FIRST_LOOK
+    while not isinstance(found, Schedule):
         so_far = found
-    return None
+        assert so_far <= len(step_s)
+        first = first or first_steady(step_s[:so_far], settings)
+        found = decide(step_s[:so_far], settings, 1, *first) if first else so_far + LOOK_EVERY
+        assert isinstance(found, Schedule) or found > so_far
+    return found
 
 
 def test_a_transient_is_left_out_and_the_window_filled():
     step_s = [3.0, 0.5, 0.3, 0.1] + [0.05, 0.051] * 20
-    found, _ = decided(step_s)
+    found = decided(step_s)
     assert found.steady and 3 <= found.first_clean <= 6
     assert 1 <= (found.clean_end - found.first_clean) * 0.0505 / PLAN["window_s"] < 1.6
 
@@ -95,7 +91,7 @@ def test_a_transient_is_left_out_and_the_window_filled():
 def test_an_unsteady_warm_up_is_given_up_after_its_limits():
     falling = sorted([0.1 + 0.01 * i for i in range(60)], reverse=True)
     assert first_steady(falling[:12], PLAN) is None
-    found, _ = decided(falling, PLAN | {"max_warmup_steps": 20})
+    found = decided(falling, PLAN | {"max_warmup_steps": 20})
     assert not found.steady and 20 < found.first_clean <= 25
 
 
@@ -107,7 +103,7 @@ def test_an_unsteady_warm_up_is_given_up_after_its_limits():
 )
 def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle):
     """However long ago the warm-up ended, and however long the first long step takes to come."""
-    found, _ = decided([1.0, *pattern * 30])
+    found = decided([1.0, *pattern * 30])
     assert found.clean_end - found.first_clean > 7 * cycle
     counts = {block.num_steps - 1 for block in found.blocks}
     assert all(count % cycle == 0 for count in counts) == (cycle * sum(pattern) < 4)

@@ -161,18 +161,12 @@ def test_a_rank_that_ends_first_leaves_no_thread_behind(connect):
     first.close()
 
 
-def test_a_schedule_of_somebody_else_is_not_followed(connect):
-    second = Agreement(1, 2, connect, 20.0, KEY)
-    Agreement(0, 2, connect, 20.0, "guessed").send(SCHEDULE)
-    wait_for(lambda: not second.is_stuck, 20.0, "the schedule")
-    assert second.received is None
-
-
 @cases("key", KEY, "guessed")
-def test_a_rank_knows_that_another_one_has_ended(connect, key):
+def test_a_rank_follows_and_knows_the_end_of_another_one_and_of_nobody_else(connect, key):
     first, second = Agreement(0, 2, connect, 20.0, key), Agreement(1, 2, connect, 20.0, KEY)
     first.send(SCHEDULE)
     wait_for(lambda: not second.is_stuck, 20.0, "the schedule")
+    assert second.received == (SCHEDULE if key == KEY else None)
     assert not second.others_end()
     first.tell_end()
     assert second.others_end() == (key == KEY)
