@@ -108,9 +108,7 @@ HOSTILE = {
     "time NaN": change(launch_s=float("nan")),
     "loss NaN": change_rank(loss=[float("nan")] * 6),
     "negative block": change_rank(blocks=[{"phase": "clean", "first": -3, "count": 3}]),
-}
-
-INCONSISTENT = {
+    # What contradicts itself
     "ok without ranks": change(ranks=[]),
     "ok with a rank missing": lambda c: json.dumps({**c, "ranks": c["ranks"][:1]}),
     "ok with a rank twice": lambda c: json.dumps({**c, "ranks": c["ranks"][:1] * 2}),
@@ -196,15 +194,6 @@ def test_cells_of_older_versions_are_read_and_their_damage_is_named(tmp_path):
     old = paths.old_cell(PICKED)
     old.write_text(old.read_text()[:-40])
     require_set_aside(paths, old.name)
-
-
-@cases("spoil", *INCONSISTENT.values(), ids=INCONSISTENT)
-def test_a_cell_that_contradicts_itself_is_set_aside_by_name(tmp_path, spoil):
-    paths = spoilt_run(tmp_path, spoil)
-    run = load_run(paths.root)
-    summary = summarise(run)
-    assert list(run.damaged) == [f"{PICKED}.json.gz"]
-    assert summary.rows[-1].efficiency.n == 2
 
 
 @cases(

@@ -44,12 +44,6 @@ REDEFINED = {"probe_effect"}
 EMBEDDED = re.compile(r'"data:application/gzip;base64,([^"]+)"')
 
 
-@pytest.fixture(params=RUNS)
-def run(request, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    return request.param
-
-
 @pytest.fixture(params=[*RUNS, SUITES])
 def summary(request, tmp_path):
     """A summary of version 0.1: the run's name and the file."""

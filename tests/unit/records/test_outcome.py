@@ -75,8 +75,6 @@ def test_a_gpu_that_the_driver_lost_is_named_beside_the_ranks_own_words():
 
 
 def test_the_names_agree_with_nvml_s_constants():
-    import pynvml
-
     constants = {
         "GpuIdle": "GPU idle",
         "ApplicationsClocksSetting": "application clocks",
