@@ -176,7 +176,6 @@ def run_shards(folder, rank, world_size):
 
 
 SIZES = (1, 2, 4)
-TOP_2 = TOP_2
 every_case = cases("world_size, case", *[(n, c) for n in SIZES for c in of_size(n)])
 
 

@@ -78,11 +78,10 @@ def test_the_command(project):
     for run in runs(16, change_at=9):
         names.append(f"{run.run_id}.json")
         write_model(project / names[-1], run)
-    shown = CliRunner().invoke(cli, ["history", *names], standalone_mode=False)
-    assert "run-09" in shown.output and "step time" in shown.output and "+4.9 %" in shown.output
-    told = json.loads(
-        CliRunner().invoke(cli, ["history", "--json", *names], standalone_mode=False).output
+    shown, told, quiet = (
+        CliRunner().invoke(cli, ["history", *words], standalone_mode=False).output
+        for words in (names, ["--json", *names], names[:2])
     )
-    assert {shift["run_id"] for shift in told["shifts"]} == {"run-09"}
-    quiet = CliRunner().invoke(cli, ["history", *names[:2]], standalone_mode=False)
-    assert quiet.output.startswith("no drift and no change of level found in 2 runs")
+    assert "run-09" in shown and "step time" in shown and "+4.9 %" in shown
+    assert {shift["run_id"] for shift in json.loads(told)["shifts"]} == {"run-09"}
+    assert quiet.startswith("no drift and no change of level found in 2 runs")

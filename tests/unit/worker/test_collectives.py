@@ -1,6 +1,7 @@
 import random
 from collections import deque
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import given, settings
@@ -116,12 +117,6 @@ def run_eagerly(plans: list[Plan], vectors, seed: int, eager: float) -> None:
     assert not any(ends for link in links.values() for ends in link)
 
 
-class _Place:
-    def __init__(self, values) -> None:
-        self.values = values
-        self.arrived = False
-
-
 class _EagerRank:
     """Carries out a plan as `execute` does, one event at a time."""
 
@@ -149,13 +144,14 @@ class _EagerRank:
             return []
         return [(message, self.place(message)) for message in self.todo.popleft().messages]
 
-    def place(self, message) -> _Place:
-        place = _Place(self.vector[slice(*message.piece)])
+    def place(self, message):
+        values = self.vector[slice(*message.piece)]
+        if isinstance(message, Receive) and message.add:
+            slot = self.slots[self.num_added % len(self.slots)]
+            values = slot[: message.piece.length]
+            self.num_added += 1
+        place = SimpleNamespace(values=values, arrived=False)
         if isinstance(message, Receive):
-            if message.add:
-                slot = self.slots[self.num_added % len(self.slots)]
-                place = _Place(slot[: message.piece.length])
-                self.num_added += 1
             self.receiving.append((message, place))
         return place
 

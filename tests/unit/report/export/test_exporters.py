@@ -77,21 +77,14 @@ def exported(name, summary=SUMMARY, run=EMPTY):
 
 
 def test_names_tell_conditions_apart():
-    other = [
-        make_row("a", 2),
-        make_row("a", 4),
-        make_row("b", 2),
-        make_row("a", 2, scaling="weak"),
-        make_row("a", 2, device="cuda"),
-        make_row("a", 2, workload="mlp"),
-        make_row("a", 2, oversubscribed=True),
-        make_row("a", 2, pinned=False),
-        make_row("a", 2, virtual_hosts=True, link="50mbit"),
-        make_row("a", 2, virtual_hosts=True, link="50mbit", cpus_per_rank=0.2),
-        make_row("a", 2, stamps=["paced"]),
-        make_row("a", 2, stamps=["simulated"]),
-    ]
-    assert len({row_name(row) for row in other}) == len(other)
+    lab = {"virtual_hosts": True, "link": "50mbit"}
+    conditions = (
+        *({}, {"scaling": "weak"}, {"device": "cuda"}, {"workload": "mlp"}, {"pinned": False}),
+        *({"oversubscribed": True}, lab, lab | {"cpus_per_rank": 0.2}),
+        *({"stamps": [stamp]} for stamp in ("paced", "simulated")),
+    )
+    rows = [make_row("a", 4), make_row("b", 2), *(make_row("a", 2, **one) for one in conditions)]
+    assert len({row_name(row) for row in rows}) == len(rows) == 12
     assert row_name(LAB) == (
         "ddp/ddp-lab N=2 [gpt-mini, strong, cpu, virtual hosts 50mbit, 0.2 CPU per rank, paced]"
     )

@@ -57,15 +57,8 @@ def test_a_loss_that_is_multiplied_by_no_number_ends_no_check(factor):
     assert divided_by(loss) == (1.0, None)
 
 
-@pytest.fixture
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.filterwarnings("ignore:.*deprecated")  # two of the names for users, from torch 2.13 on
-@pytest.mark.usefixtures("group")
+@pytest.mark.usefixtures("group_of_one")
 @cases("ask", dist.all_to_all_single, dist.all_gather_into_tensor, dist.reduce_scatter_tensor)
 def test_operations_that_torch_has_renamed_are_counted(ask, monkeypatch):
     watch = TrafficWatch()
@@ -75,7 +68,7 @@ def test_operations_that_torch_has_renamed_are_counted(ask, monkeypatch):
     assert watch.sends_parts is (ask is dist.all_to_all_single)
 
 
-@pytest.mark.usefixtures("group")
+@pytest.mark.usefixtures("group_of_one")
 @cases("ask", dist.barrier, dist.monitored_barrier)
 def test_a_barrier_holds_no_gradients(ask, monkeypatch):
     barrier = dist.ProcessGroup.barrier

@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -61,15 +60,8 @@ SMALL = 2_000
 """Bytes of scalars (losses, step counters, indices), generously; a layer has 263,168."""
 
 
-@pytest.fixture
-def process_group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @cases("view", True, False)
-@pytest.mark.usefixtures("process_group")
+@pytest.mark.usefixtures("group_of_one")
 def test_buckets_are_gradients_if_gradients_are_views_and_else_communication(view):
     x = torch.randn(1, WIDTH)
     with watch_memory(torch.device("cpu")) as watch:
