@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 
-def sections(name: str) -> dict[str, str]:
+def sections(file: Path | str) -> dict[str, str]:
     """Return the parts of a file, each under its heading: a line that begins with ``#### ``."""
-    text = Path(__file__).with_name(name).read_text("utf-8")
+    text = (Path(__file__).parent / file).read_text("utf-8")
     _, *parts = re.split(r"^#### (.*)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

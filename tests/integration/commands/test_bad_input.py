@@ -59,11 +59,3 @@ def test_out_on_a_full_disk(in_process, tmp_path):
     with mounted(tmp_path / "small", "size=1m") as small:
         line = complaint(in_process("run", "ddp", "--out", str(small / "run")), code=5)
     assert "No space left" in line
-
-
-@cases("command", "show", "report")
-def test_a_folder_that_is_no_run(in_process, project, command):
-    (project / "folder").mkdir()
-    assert "not a run folder" in complaint(in_process(command, "folder"))
-    assert "no run folder missing" in complaint(in_process(command, "missing"))
-    assert "no run in reports" in complaint(in_process(command))

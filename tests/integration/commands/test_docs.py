@@ -128,7 +128,6 @@ def test_the_examples_of_predictions(scalebench, project):
     for arguments, word in (
         (["--gpus", "1"], "2 ranks or more"),
         (["--gpus", "8", "--topology", "cray"], "Valid"),
-        (["--gpus", "8", "--topology", "dgx-h100", "--link-profile", "x"], "both"),
         (["--gpus", "8", "--link-profile", "none.json"], "none.json"),
     ):
         assert word in complaint(scalebench("project", *arguments))

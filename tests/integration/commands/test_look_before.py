@@ -78,14 +78,9 @@ def test_the_doctor_reads_nccls_log(scalebench, project, monkeypatch):
     told = json.loads(scalebench("doctor", "--nccl-log", "nccl.log", "--json").stdout)
     assert [finding["rule"] for finding in told["findings"]] == ["no gdr"]
     (project / "other.log").write_text("step 1\n")
-    for arguments, code, text in (
-        (["--nccl-log", "none.log"], 2, "none.log: No such file"),
-        (["--nccl-log", "."], 2, "Is a directory"),
-        (["--nccl-log", "other.log"], 2, "other.log: no line of NCCL's log"),
-        (["--nccl-log", "nccl.log", "--links"], 2, "give one of them"),
-        (["--links"], 5, "needs two GPUs"),
-    ):
-        assert text in complaint(scalebench("doctor", *arguments), code)
+    refused = complaint(scalebench("doctor", "--nccl-log", "other.log"))
+    assert "other.log: no line of NCCL's log" in refused
+    assert "needs two GPUs" in complaint(scalebench("doctor", "--links"), 5)
 
 
 def test_the_doctor_measures_this_machine(scalebench):

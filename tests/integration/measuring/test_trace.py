@@ -63,7 +63,6 @@ def test_what_got_slower_than_in_an_earlier_trace(in_process):
 
 @cases(
     "arguments, code, said",
-    ((), 2, "FILE"),
     ((TRACES[0], "--html", "no/such/folder/page.html"), 5, "page cannot be written"),
     ((TRACES[0], "--communication", "own("), 2, "own( is no regular expression: missing )"),
     ((TRACES[2], "--against", "absent.json"), 2, "--against absent.json: there is no such file"),

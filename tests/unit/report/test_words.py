@@ -1,6 +1,5 @@
 """What is said of a run in each state, and of two runs, to the byte: tests/golden/words.txt."""
 
-import re
 from pathlib import Path
 
 from scalebench.report import render_table
@@ -14,6 +13,7 @@ from scalebench.report.tables.layout import Screen
 from tests.builders.rows.states import STATES, run_of
 from tests.builders.shown.verdicts import VERDICTS
 from tests.examples import cases
+from tests.recorded import sections
 
 RENEW = "if this was meant, `python -m tests.unit.report.test_words` renews it; look at `git diff`"
 GOLDEN = Path(__file__).parents[2] / "golden" / "words.txt"
@@ -47,14 +47,9 @@ def text_of(name):
     return TEXTS[name](name.removeprefix("gate, "))
 
 
-def said():
-    parts = re.split(r"^#### (.+)\n", GOLDEN.read_text("utf-8"), flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
 @cases("name", *TEXTS)
 def test_what_is_said_is_what_was_said(name):
-    assert text_of(name) == said().get(name), RENEW
+    assert text_of(name) == sections(GOLDEN).get(name), RENEW
 
 
 if __name__ == "__main__":

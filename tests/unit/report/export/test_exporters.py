@@ -315,7 +315,6 @@ def test_a_run_without_traces_says_why_there_is_nothing():
 def test_export_refuses_in_one_line(in_process, tmp_path):
     run = str(runs.make_stored_run(tmp_path / "run", [*runs.make_small_run()]).root)
     for arguments, word in (
-        (["--format", "junitt"], "Did you mean 'junit'?"),
         (["--format", "parquet"], "--out FILE.parquet"),
         (["--format", "github-action-benchmark"], "two files"),
         (["--format", "chrome-trace"], "no traced steps"),
