@@ -134,17 +134,6 @@ def test_how_a_script_is_called(words, expected):
     assert (told, found.python) == (expected, HERE)
 
 
-@cases(
-    "words, complaint",
-    *((words, "Give a script") for words in ("", "python", "-m")),
-    ("--lr 1", "--lr is an option"),
-    ("torchrun train.py", "torchrun starts ranks, and so does scalebench"),
-)
-def test_what_is_no_script(words, complaint):
-    with pytest.raises(UsageError, match=complaint):
-        script_from(words.split(), HERE)
-
-
 def test_placeholders_are_replaced_and_other_braces_are_not():
     words = ("--b={rank_batch}", '{"a": {world_size}}', "{x}")
     script = ScriptTarget(name="t", program="t.py", arguments=words)
