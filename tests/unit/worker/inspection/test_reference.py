@@ -6,9 +6,8 @@ import torch
 from scalebench.spec import Ddp, Fsdp
 from scalebench.worker.inspection import reference
 from scalebench.worker.inspection.deviation import deviations
-from scalebench.worker.inspection.reference import NoReference, Reference, reference_run
+from scalebench.worker.inspection.reference import Reference, reference_run
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.data_parallel import PlainTraining
 from scalebench.worker.workloads import build_workload
 from tests.builders.runs import make_cell
 from tests.examples import cases
@@ -62,20 +61,3 @@ def test_pieces_make_the_gradient_and_the_losses_of_the_whole_batch(strategy, ra
     assert in_pieces.in_pieces and not whole.in_pieces
     assert max(deviations(in_pieces.gradients, whole.gradients).values()) < 1e-5
     assert in_pieces.losses == pytest.approx(whole.losses, rel=1e-4)
-
-
-@cases(
-    "error",
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    MemoryError("planted"),
-    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
-)
-def test_a_model_that_one_process_cannot_hold_has_no_reference(monkeypatch, error):
-    def fails(self, batch):
-        raise error
-
-    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
-    found = reference_run([], rank_0(2))
-    assert isinstance(found, NoReference)
-    assert "one process cannot hold the reference" in found.reason
-    assert str(error).splitlines()[0] in found.reason
