@@ -46,6 +46,10 @@ on rows of a system that is known (docs/predictions.md), as what is left is carr
 REACH = 0.9
 """Logarithm of the most, a factor of 2.5, by which such rows count as off."""
 
+SLOW_HOP_S = 0.3
+"""From where a fit begins as well: it shows no slope at its default, and on some clusters decides
+the step (nanotron's playbook: on 64 nodes of H100 some 0.65 s, whatever the message)."""
+
 SPREAD_FROM = 4
 """Rows from which on their own errors tell how far the model is off."""
 
@@ -200,6 +204,7 @@ class _Problem:
         self.low = np.log([PARAMETERS[name].low for name, _ in self.keys])
         self.high = np.log([PARAMETERS[name].high for name, _ in self.keys])
         self.spread = np.array([usual.spread(name) for name, _ in self.keys])
+        self.handing_on = np.array([name == "hop_s" for name, _ in self.keys])
 
     def values(self, at: Floats) -> dict[str, Parameters]:
         """Return the parameters of each device."""
@@ -234,6 +239,20 @@ class _Problem:
             moved.append(np.abs(self.errors(at) - here).max() > 1e-3)
         return np.array(moved)
 
+    def held(self, at: Floats) -> Floats:
+        """Return the root of what each parameter costs for being off its default."""
+        off = (at - self.start) / self.spread
+        few = len(self.rows) < SPREAD_FROM
+        robust = np.sign(off) * np.sqrt(_huber(off**2))
+        return np.asarray(np.where(few | self.handing_on, robust, off))
+
+    def unlikely(self, at: Floats) -> float:
+        """Return the negative logarithm of how likely the rows are, at their own scale."""
+        errors = self.errors(at)
+        scale = _scale(errors)
+        cost = _student(np.square(errors / scale)).sum() + np.square(self.held(at)).sum()
+        return float(len(errors) * np.log(scale) + cost / 2)
+
     def solve(
         self, begin: Floats, active: npt.NDArray[np.bool_], scale: float, most: int
     ) -> Floats:
@@ -248,9 +267,7 @@ class _Problem:
             at[active] = some
             errors = (self.errors(at) - beyond) / scale
             robust = np.sign(errors) * np.sqrt(loss(errors**2))
-            held = (at - self.start)[active] / self.spread[active]
-            held = np.sign(held) * np.sqrt(_huber(held**2)) if few else held
-            return np.concatenate([robust, held])
+            return np.concatenate([robust, self.held(at)[active]])
 
         low, high = self.low[active] + 1e-9, self.high[active] - 1e-9
         first = np.clip(begin[active], low + 1e-6, high - 1e-6)
@@ -259,6 +276,14 @@ class _Problem:
         best = begin.copy()
         best[active] = found.x
         return best
+
+    def solve_at_own_scale(self, at: Floats, active: npt.NDArray[np.bool_]) -> Floats:
+        """Return the best parameters at the scale that the errors then have."""
+        scale = 0.4
+        for most in (12, 10, 10):
+            at = self.solve(at, active, scale, most)
+            scale = _scale(self.errors(at))
+        return at
 
 
 def _solved(
@@ -272,14 +297,14 @@ def _solved(
     active = problem.active()
     if not active.any():
         return problem, problem.start, active
-    at, scale = problem.start if begin is None or len(begin) != len(problem.start) else begin, 0.4
     if len(rows) < SPREAD_FROM:
-        return problem, problem.solve(at, active, OF_FEW, 15), active
-    for most in (12, 10, 10) if begin is None else (8,):
-        if begin is not None:
-            scale = _scale(problem.errors(at))
-        at = problem.solve(at, active, scale, most)
-        scale = _scale(problem.errors(at))
+        return problem, problem.solve(problem.start, active, OF_FEW, 15), active
+    if begin is not None and len(begin) == len(problem.start):
+        return problem, problem.solve(begin, active, _scale(problem.errors(begin)), 8), active
+    at = problem.solve_at_own_scale(problem.start, active)
+    if _scale(problem.errors(at)) > OF_FEW and (problem.handing_on & active).any():
+        slow = np.where(problem.handing_on, np.log(SLOW_HOP_S), problem.start)
+        at = min(at, problem.solve_at_own_scale(slow, active), key=problem.unlikely)
     return problem, at, active
 
 

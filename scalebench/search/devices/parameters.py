@@ -82,7 +82,7 @@ PARAMETERS: Mapping[str, Parameter] = {
         2e-5, 2e-6, 2e-4, 0.7, "to start a collective", "NCCL's tuning table"
     ),
     "hop_s": Parameter(
-        2e-4, 1e-5, 0.1, 1.2, "host time to hand a microbatch on between stages", f"vTrain: {FIELD}"
+        2e-4, 1e-5, 1.0, 1.2, "host time to hand a microbatch on between stages", f"vTrain: {FIELD}"
     ),
     "skew": Parameter(
         0.5, 1e-3, 1.0, 0.7,
