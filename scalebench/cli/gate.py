@@ -225,7 +225,6 @@ def _interleaved_runs(arguments: Sequence[str], flags: Mapping[str, Any]) -> "In
     from datetime import UTC, datetime
 
     from scalebench.records.paths import default_runs_folder
-    from scalebench.records.storage.folder import claim_folder
     from scalebench.session.interleaved.ab_runs import InterleavedRuns
     from scalebench.session.interleaved.run_process import Version
 
@@ -240,7 +239,7 @@ def _interleaved_runs(arguments: Sequence[str], flags: Mapping[str, Any]) -> "In
         Version("new", sys.executable, Path(".")),
     )
     out = default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved"
-    return InterleavedRuns(versions, arguments, claim_folder(out), say, flags["separate"])
+    return InterleavedRuns(versions, arguments, out, say, flags["separate"])
 
 
 def _interleaved(interleaved: "InterleavedRuns", flags: Mapping[str, Any]) -> "GateResult":

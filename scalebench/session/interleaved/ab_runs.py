@@ -22,7 +22,7 @@ from scalebench.records.baseline import key_of
 from scalebench.records.paths import RunPaths, further_baselines
 from scalebench.records.run import RunInfo
 from scalebench.records.storage.files import read_model
-from scalebench.records.storage.folder import is_run_folder
+from scalebench.records.storage.folder import claim_folder, is_run_folder
 from scalebench.records.summary import Row, Summary
 from scalebench.session.interleaved.run_process import END_LIMIT_S, RunProcess, Version
 
@@ -55,7 +55,7 @@ def read_results(path: Path) -> Results:
         )
     if not path.exists():
         raise UsageError(
-            f"There is no {path}. Give a run folder, a summary.json, or a folder of "
+            f"There is nothing at {path}. Give a run folder, a summary.json, or a folder of "
             "reports/baselines/; `scalebench list` lists the runs, `scalebench baseline list` the "
             "baselines."
         )
@@ -190,7 +190,8 @@ class InterleavedRuns:
 
     ``versions`` are the baseline and the new one, ``arguments`` those of ``scalebench run``, the
     same for both; after ``--`` a script of the user's with its own. ``separate`` makes each launch
-    a separate run, with its own checks and traces.
+    a separate run, with its own checks and traces. Their folder is ``out``, or one of a similar
+    name where that exists.
 
     Raises:
         UsageError: The arguments have an option that is set here.
@@ -212,7 +213,8 @@ class InterleavedRuns:
                     "Set the number of rounds with --rounds."
                 )
         self.round_s: list[float] = []
-        base, new = (Side(version, options, script, out.resolve()) for version in versions)
+        folder = claim_folder(out).resolve()
+        base, new = (Side(version, options, script, folder) for version in versions)
         self._sides = (base, new)
         self._on_progress = on_progress
         if separate:

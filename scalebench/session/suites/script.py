@@ -136,9 +136,9 @@ def _text(file: Path) -> str:
 def _why_no_shell(name: str, text: str) -> str:
     """Say what to write instead of a shell script: its own line that starts Python."""
     text = re.sub(r"\\\n|\"?\$[@*]\"?", " ", text)
-    lines = [" ".join(line.split()) for line in text.splitlines()]
+    lines = [" ".join(line.split()) for line in re.split(r"[\n;]|&&|\|\|", text)]
     starts = [w for w in lines if (".py" in w or " -m " in w) and not w.startswith("#")]
-    line = (starts or ["train.py --lr 0.1"])[-1]
+    line = re.split(r" (?:\d?>|\||&)", (starts or ["train.py --lr 0.1"])[-1])[0]
     started = re.match(rf"(exec )?(\S*/)?({'|'.join(LAUNCHERS)}|uv run) ", line)
     command = without_launcher(line.split()) if started else f"-- {line}"
     return (

@@ -98,9 +98,16 @@ def test_accelerate_is_asked_for_its_settings(bin_, tmp_path, monkeypatch):
         script("accelerate", "launch", *words)
 
 
-def test_a_shells_own_line_is_quoted_back():
+@cases(
+    "text",
+    "cd x\npython t.py --lr 1",
+    "cd x && python t.py --lr 1",
+    "cd x; python t.py --lr 1 > log 2>&1 || exit 3",
+    "python t.py --lr 1 2>&1 | tee log",
+)
+def test_a_shells_own_line_is_quoted_back(text):
     with pytest.raises(UsageError, match=r"bash -c starts .* run -- python t\.py --lr 1$"):
-        script("bash", "-c", "cd x\npython t.py --lr 1")
+        script("bash", "-c", text)
 
 
 SUITE = """
