@@ -133,12 +133,17 @@ def _text(file: Path) -> str:
     return file.read_text(errors="replace") if file.is_file() else ""
 
 
+_SHELL_PARTS = r"""("[^"\n]*"|'[^'\n]*')|\s[\d&]?>>?(?:&\d|\s*\S+)|[;|&]"""
+"""Of a shell's line: what is quoted, where output goes, and what parts commands."""
+
+
 def _why_no_shell(name: str, text: str) -> str:
     """Say what to write instead of a shell script: its own line that starts Python."""
     text = re.sub(r"\\\n|\"?\$[@*]\"?", " ", text)
-    lines = [" ".join(line.split()) for line in re.split(r"[\n;]|&&|\|\|", text)]
+    text = re.sub(_SHELL_PARTS, lambda part: part[1] or ("\n" if part[0] in ";|&" else " "), text)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     starts = [w for w in lines if (".py" in w or " -m " in w) and not w.startswith("#")]
-    line = re.split(r" (?:\d?>|\||&)", (starts or ["train.py --lr 0.1"])[-1])[0]
+    line = (starts or ["train.py --lr 0.1"])[-1]
     started = re.match(rf"(exec )?(\S*/)?({'|'.join(LAUNCHERS)}|uv run) ", line)
     command = without_launcher(line.split()) if started else f"-- {line}"
     return (

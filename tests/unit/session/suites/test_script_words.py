@@ -104,10 +104,16 @@ def test_accelerate_is_asked_for_its_settings(bin_, tmp_path, monkeypatch):
     "cd x && python t.py --lr 1",
     "cd x; python t.py --lr 1 > log 2>&1 || exit 3",
     "python t.py --lr 1 2>&1 | tee log",
+    "# don't\npython t.py --lr 1 &> t.py.log &",
 )
 def test_a_shells_own_line_is_quoted_back(text):
     with pytest.raises(UsageError, match=r"bash -c starts .* run -- python t\.py --lr 1$"):
         script("bash", "-c", text)
+
+
+def test_what_a_shells_line_quotes_is_not_cut():
+    with pytest.raises(UsageError, match=r"-- python t\.py --say 'a; b \| c' --lr 1$"):
+        script("bash", "-c", "cd x; python t.py --say 'a; b | c' --lr 1 > log")
 
 
 SUITE = """
