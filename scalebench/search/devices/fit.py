@@ -239,18 +239,18 @@ class _Problem:
             moved.append(np.abs(self.errors(at) - here).max() > 1e-3)
         return np.array(moved)
 
-    def held(self, at: Floats) -> Floats:
+    def off_defaults(self, at: Floats) -> Floats:
         """Return the root of what each parameter costs for being off its default."""
         off = (at - self.start) / self.spread
         few = len(self.rows) < SPREAD_FROM
         robust = np.sign(off) * np.sqrt(_huber(off**2))
         return np.asarray(np.where(few | self.handing_on, robust, off))
 
-    def unlikely(self, at: Floats) -> float:
-        """Return the negative logarithm of how likely the rows are, at their own scale."""
+    def negative_log_posterior(self, at: Floats) -> float:
+        """Return how unlikely these parameters are, at the scale of their own errors."""
         errors = self.errors(at)
         scale = _scale(errors)
-        cost = _student(np.square(errors / scale)).sum() + np.square(self.held(at)).sum()
+        cost = _student(np.square(errors / scale)).sum() + np.square(self.off_defaults(at)).sum()
         return float(len(errors) * np.log(scale) + cost / 2)
 
     def solve(
@@ -267,7 +267,7 @@ class _Problem:
             at[active] = some
             errors = (self.errors(at) - beyond) / scale
             robust = np.sign(errors) * np.sqrt(loss(errors**2))
-            return np.concatenate([robust, self.held(at)[active]])
+            return np.concatenate([robust, self.off_defaults(at)[active]])
 
         low, high = self.low[active] + 1e-9, self.high[active] - 1e-9
         first = np.clip(begin[active], low + 1e-6, high - 1e-6)
@@ -304,7 +304,7 @@ def _solved(
     at = problem.solve_at_own_scale(problem.start, active)
     if _scale(problem.errors(at)) > OF_FEW and (problem.handing_on & active).any():
         slow = np.where(problem.handing_on, np.log(SLOW_HOP_S), problem.start)
-        at = min(at, problem.solve_at_own_scale(slow, active), key=problem.unlikely)
+        at = min(at, problem.solve_at_own_scale(slow, active), key=problem.negative_log_posterior)
     return problem, at, active
 
 

@@ -155,7 +155,7 @@ def test_a_rank_that_ends_first_leaves_no_thread_behind(connect):
 
 
 @cases("key", KEY, "guessed")
-def test_a_rank_follows_and_knows_the_end_of_another_one_and_of_nobody_else(connect, key):
+def test_a_rank_believes_schedule_and_end_only_of_one_that_knows_the_key(connect, key):
     first, second = Agreement(0, 2, connect, 20.0, key), Agreement(1, 2, connect, 20.0, KEY)
     first.send(SCHEDULE)
     wait_for(lambda: not second.is_stuck, 20.0, "the schedule")
