@@ -11,6 +11,7 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from scalebench.costmodel.links.topology import TOPOLOGIES
+from scalebench.search.candidates import Floats
 from scalebench.search.devices.fit import (
     PUBLISHED_MARGIN,
     activation_ratio,
@@ -25,7 +26,6 @@ from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import LinkValues, NominalLinks
 from scalebench.search.prediction.speed import DEVICE_TYPES, device_type, modelled_speed
 from scalebench.search.ranking import first_to_try
-from scalebench.search.space import Floats
 
 Line = Mapping[str, str]
 Rows = list[MeasuredRow]

@@ -8,10 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from scalebench.records.base import Record
-from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, Job
+from scalebench.search.candidates import AXES, CHECKPOINTING, PRECISIONS, SCHEDULES, Candidates
+from scalebench.search.job import Job
 from scalebench.search.prediction.step import StepParts
 from scalebench.search.ranking import Found
-from scalebench.search.space import AXES, Candidates, order_names, order_number
+from scalebench.search.space import order_names, order_number
 
 COUNTS = ("data", "shard", "expert", "context", "tensor", "pipeline")
 """Axes as they are told, from the outside in."""

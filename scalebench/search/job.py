@@ -2,23 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from scalebench.records.base import Record
+from scalebench.search.candidates import CHECKPOINTING, PRECISIONS, Candidates, Floats
+from scalebench.search.devices.parameters import DeviceModel
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import SearchLinks
 from scalebench.spec import Device
-
-if TYPE_CHECKING:
-    from scalebench.search.devices.operators import DeviceModel
-    from scalebench.search.space import Candidates, Floats
-
-PRECISIONS = ("float32", "bfloat16")
-CHECKPOINTING = ("none", "selective", "full")
-SCHEDULES = ("none", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zero-bubble")
-"""Of a pipeline; ``none``: there is none."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,7 @@ class ComputeSpeed:
     axis_s: Mapping[str, float] = field(default_factory=dict)
     split_s: float = 0.0
     recomputing: Mapping[str, Recomputing] = field(default_factory=dict)
-    device: "DeviceModel | None" = None
+    device: DeviceModel | None = None
 
     @property
     def precisions(self) -> tuple[str, ...]:

@@ -17,6 +17,14 @@ from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 from scalebench.records.storage.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
+from scalebench.search.candidates import (
+    AXES,
+    CHECKPOINTING,
+    PRECISIONS,
+    SCHEDULES,
+    Candidates,
+    Ints,
+)
 from scalebench.search.choice import choice_at, choices
 from scalebench.search.devices.fit import (
     PUBLISHED_MARGIN,
@@ -29,7 +37,7 @@ from scalebench.search.devices.fit import (
 from scalebench.search.devices.parameters import Parameters, chip, defaults
 from scalebench.search.devices.products import measured_products
 from scalebench.search.devices.sources import LogColumns, measured_rows
-from scalebench.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, ComputeSpeed, Framework, Job
+from scalebench.search.job import ComputeSpeed, Framework, Job
 from scalebench.search.model import SearchModel, WholeModel, model_of_configuration
 from scalebench.search.prediction.links import (
     LATER,
@@ -51,7 +59,6 @@ from scalebench.search.prediction.speed import (
 from scalebench.search.ranking import Ranking, search
 from scalebench.search.result import SearchResult, result_of, what_would_fit
 from scalebench.search.scores import Scores, model_of, peaks_of, scored_rows, scores_of
-from scalebench.search.space import AXES, Candidates, Ints
 from scalebench.search.strategies import strategy_of
 from scalebench.spec import Device
 from scalebench.spec.presets import HF, PRESETS, GptShape, MoeShape, resolve_workload

@@ -15,13 +15,13 @@ from scipy.special import ndtr
 from scalebench.costmodel.links.times import NoFit
 from scalebench.records.base import Record
 from scalebench.records.summary import Row, Summary
+from scalebench.search.candidates import AXES, Candidates
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.job import Job
 from scalebench.search.model import AXES_OF_WHOLE, SearchModel, WholeModel
 from scalebench.search.prediction.memory import activation_bytes, memory_bytes, stage_table
 from scalebench.search.prediction.speed import plain_rows
 from scalebench.search.prediction.step import step_parts
-from scalebench.search.space import AXES, Candidates
 from scalebench.search.strategies import choice_of
 from scalebench.spec import Execution, Strategy
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape

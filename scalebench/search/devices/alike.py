@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from scalebench.search.candidates import Candidates, Floats
 from scalebench.search.job import Job
 from scalebench.search.prediction.memory import samples_of
-from scalebench.search.space import Candidates, Floats
 
 SHAPE, DIVISION, SIZE, KIND = 0.7, 1.0, 3.0, 0.05
 """Logarithms of the ratios over which configurations are alike: a factor of 2 in the model's shape,

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from scalebench.search.candidates import Floats
 from scalebench.search.devices.alike import Alike, alike, places_of
 from scalebench.search.devices.measured import (
     Group,
@@ -27,7 +28,6 @@ from scalebench.search.devices.products import Usual
 from scalebench.search.job import Job
 from scalebench.search.prediction.memory import memory_bytes
 from scalebench.search.prediction.step import step_parts
-from scalebench.search.space import Floats
 
 JobOf = Callable[[str, Parameters], Job]
 """Name of a device and its parameters → a job whose speed and links have them."""

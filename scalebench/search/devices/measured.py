@@ -16,11 +16,11 @@ from pydantic import Field, ValidationError
 
 from scalebench.errors import UsageError
 from scalebench.records.storage.files import read_text
+from scalebench.search.candidates import Candidates, Floats, Ints
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.job import Framework, Job
 from scalebench.search.model import Models, SearchModel
 from scalebench.search.prediction.speed import short_name
-from scalebench.search.space import Candidates, Floats, Ints
 
 NEEDED = ("gpus", "layers", "width", "heads", "sequence", "batch")
 SPEEDS = ("step_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")

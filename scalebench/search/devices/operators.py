@@ -7,15 +7,14 @@ one after another; a pass cannot take less than that. Times are of one block, or
 one microbatch.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from scalebench.search.devices.parameters import Parameters
-from scalebench.search.job import CHECKPOINTING, SCHEDULES, Framework, Job
+from scalebench.search.candidates import CHECKPOINTING, SCHEDULES, Candidates, Floats
+from scalebench.search.devices.parameters import DeviceModel
+from scalebench.search.job import Framework, Job
 from scalebench.search.prediction.memory import divided_numbers, samples_of
-from scalebench.search.space import Candidates, Floats
 
 TILE = 128
 """Rows and columns of a tile that one unit of the device works on (CUTLASS's usual)."""
@@ -36,47 +35,27 @@ Triton (Dao 2023, §4.1); FlashAttention-3 and cuDNN on Hopper are 1.5 to 2.0 ti
 LOGIT_BYTES = (8.0, 10.0)
 """Moved for each logit, forward and backward: 16 bits, 32 bits, their softmax and gradients."""
 
-UPDATE_BYTES = 30.0
-"""Moved for each parameter by AdamW: 32-bit weights, gradients and moments, and 16-bit weights."""
-
-
-@dataclass(frozen=True)
-class DeviceModel:
-    """A device.
-
-    Attributes:
-        peaks: Format → published dense FLOP/s.
-        memory_byte_per_s: Published bandwidth of its memory.
-        units: Multiprocessors.
-        values: What the published figures are multiplied with, and costs in seconds.
-    """
-
-    peaks: dict[str, float]
-    memory_byte_per_s: float
-    units: int
-    values: Parameters
-
-    def update_s(self, parameters: Floats) -> Floats:
-        """Return the optimizer's step on so many parameters, and what every step costs, s."""
-        moved = UPDATE_BYTES * parameters / self.memory_byte_per_s
-        return moved / self.values.memory_efficiency + self.values.step_s
-
 
 def device_passes(
-    job: Job, of: Candidates, layers: Floats, flops: Floats, sent_s: Floats | float
+    device: DeviceModel,
+    job: Job,
+    of: Candidates,
+    layers: Floats,
+    flops: Floats,
+    sent_s: Floats | float,
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Return forward and backward of the fullest rank, the gradients of weights, and a mean rank.
 
     All for one microbatch, seconds; what is computed again is in backward.
 
     Args:
-        job: Its speed has a device.
+        device: What computes.
+        job: What is computed.
         of: Candidates.
         layers: Of the fullest rank.
         flops: Its forward FLOPs, one sample.
         sent_s: What groups send in one microbatch: the host starts operators meanwhile.
     """
-    device: DeviceModel = job.speed.device  # type: ignore[assignment]
     rate = Rate(device, job.framework)
     forward, inputs, weights, again = _block(job, of, rate)
     top_forward, top_backward = _top(job, of, rate)

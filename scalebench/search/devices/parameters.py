@@ -1,7 +1,10 @@
-"""What the model of a device does not find in a data sheet: defaults, bounds and their sources."""
+"""A device from facts: its data sheet, and what no data sheet says, with bounds and sources."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from scalebench.search.candidates import Floats
 
 
 class Parameters(NamedTuple):
@@ -120,3 +123,29 @@ def defaults(device: str) -> Parameters:
 def chip(gpu: str) -> str:
     """Return a device's short name without the size of its memory."""
     return gpu.split("-")[0]
+
+
+UPDATE_BYTES = 30.0
+"""Moved for each parameter by AdamW: 32-bit weights, gradients and moments, and 16-bit weights."""
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A device.
+
+    Attributes:
+        peaks: Format → published dense FLOP/s.
+        memory_byte_per_s: Published bandwidth of its memory.
+        units: Multiprocessors.
+        values: What the published figures are multiplied with, and costs in seconds.
+    """
+
+    peaks: dict[str, float]
+    memory_byte_per_s: float
+    units: int
+    values: Parameters
+
+    def update_s(self, parameters: Floats) -> Floats:
+        """Return the optimizer's step on so many parameters, and what every step costs, s."""
+        moved = UPDATE_BYTES * parameters / self.memory_byte_per_s
+        return moved / self.values.memory_efficiency + self.values.step_s

@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from scalebench.costmodel.memory import FP32_ADAM, BytesPerParameter, zero_state
 from scalebench.errors import UsageError
-from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
+from scalebench.search.candidates import CHECKPOINTING, SCHEDULES, Candidates, Floats
+from scalebench.search.job import Job
 from scalebench.search.model import Models, SearchModel
-from scalebench.search.space import Candidates, Floats, candidates, meshes
+from scalebench.search.space import candidates, meshes
 
 BYTES = np.array([4.0, 2.0])
 """Of an activation, by number of its precision."""

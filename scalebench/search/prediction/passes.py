@@ -5,17 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.costmodel.pipelines.orders import bubble_law
+from scalebench.search.candidates import CHECKPOINTING, PRECISIONS, SCHEDULES, Candidates, Floats
 from scalebench.search.devices.operators import device_passes
-from scalebench.search.job import (
-    ASSUMED_RECOMPUTING,
-    CHECKPOINTING,
-    PRECISIONS,
-    SCHEDULES,
-    Job,
-    Recomputing,
-)
+from scalebench.search.job import ASSUMED_RECOMPUTING, Job, Recomputing
 from scalebench.search.prediction.memory import samples_of
-from scalebench.search.space import Candidates, Floats
 
 WEIGHT_GROUPS = 6
 """Groups of weights of a transformer block, each with an input of its own: two norms, queries with
@@ -46,8 +39,8 @@ def passes_of(
     pass in two calls takes longer is shared by both. Where the operators of a device are known,
     they are added up, and the host starts them while groups send (``sent_s``).
     """
-    if job.speed.device is not None:
-        return Passes(*device_passes(job, of, layers, flops, sent_s))
+    if (device := job.speed.device) is not None:
+        return Passes(*device_passes(device, job, of, layers, flops, sent_s))
     per_flop = np.array([job.speed.flop_s.get(name, np.nan) for name in PRECISIONS])
     forward = flops * samples_of(job, of) / (of.tensor * of.context) * per_flop[of.precision]
     start = job.speed.pass_s * layers / job.model.layers  # starting operators: a third in forward

@@ -15,9 +15,9 @@ from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.device_peaks import Dtype, peak_flops
 from scalebench.errors import unknown_name
 from scalebench.records.summary import Row, Summary
-from scalebench.search.devices.operators import DeviceModel
-from scalebench.search.devices.parameters import Parameters
-from scalebench.search.job import PRECISIONS, ComputeSpeed, Recomputing
+from scalebench.search.candidates import PRECISIONS
+from scalebench.search.devices.parameters import DeviceModel, Parameters
+from scalebench.search.job import ComputeSpeed, Recomputing
 from scalebench.search.model import SearchModel, WholeModel
 from scalebench.search.strategies import CHECKPOINTING
 

@@ -16,7 +16,8 @@ import numpy as np
 from scalebench.costmodel.layers import tensor_layers
 from scalebench.costmodel.layers.context_layers import AttendingModel, operations_of_context_step
 from scalebench.costmodel.layers.expert_layers import ExpertModel, operations_of_expert_step
-from scalebench.search.job import CHECKPOINTING, SCHEDULES, Job
+from scalebench.search.candidates import CHECKPOINTING, SCHEDULES, Candidates, Floats, Ints
+from scalebench.search.job import Job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction import memory
 from scalebench.search.prediction.passes import (
@@ -26,7 +27,6 @@ from scalebench.search.prediction.passes import (
     ring_hides_s,
     times_again,
 )
-from scalebench.search.space import Candidates, Floats, Ints
 from scalebench.spec import Context, Expert, Tensor
 
 

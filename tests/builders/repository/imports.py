@@ -8,14 +8,14 @@ import scalebench
 
 
 @functools.cache
-def imported(code: str) -> set[str]:
+def imported(code: str, of_types: bool = False) -> set[str]:
     """Return what code imports, wherever the import stands, as dotted names.
 
-    What only a type checker sees does not count; a relative import keeps its dots.
+    What only a type checker sees counts with `of_types`; a relative import keeps its dots.
     """
     tree, found = ast.parse(code), set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and not of_types and "TYPE_CHECKING" in ast.unparse(node.test):
             node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
