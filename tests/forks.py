@@ -22,8 +22,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -257,6 +259,25 @@ def begin(environment: Mapping[str, str]) -> None:
     torch.seed()  # forks would draw the same numbers
 
 
+def leave(program: Callable[[], int | None]) -> NoReturn:
+    """Run a program and end as its interpreter would, but take nothing apart: it is a second."""
+    code = 1
+    try:
+        code = program() or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 class Forking:
     """The module `subprocess`, but that some programs are forks of the process that asks.
 
@@ -279,31 +300,20 @@ class Forking:
         if not self.is_ours(words):
             return subprocess.Popen(words, **given)
 
-        def instead() -> NoReturn:
-            code = 1
-            try:
-                given.get("preexec_fn", int)()
-                first = 3
-                for kept in given.get("pass_fds", ()):
-                    os.closerange(first, kept)
-                    first = kept + 1
-                os.closerange(first, 4096)  # with it the pipe that waits for an exec
-                atexit._clear()  # what the process that asks wants done at its own end
-                atexit.register(multiprocessing.util._exit_function)
-                begin(given["env"])
-                code = self.become(words, given)
-            except SystemExit as end:
-                code = int(end.code or 0)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                atexit._run_exitfuncs()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+        def program() -> int:
+            given.get("preexec_fn", int)()
+            first = 3
+            for kept in given.get("pass_fds", ()):
+                os.closerange(first, kept)
+                first = kept + 1
+            os.closerange(first, 4096)  # with it the pipe that waits for an exec
+            atexit._clear()  # what the process that asks wants done at its own end
+            atexit.register(multiprocessing.util._exit_function)
+            begin(given["env"])
+            return self.become(words, given)
 
         sys.stdout.flush()  # once, and not by every rank again
-        return subprocess.Popen(words, **{**given, "preexec_fn": instead})
+        return subprocess.Popen(words, **{**given, "preexec_fn": lambda: leave(program)})
 
 
 def fork_zygotes() -> None:
@@ -353,6 +363,9 @@ def fork_scripts() -> None:
 
 if __name__ == "__main__":
     import_all()
+    for one in list(weakref.finalize._registry):  # torch's libraries unload themselves
+        one.atexit = False
     gc.collect()
     gc.freeze()
-    become(serve(socket.socket(fileno=int(sys.argv[1]))))
+    asked = serve(socket.socket(fileno=int(sys.argv[1])))
+    leave(lambda: become(asked))
