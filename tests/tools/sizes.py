@@ -1,7 +1,7 @@
 """How large the code is, beside what it should be: ``make size``.
 
-Counts what git tracks. Nothing fails yet where a goal is missed. The folder scalebench/ is not
-among the folders: the house of packages is held by test_floors.
+Counts what git tracks. Where a goal is missed, a test holds what was reached. The folder
+scalebench/ is not among the folders: the house of packages is held by test_floors.
 """
 
 import subprocess
@@ -16,6 +16,7 @@ GOALS = {
     "most entries in a folder": 16,
     "words of docs/": 36_000,
 }
+HELD = GOALS | {"lines of scalebench/": 103_000, "files of scalebench/": 573}
 
 
 def tracked() -> list[str]:

@@ -12,6 +12,7 @@ from tests.builders.repository.documents import ROOT
 from tests.builders.repository.frameworks import TOOLS, need
 from tests.examples import cases
 from tests.tools.field_tables import PAGE, RECORDS, meanings, page
+from tests.tools.sizes import HELD, sizes, tracked
 
 SCHEMAS = {
     "vendor.citation-file-format": "CITATION.cff",
@@ -69,3 +70,8 @@ def test_the_page_is_what_the_records_say():
 def test_every_field_of_a_docstring_exists(record):
     stray = {name for name in meanings(record) if not hasattr(record, name)}
     assert stray <= set(record.model_fields)
+
+
+def test_nothing_grows_beyond_its_goal_or_what_was_reached(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert {name: now for name, now in sizes(tracked()).items() if now > HELD[name]} == {}
