@@ -362,6 +362,7 @@ def fork_scripts() -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()
     import_all()
     for one in list(weakref.finalize._registry):  # torch's libraries unload themselves
         one.atexit = False

@@ -215,7 +215,7 @@ def test_the_options_of_the_job_for_ci_exist(scalebench):
 
 
 def test_commands_of_getting_started(scalebench, short, monkeypatch):
-    monkeypatch.setenv("SCALEBENCH_BATCH_SIZE", "8")  # a cnn takes long
+    monkeypatch.setenv("SCALEBENCH_BATCH_SIZE", "2")  # a cnn takes long
     calls = commands("docs/getting-started.md")
     assert len(calls) >= 13
     elsewhere = ["selftest", "--quick"]  # run by tests/lab/test_selftest.py
@@ -223,7 +223,7 @@ def test_commands_of_getting_started(scalebench, short, monkeypatch):
     for arguments in calls:
         if arguments == elsewhere:
             continue
-        fewer = ["-k", "ddp and not (4 or mb)"] if "cnn" in arguments else []
+        fewer = ["-k", "ddp and not (4 or mb)", "--quick"] if "cnn" in arguments else []
         scalebench(*arguments, *fewer, code=0)
 
 

@@ -23,6 +23,7 @@ def finished(tmp_path_factory):
     """One default-like run of the ddp suite, shared by the tests that only read it."""
     folder = tmp_path_factory.mktemp("main-job")
     words = ("run", "ddp", "--gpus", "1,2", "--steps", "12", "--repeats", "2", "--quick")
+    words += ("--batch-size", "8")
     process = scalebench_in(folder, *words, code=0)
     return folder / "reports" / "latest", process.stdout
 
@@ -94,7 +95,7 @@ def test_every_row_is_whole_and_correct(finished):
     for row in rows:
         assert row["status"] == "ok", row["reason"]
         assert row["scaling"] == "strong"
-        assert row["global_batch"] == row["rank_batch"] * row["world_size"] == 16
+        assert row["global_batch"] == row["rank_batch"] * row["world_size"] == 8
         assert row["step_s"]["n"] == 2
         assert row["num_clean_steps"] == 2 * 12
         expected = row["global_batch"] / row["step_s"]["value"]
@@ -133,7 +134,7 @@ def test_every_row_of_several_ranks_is_held_against_its_prediction(finished):
     whole = render_table(Summary.model_validate(summary), verbose=True)
     assert "what the cost model says" in whole
     parts = json.loads(read_text(RunPaths(finished[0]).cell("ddp.ddp.n1.r0")))["ranks"][0]
-    assert {b["num_samples"] for b in parts["blocks"] if b["phase"] == "part"} == {8}
+    assert {b["num_samples"] for b in parts["blocks"] if b["phase"] == "part"} == {4}
 
 
 def test_training_is_real(finished):
@@ -182,7 +183,8 @@ def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench, project):
 
 def test_optional_cases_and_a_size_of_one_that_is_added(scalebench, project):
     cases = "static or bf16 or checkpointing or loader"
-    done = scalebench("run", "ddp", "-k", cases, "--gpus", "2", "--out", "r", *SHORT, code=0)
+    flags = ("-k", cases, "--gpus", "2", "--out", "r", *SHORT, "--batch-size", "4")
+    done = scalebench("run", "ddp", *flags, code=0)
     assert "N = 1 was added" in done.stdout
     run = project / "r"
     for name in ("static-graph", "bf16", "checkpointing", "loader", "loader-inline"):
