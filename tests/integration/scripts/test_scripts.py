@@ -512,8 +512,8 @@ def test_scripts_as_people_write_them_are_counted_as_they_count(
     only = () if scaling else ("--only", f"{suite}.{CASE}.n2")
     flags = ("run", "--quick", "--gpus", "1,2", "--no-report", "--out", "run", *only)
     program = ("--", f"{name}.py", *(words or ["{run_dir}"]))
-    if scaling:
-        done = scalebench(*flags, "--python", python, *program)
+    if needs is None:
+        done = scalebench(*flags, *program)
     else:  # in a fork with the frameworks imported
         places = [str(ROOT), *([images_of(python)] if needs == "timm" else [])]
         there = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
