@@ -60,10 +60,8 @@ def leave_as_a_stopped_run(folder):
         folder.note(attempt, 0, "step", 100)
 
 
-@cases("by, kinds", ("scalebench", ["kill", "raise", "kill"]), ("torchrun", ["raise", "kill"]))
-def test_a_job_fails_again_and_again_and_a_delay_is_found_in_its_phase(
-    tmp_path, monkeypatch, by, kinds
-):
+@cases("by", "scalebench", "torchrun")
+def test_a_job_fails_again_and_again_and_a_delay_is_found_in_its_phase(tmp_path, monkeypatch, by):
     """Each failure has its timeline; the first one's attempt starts and loads late."""
     usual = faults.plan_of
 
@@ -72,6 +70,7 @@ def test_a_job_fails_again_and_again_and_a_delay_is_found_in_its_phase(
         return usual(cell, kind).model_copy(update=slow if cell.repeat == 1 else {})
 
     monkeypatch.setattr(faults, "plan_of", slow_in_attempt_1)
+    kinds = ["kill", "raise", "kill"]
     cell = failing(tmp_path, *kinds, by=by)
     folder = fault_folder(cell)
     leave_as_a_stopped_run(folder)
