@@ -18,7 +18,7 @@ from tests.examples import cases
 from tests.integration.conftest import row_of
 
 PAGE = "docs/clusters.md"
-ONE_CASE = ("-k", "ddp and not bucket and not accumulate")
+ONE_CASE = ("--only", "ddp.ddp.n2", "--no-report")
 SHORT = {f"SCALEBENCH_{name}": value for name, value in
          {"QUICK": "1", "STEPS": "4", "NO_TRACE": "1", "WORKLOAD": "mlp-tiny"}.items()}  # fmt: skip
 
@@ -28,6 +28,12 @@ def done_in(folder, words, **variables):
     told = {**os.environ, **SHORT, "PATH": path, "HOME": str(folder), **variables}
     done = ran(words, cwd=folder, env=told, code=0)
     return done.stdout + done.stderr
+
+
+def with_words(program, after, *words):
+    """Return a program whose list of words has more of them."""
+    assert program.count(after) == 1
+    return program.replace(after, ", ".join([after, *(f'"{word}"' for word in words)]))
 
 
 def check(run):
@@ -45,9 +51,10 @@ def short_name():
 def test_the_workers_of_ray_are_a_world(project, short_name):
     need(PYTHON, "ray", "tensorboardX")
     program, _ = blocks(PAGE, "python")
-    words = ", ".join(f'"{word}"' for word in ONE_CASE)
-    (project / "on_ray.py").write_text(program.replace('"ddp", ', f'"ddp", {words}, '))
+    short = with_words(program, '"1,2"', *ONE_CASE)
+    (project / "on_ray.py").write_text(f"import ray\nray.init(include_dashboard=False)\n{short}")
     quiet = {"RAY_TMPDIR": short_name, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+    quiet["RAY_prestart_worker_first_driver"] = "0"
     said = done_in(project, [PYTHON, "on_ray.py"], **quiet)
     assert "2 ranks on 1 node (1 x 2), started by environment" in said
     check(project / "on-ray")
@@ -82,7 +89,8 @@ def test_skypilot_takes_the_task(scalebench, project):
 def test_reframe_runs_its_recipe(project):
     need(TOOLS, "reframe")
     _, recipe = blocks(PAGE, "python")
-    (project / "scaling.py").write_text(recipe)
+    rows = ("--only", "ddp.plain.n1", *ONE_CASE)
+    (project / "scaling.py").write_text(with_words(recipe, '"1,2"', *rows))
     said = done_in(project, [TOOLS.with_name("reframe"), "-c", "scaling.py", "-r"])
     assert re.search(r"Ran 1/1 test case\(s\) from 1 check\(s\) \(0 failure", said), said
     assert re.search(r"efficiency: 0\.\d+ of ideal|efficiency: 1\.\d+ of ideal", said), said
