@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tests.builders.repository.frameworks import PYTHON, REQUIRED, ROOT, need
-from tests.conftest import PATIENCE_S, ran
+from tests.builders.repository.frameworks import PYTHON, REQUIRED, need
+from tests.conftest import PATIENCE_S
 from tests.examples import cases
 from tests.forks import forks
 from tests.integration.conftest import complaint
@@ -17,16 +17,17 @@ CONFIG = {
     **{"num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 256},
     **{"tie_word_embeddings": False, "attention_dropout": 0.1},
 }
-COUNT = (
-    "import transformers as t; c = t.AutoConfig.from_pretrained('model'); "
-    "print(sum(p.numel() for p in t.AutoModelForCausalLM.from_config(c).parameters()))"
-)
+COUNT = """
+import transformers as t
+c = t.AutoConfig.from_pretrained("model")
+print(sum(p.numel() for p in t.AutoModelForCausalLM.from_config(c).parameters()))
+"""
 ROWS = ("--only", "ddp.plain.n1", "--only", "ddp.ddp.n2")
 SHORT = ("--quick", "--steps", "2", "--no-trace", "--no-report", "--isolated")
 
 
 FOR_THE_CPU = """
-import sys
+import runpy, sys
 class Declared:
     def find_spec(self, name, path=None, target=None):
         if name == "torchvision":
@@ -36,6 +37,7 @@ class Declared:
                 declared = f"torchvision::{kind}"
                 torch.library.define(declared, "(Tensor a, Tensor b, float c) -> Tensor")
 sys.meta_path.insert(0, Declared())
+runpy.run_module("scalebench", run_name="__main__", alter_sys=True)
 """
 """The registry's torchvision is built for CUDA and cannot load its operators for boxes next to
 torch for the CPU. No classifier has any; here they are declared before it is imported."""
@@ -44,20 +46,9 @@ torch for the CPU. No classifier has any; here they are declared before it is im
 IMAGES = PYTHON.parents[1] / "images"
 
 
-def forked(*words, cwd):
-    variables = {"HOME": str(cwd), "PATH": "/usr/bin:/bin"}
-    return forks(PYTHON).run("scalebench", words, cwd, PATIENCE_S, variables)
-
-
-def there(*words, cwd, images=False):
-    (cwd / "sitecustomize.py").write_text(FOR_THE_CPU)
-    places = (cwd, ROOT, *([IMAGES] if images else []))
-    variables = {
-        "PYTHONPATH": ":".join(map(str, places)),
-        "HOME": str(cwd),
-        "PATH": "/usr/bin:/bin",
-    }
-    return ran([PYTHON, *words], cwd=cwd, env=variables)
+def forked(*words, cwd, module="scalebench"):
+    variables = {"HOME": str(cwd), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(IMAGES)}
+    return forks(PYTHON).run(module, words, cwd, PATIENCE_S, variables)
 
 
 @pytest.fixture
@@ -69,7 +60,8 @@ def configuration(tmp_path):
 
 @pytest.mark.usefixtures("configuration")
 def test_a_configuration_of_hugging_face_is_trained_and_checked(tmp_path):
-    counted = there("-c", COUNT, cwd=tmp_path)
+    (tmp_path / "count.py").write_text(COUNT)
+    counted = forked(cwd=tmp_path, module="count")
     assert counted.returncode == 0, counted.stderr
     words = ("run", "ddp", "--gpus", "1,2", "--workload", "hf:model+context-32", *ROWS, *SHORT)
     done = forked(*words, "--out", "r", cwd=tmp_path)
@@ -98,7 +90,8 @@ def test_an_image_model_by_name_is_trained(workload, tmp_path):
         assert not REQUIRED, f"{PYTHON} lacks {library}: make frameworks-env"
         pytest.skip(f"{PYTHON} lacks {library}; make frameworks-env installs it")
     words = ("run", "ddp", "--gpus", "1,2", "--workload", workload, *ROWS, *SHORT)
-    done = there("-m", "scalebench", *words, "--out", "r", cwd=tmp_path, images=True)
+    (tmp_path / "on_images.py").write_text(FOR_THE_CPU)
+    done = forked(*words, "--out", "r", cwd=tmp_path, module="on_images")
     assert done.returncode == 0, done.stderr
     plain, ddp = json.loads((tmp_path / "r" / "summary.json").read_text())["rows"]
     assert ddp["status"] == "ok" and ddp["num_parameters"] == plain["num_parameters"] > 4e6
