@@ -151,11 +151,13 @@ return [...document.querySelectorAll('.open .chart')].filter(chart => {
     [
         *((conftest.PHONE, name) for name in CHARTS),
         (conftest.DESKTOP, "everything"),
-        (conftest.DESKTOP, "hostile"),
     ],
 )
 def test_a_page_is_whole_silent_and_asks_for_nothing(visit, pages, name, viewport):
-    driver = visit(name, viewport)
+    look_through(visit(name, viewport), pages, name, viewport)
+
+
+def look_through(driver, pages, name, viewport):
     assert len(driver.find_elements(By.CSS_SELECTOR, ".chart")) == CHARTS[name]
     for view in conftest.addresses(driver):
         conftest.go(driver, view)
@@ -274,10 +276,9 @@ def test_the_command_is_copied(visit):
     )
 
 
-def test_hostile_strings_do_nothing_even_on_hover(visit):
+def test_hostile_strings_do_nothing_even_on_hover(visit, pages):
     driver = visit("hostile")
-    for view in conftest.addresses(driver):
-        conftest.go(driver, view)
+    look_through(driver, pages, "hostile", conftest.DESKTOP)
     conftest.go(driver, conftest.addresses(driver)[1])
     chart = driver.find_element(By.CSS_SELECTOR, ".open .chart")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
