@@ -3,16 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run
-from tests.conftest import ended, ran
+from tests.conftest import PATIENCE_S, checked, ended
 from tests.examples import cases
+from tests.forks import forks
 from tests.integration.conftest import summary_of
 from tests.processes import left_after, listening_at, wait_for
 from tests.standins.nvml import A, B, library, write_answers
@@ -22,15 +21,10 @@ SLOW = ("--workload", "troubled:slow", "--steps", "5", "--quick", "--no-report",
 
 
 def torchrun(num_ranks, *arguments):
-    command = ("-m", "torch.distributed.run", f"--nproc-per-node={num_ranks}", "-m", "scalebench")
-    return subprocess.Popen(
-        [sys.executable, *command, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29517"},
-        start_new_session=True,
-    )
+    """Start a world whose torchrun is a fork; what that starts are interpreters of their own."""
+    words = (f"--nproc-per-node={num_ranks}", "-m", "scalebench", *arguments)
+    there = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29517"}
+    return forks().start("torch.distributed.run", words, Path.cwd(), there)
 
 
 def cells(project):
@@ -91,18 +85,10 @@ def test_every_ranks_gpu_is_watched(tmp_path, where):
         path = write_answers(tmp_path / str(rank))
         path.write_text(path.read_text().replace(f"device {other} x\n", ""))
         answers.append(os.fspath(path))
-    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "-m")
-    done = ran(
-        [sys.executable, *command, "tests.cluster.watched_world", *answers, *where],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "LD_LIBRARY_PATH": os.fspath(library().parent),
-            "OMP_NUM_THREADS": "1",
-            "MASTER_PORT": "29518",
-        },
-        code=0,
-    )
+    words = ("--nproc-per-node=2", "-m", "tests.cluster.watched_world", *answers, *where)
+    there = {"LD_LIBRARY_PATH": os.fspath(library().parent), "OMP_NUM_THREADS": "1"}
+    there = {**os.environ, **there, "MASTER_PORT": "29518"}
+    done = checked(forks().run("torch.distributed.run", words, ROOT, PATIENCE_S, there), 0)
     node = json.loads(done.stdout.splitlines()[-1])
     first, second = node["devices"]
     assert [d["uuid"] for d in (first, second)] == [A, B]
