@@ -30,10 +30,9 @@ def done_in(folder, words, **variables):
     return done.stdout + done.stderr
 
 
-def with_words(program, after, *words):
-    """Return a program whose list of words has more of them."""
-    assert program.count(after) == 1
-    return program.replace(after, ", ".join([after, *(f'"{word}"' for word in words)]))
+def with_words(program, *words):
+    assert program.count('"1,2"') == 1
+    return program.replace('"1,2"', ", ".join(f'"{word}"' for word in ("1,2", *words)))
 
 
 def check(run):
@@ -51,7 +50,7 @@ def short_name():
 def test_the_workers_of_ray_are_a_world(project, short_name):
     need(PYTHON, "ray", "tensorboardX")
     program, _ = blocks(PAGE, "python")
-    short = with_words(program, '"1,2"', *ONE_CASE)
+    short = with_words(program, *ONE_CASE)
     (project / "on_ray.py").write_text(f"import ray\nray.init(include_dashboard=False)\n{short}")
     quiet = {"RAY_TMPDIR": short_name, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
     quiet["RAY_prestart_worker_first_driver"] = "0"
@@ -89,8 +88,8 @@ def test_skypilot_takes_the_task(scalebench, project):
 def test_reframe_runs_its_recipe(project):
     need(TOOLS, "reframe")
     _, recipe = blocks(PAGE, "python")
-    rows = ("--only", "ddp.plain.n1", *ONE_CASE)
-    (project / "scaling.py").write_text(with_words(recipe, '"1,2"', *rows))
+    rows = with_words(recipe, "--only", "ddp.plain.n1", *ONE_CASE)
+    (project / "scaling.py").write_text(rows)
     said = done_in(project, [TOOLS.with_name("reframe"), "-c", "scaling.py", "-r"])
     assert re.search(r"Ran 1/1 test case\(s\) from 1 check\(s\) \(0 failure", said), said
     assert re.search(r"efficiency: 0\.\d+ of ideal|efficiency: 1\.\d+ of ideal", said), said
