@@ -3,11 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import PATIENCE_S
+from tests.conftest import ran
 from tests.examples import cases
 from tests.integration.conftest import complaint
 
@@ -94,10 +93,7 @@ os._exit(0)
 def test_dumps_that_torch_wrote(in_process, project):
     (project / "hangs.py").write_text(RECORDED)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run(
-        [*torchrun, "hangs.py"], cwd=project, env={**os.environ, "TORCH_FR_BUFFER_SIZE": "100"},
-        check=True, capture_output=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    ran([*torchrun, "hangs.py"], project, {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}, code=0)
     for form in ("pickle", "json"):
         done = in_process(
             "trace", f"{form}_rank_0", f"{form}_rank_1", "--against", "nvlink4", code=0

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import tarfile
 import venv
@@ -15,6 +14,7 @@ from packaging.requirements import Requirement
 
 from scalebench.cli import cli
 from tests.builders.repository.frameworks import TOOLS, need
+from tests.conftest import ran
 from tests.integration.conftest import TRACED, row_of
 
 ROOT = Path(__file__).parents[3]
@@ -25,11 +25,7 @@ _OF_THESE_TESTS = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 def checked(*command, cwd):
     """Run a command that has to succeed; return its output."""
     inherited = {k: v for k, v in os.environ.items() if k not in _OF_THESE_TESTS}
-    done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=900, env=inherited
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return ran(command, cwd=cwd, env=inherited, code=0).stdout
 
 
 def needed_by(requirements):
