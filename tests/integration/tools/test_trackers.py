@@ -153,13 +153,12 @@ def test_the_offline_run_of_wandb_holds_rows_numbers_and_page_and_no_secret(tmp_
 
 
 def test_mlflow_holds_every_row_its_interval_and_the_page(tmp_path):
-    """In the store that it is told, or in one of its own."""
     need(PYTHON, "mlflow", "sqlalchemy")
-    export = ("-m", "scalebench", "export", RUN, "--format", "mlflow", "--out", "logged")
+    export = ("-m", "scalebench", "export", RUN, "--format", "mlflow", "--out")
     told = {"MLFLOW_DISABLE_TELEMETRY": "true"}
-    done_there(*export, cwd=tmp_path, **told)
-    done_there(*export, cwd=tmp_path, **told, MLFLOW_TRACKING_URI="sqlite:///another.db")
+    done_there(*export, "logged", cwd=tmp_path, **told)
     stores = ("sqlite:///logged/mlflow.db", "sqlite:///another.db")
+    done_there(*export, "other", cwd=tmp_path, **told, MLFLOW_TRACKING_URI=stores[1])
     for line in done_there("-c", MLFLOW, *stores, cwd=tmp_path, **told).splitlines():
         read = json.loads(line)
         for name, points in measured("efficiency").items():
