@@ -2,6 +2,7 @@
 
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from scalebench.errors import EnvironmentUnfit
 
 CORPUS_BYTES = 4_000_000
-
+HELD_OUT_BYTES = 1_000_000
 _SKIPPED_FOLDERS = {
     "__pycache__",
     "dist-packages",
@@ -20,9 +21,6 @@ _SKIPPED_FOLDERS = {
     "test",
 }
 """Not the library, or not in every distribution's package of it."""
-
-
-HELD_OUT_BYTES = 1_000_000
 
 
 def load_corpus() -> torch.Tensor:
@@ -36,7 +34,7 @@ def load_corpus() -> torch.Tensor:
     Raises:
         EnvironmentUnfit: The sources are not installed, or cannot be read.
     """
-    return _read(CORPUS_BYTES)
+    return _read(sysconfig.get_paths()["stdlib"], CORPUS_BYTES)
 
 
 def load_held_out() -> torch.Tensor:
@@ -48,7 +46,8 @@ def load_held_out() -> torch.Tensor:
     Raises:
         EnvironmentUnfit: The sources are not installed, cannot be read, or end before.
     """
-    held_out = _read(CORPUS_BYTES + HELD_OUT_BYTES)[CORPUS_BYTES:]
+    text = _read(sysconfig.get_paths()["stdlib"], CORPUS_BYTES + HELD_OUT_BYTES)
+    held_out = text[CORPUS_BYTES:]
     if not len(held_out):
         raise EnvironmentUnfit(
             f"The sources of Python's standard library have fewer than {CORPUS_BYTES} bytes: "
@@ -57,8 +56,9 @@ def load_held_out() -> torch.Tensor:
     return held_out
 
 
-def _read(num_bytes: int) -> torch.Tensor:
-    root = Path(sysconfig.get_paths()["stdlib"])
+@cache
+def _read(library: str, num_bytes: int) -> torch.Tensor:
+    root = Path(library)
     corpus = bytearray()
     try:
         for path in _sources(root):
