@@ -2,12 +2,15 @@
 
 import json
 
+import pytest
+
 from tests.examples import cases
 from tests.golden_runs import KINDS, ROOT, recorded, stored
 
 RENEW = "if this was meant, `python -m tests.golden_runs` renews them; look at `git diff`"
 
 
+@pytest.mark.slow
 @cases("kind, name", *recorded())
 def test_recorded_results_are_analysed_as_before(kind, name, monkeypatch):
     monkeypatch.chdir(ROOT)

@@ -34,8 +34,7 @@ REPEATS = 1000
 def shares_covered(fits):
     """How often the intervals of α and of B hold the truth."""
     alpha, bandwidth = [], []
-    for fit in fits:
-        small, large = fit.regimes[0], fit.regimes[-1]
+    for small, large in ((fit.regimes[0], fit.regimes[-1]) for fit in fits):
         alpha.append(small.alpha_low_s <= ALPHA_S <= small.alpha_high_s)
         high = large.bandwidth_high_byte_per_s or np.inf
         bandwidth.append(large.bandwidth_low_byte_per_s <= BANDWIDTH <= high)
@@ -110,12 +109,10 @@ def test_a_link_is_well_used_from_three_quarters_to_all_of_it(share, word):
     assert word in found.sentence
 
 
-SIZES = sizes(16, 1 << 10, 1 << 24)
-
-
 def test_intervals_cover_what_the_law_gives_at_twice_the_ranks():
+    chosen = sizes(16, 1 << 10, 1 << 24)
     truth = ring_all_reduce(8).time_s(10**6, ALPHA_S, BANDWIDTH)
-    sweeps = (at_several_sizes(ring_all_reduce, (2, 4), s, 0.02, size=SIZES) for s in range(40))
+    sweeps = (at_several_sizes(ring_all_reduce, (2, 4), s, 0.02, size=chosen) for s in range(40))
     models = (LinkModel(fit_links(points)[0]) for points in sweeps)
     found = [model.time("all_reduce", 8, 10**6) for model in models]
     assert np.mean([f.low_s <= truth <= f.high_s for f in found]) >= 0.9
