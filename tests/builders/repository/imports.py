@@ -8,16 +8,25 @@ import scalebench
 
 
 @functools.cache
+def parsed(code: str) -> list[ast.AST]:
+    wanted = (ast.If, ast.Import, ast.ImportFrom)
+    return [node for node in ast.walk(ast.parse(code)) if isinstance(node, wanted)]
+
+
+@functools.cache
 def imported(code: str, of_types: bool = False) -> set[str]:
     """Return what code imports, wherever the import stands, as dotted names.
 
     What only a type checker sees counts with `of_types`; a relative import keeps its dots.
     """
-    tree, found = ast.parse(code), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and not of_types and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
-    for node in ast.walk(tree):
+    found, skipped = set(), set()
+    nodes = parsed(code)
+    for node in () if of_types else nodes:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(node.body)
+    for node in nodes:
+        if node in skipped:
+            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
