@@ -24,14 +24,19 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(4096, 64), torch.randint(0, 10, (4096,)))
-    slept = []
+    loaded = []
 
     def collate(samples):
-        before = time.monotonic()
         if dist.get_rank() == arguments.slow_rank:
             time.sleep(arguments.delay)
-        slept.append(time.monotonic() - before)
         return default_collate(samples)
+
+    def clocked(batches):
+        before = time.monotonic()
+        for batch in batches:
+            loaded.append(time.monotonic() - before)
+            yield batch
+            before = time.monotonic()
 
     sampler = DistributedSampler(data)
     loader = DataLoader(data, arguments.batch, sampler=sampler, collate_fn=collate)
@@ -43,7 +48,7 @@ def main():
     try:
         while len(ends) < arguments.steps:
             sampler.set_epoch(len(ends))
-            for inputs, labels in loader:
+            for inputs, labels in clocked(loader):
                 optimizer.zero_grad()
                 loss_of(model(inputs), labels).backward()
                 optimizer.step()
@@ -53,7 +58,7 @@ def main():
     finally:
         ends.append(time.monotonic())  # scalebench ends the script inside its last step
         print("OWN", json.dumps(ends), flush=True)
-        print("SLEPT", json.dumps(slept), flush=True)
+        print("LOADED", json.dumps(loaded), flush=True)
         scheduled = [os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))]
         print("SCHEDULED", json.dumps(scheduled), flush=True)
         print("SESSION", json.dumps(os.getsid(0)), flush=True)

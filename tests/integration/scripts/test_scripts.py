@@ -75,7 +75,7 @@ TOLERANCE = 0.05
 def is_planted(found_s, planted_s, what):
     """Assert that a time is what was planted in the same steps, one number for each step.
 
-    Where it scatters by more than the tolerance, the machine is too busy to tell: skip.
+    Where the tolerance is exceeded by less than it scatters, the machine is too busy: skip.
     """
     over_s = found_s - planted_s
     limit_s = TOLERANCE * float(np.median(planted_s))
@@ -83,7 +83,8 @@ def is_planted(found_s, planted_s, what):
     told = f"{what}: {middle_s * 1e3:+.2f} ms beside {limit_s * 1e3:.2f} ms allowed: {over_s * 1e3}"
     if abs(middle_s) <= limit_s:
         return
-    if float(np.subtract(*np.percentile(over_s, [75, 25]))) / 2 > limit_s:
+    scatter_s = float(np.subtract(*np.percentile(over_s, [75, 25]))) / 2
+    if abs(middle_s) - limit_s < scatter_s:
         pytest.skip(f"inconclusive: {told}")
     pytest.fail(told)
 
@@ -135,10 +136,11 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project, scalebench):
     assert (out / "report.html").stat().st_size > 10_000
     # The sleep in rank 1's loading is rank 1's data stall, and rank 0 waits for it.
     launch = attribute(load_run(out).results[f"plain-ddp.{CASE}.n2.r0"])
-    slept = printed(out, "plain-ddp", 2, 1, "SLEPT")
+    loaded = [printed(out, "plain-ddp", 2, rank, "LOADED") for rank in (0, 1)]
     blocks = [b for b in launch.result.ranks[0].blocks if b.phase == "traced"]
     traced = [i for b in blocks for i in range(b.first + 1, b.first + b.count)]
-    planted_s = np.array([slept[i] for i in traced])
+    loaded_s = [np.array(one)[traced] for one in loaded]
+    planted_s, later_s = loaded_s[1], loaded_s[1] - loaded_s[0]
     assert len(traced) >= 8 and min(planted_s) >= 0.05
 
     def each_step(rank):
@@ -149,7 +151,7 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project, scalebench):
     assert max(one.data_stall_s for one in first) < 0.5 * median(planted_s)
     assert max(one.wait_s for one in second) < 0.5 * median(planted_s)
     is_planted(np.array([one.data_stall_s for one in second]), planted_s, "data stall")
-    is_planted(np.array([one.wait_s for one in first]), planted_s, "wait")
+    is_planted(np.array([one.wait_s for one in first]), later_s, "wait")
     # What the row says is the mean over the typical of these steps.
     ranks = row["budget"]["ranks"]
     typical = launch.typical_steps
