@@ -27,6 +27,8 @@ from tests.builders.repository.field_files import field_file
 from tests.examples import cases
 from tests.unit.search.jobs import SMALL
 
+pytestmark = pytest.mark.slow
+
 A100 = defaults("a100")
 
 

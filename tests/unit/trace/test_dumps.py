@@ -16,6 +16,8 @@ from scalebench.report.tables.traces import render_dumps
 from scalebench.trace.dumps.examination import examine, find_dumps
 from tests.examples import cases
 
+pytestmark = pytest.mark.slow
+
 
 def entry(
     sequence,
