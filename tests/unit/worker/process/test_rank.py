@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import signal
@@ -23,7 +24,7 @@ from scalebench.worker.process import jobs, setup
 from scalebench.worker.process.nccl_log import write_nccl_log
 from scalebench.worker.process.store_queue import join_session, open_session
 from scalebench.worker.process.token import Token, next_slot, order_of_cycle
-from scalebench.worker.process.zygote import Zygote
+from scalebench.worker.process.zygote import Zygote, freeze_objects
 from tests.builders.links.nccl_wire_logs import LOGS
 from tests.examples import cases
 
@@ -265,3 +266,12 @@ def test_all_that_a_framework_prints_is_in_the_log_of_its_rank(monkeypatch, tmp_
     said = log.read_text()
     assert [way for way in (*ways, "a stream that it replaced") if f"by {way}" not in said] == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_ranks_collect_garbage_although_what_forks_them_did_not_at_first():
+    gc.disable()
+    freeze_objects()
+    enabled = gc.isenabled()
+    gc.enable()
+    gc.unfreeze()
+    assert enabled
