@@ -48,7 +48,7 @@ def rank_grid(result: CellResult) -> RankGrid:
     """Return the grid of a launch that succeeded."""
     cell, ranks = result.cell, sorted(result.ranks, key=lambda rank: rank.rank)
     until = ranks[0].num_trained
-    times = np.array([rank.step_s[:until] for rank in ranks])
+    times = np.array([rank.times_s[:until] for rank in ranks])
     counted, steady_from = _clean(ranks[0], until)
     middle = float(np.median(times[:, counted]))
     deviation = times / middle - 1

@@ -27,7 +27,7 @@ from scalebench.spec import WithoutLockstep
 
 def slowest_rank_steps(result: CellResult) -> list[float]:
     """Return the time of the slowest rank for every step, aligned by number; seconds."""
-    steps = np.array([rank.step_s for rank in result.ranks])
+    steps = np.array([rank.times_s for rank in result.ranks])
     return [float(s) for s in steps.max(axis=0)]
 
 
@@ -38,12 +38,12 @@ def clean_steps(result: CellResult) -> list[float]:
         _training_part(result.ranks, block, slowest[block.first + 1 : block.first + block.count])
         for block in clean_stretches(result.ranks)
     ]
-    return [float(s) for part in parts for s in part]
+    return [s for part in parts for s in part.tolist()]
 
 
 def clean_pace(result: CellResult) -> list[float]:
     """Return the clean steps of a launch as the job went, first of each block left out."""
-    return [float(s) for part in _clean_parts(result.ranks) for s in part]
+    return [s for part in _clean_parts(result.ranks) for s in part.tolist()]
 
 
 def clean_stretches(ranks: Sequence[RankRecord]) -> list[Block]:
@@ -145,10 +145,7 @@ def launch_step_s(result: CellResult) -> float:
 def _clean_block_means(result: CellResult) -> list[float]:
     """Return the job's mean step of every clean block, the first step included; seconds."""
     return [
-        max(
-            sum(rank.step_s[block.first : block.first + block.count]) / block.count
-            for rank in result.ranks
-        )
+        max(rank.times_s[block.first : block.first + block.count].mean() for rank in result.ranks)
         for block in result.ranks[0].blocks
         if block.phase == "clean"
     ]
@@ -180,9 +177,9 @@ def steps_of_block(ranks: Sequence[RankRecord], block: Block) -> NDArray[np.floa
     They sum to the time from the moment at which all had done the first to that at which all had
     done the last.
     """
-    of_ranks = [rank.step_s[block.first : block.first + block.count] for rank in ranks]
+    of_ranks = [rank.times_s[block.first : block.first + block.count] for rank in ranks]
     if len(of_ranks) == 1:
-        return np.array(of_ranks[0][1:])
+        return of_ranks[0][1:]
     return np.diff(np.cumsum(of_ranks, axis=1).max(axis=0))
 
 
@@ -195,7 +192,7 @@ def busy_part(ranks: Sequence[RankRecord], num_samples: int) -> float | None:
     blocks = [(rank, block) for rank in ranks for block in rank.blocks if block.cpu_s is not None]
     of_part = [pair for pair in blocks if pair[1].num_samples == num_samples]
     chosen = of_part or [pair for pair in blocks if pair[1].phase == "clean"]
-    whole_s = sum(sum(rank.step_s[b.first : b.first + b.count]) for rank, b in chosen)
+    whole_s = sum(rank.times_s[b.first : b.first + b.count].sum() for rank, b in chosen)
     return sum(b.cpu_s or 0.0 for _, b in chosen) / whole_s if whole_s else None
 
 
@@ -213,8 +210,7 @@ def paired_over_bare(ranks: Sequence[RankRecord]) -> list[float]:
 
 def _block_means(rank: RankRecord, phase: Phase) -> list[float]:
     """Return a rank's mean step of every block of a phase, seconds."""
-    step_s = np.array(rank.step_s)
-    return [float(step_s[_counted(b)].mean()) for b in rank.blocks if b.phase == phase]
+    return [float(rank.times_s[_counted(b)].mean()) for b in rank.blocks if b.phase == phase]
 
 
 def midmean(values: NDArray[np.float64]) -> float:

@@ -5,9 +5,12 @@ these at every reading. Times are seconds, sizes bytes. ``*_ns`` are nanoseconds
 monotonic clock, comparable between processes of one machine and with nothing else.
 """
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from scalebench.records.base import LARGE, Record
@@ -314,6 +317,11 @@ class RankRecord(Record):
     wires: NcclWires | None = None
     wires_unavailable: str | None = None
     facts: dict[str, Any] = {}
+
+    @cached_property
+    def times_s(self) -> NDArray[np.float64]:
+        """``step_s`` as an array, converted once."""
+        return np.array(self.step_s)
 
     @property
     def has_own_reason(self) -> bool:
