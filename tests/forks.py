@@ -26,7 +26,8 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -223,21 +224,11 @@ def become(request: Mapping[str, Any]) -> None:
     begin(request["environment"])
     fork_zygotes()
     fork_runs()
-    if FRESH not in os.environ and not any(map(has_workers, arguments)):
+    if FRESH not in os.environ:
         fork_scripts()
     if "." in module:
         sys.modules.pop(module, None)  # else runpy warns that it is there
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def has_workers(argument: str) -> bool:
-    """Tell whether a script reads its data in other processes.
-
-    libuv, which torch's store runs on, closes two numbers in each fork of a process that had it.
-    In a loader's worker these are the queues that it is given: it would wait until it is killed.
-    """
-    path = Path(argument)
-    return path.suffix == ".py" and path.is_file() and "num_workers" in path.read_text()
 
 
 def begin(environment: Mapping[str, str]) -> None:
@@ -251,6 +242,7 @@ def begin(environment: Mapping[str, str]) -> None:
     gc.enable()
     sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", closefd=False))  # noqa: SIM115
     sys.stderr = sys.__stderr__ = io.TextIOWrapper(open(2, "wb", closefd=False))  # noqa: SIM115
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -278,6 +270,20 @@ def leave(program: Callable[[], int | None]) -> NoReturn:
         os._exit(code)
 
 
+def pipes_to_itself() -> Iterator[int]:
+    """Yield the numbers of pipes of which this process has both ends, as libuv has one.
+
+    torch's store runs on libuv, which closes these two numbers in each fork of a process that had
+    it: in a loader's worker they must not be the queues that it is given.
+    """
+    ends = {}
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing
+            ends[int(number)] = os.readlink(f"/proc/self/fd/{number}")
+    counts = Counter(ends.values())
+    yield from (n for n, end in ends.items() if end.startswith("pipe:") and counts[end] == 2)
+
+
 class Forking:
     """The module `subprocess`, but that some programs are forks of the process that asks.
 
@@ -303,7 +309,7 @@ class Forking:
         def program() -> int:
             given.get("preexec_fn", int)()
             first = 3
-            for kept in given.get("pass_fds", ()):
+            for kept in sorted((*given.get("pass_fds", ()), *pipes_to_itself())):
                 os.closerange(first, kept)
                 first = kept + 1
             os.closerange(first, 4096)  # with it the pipe that waits for an exec

@@ -94,10 +94,6 @@ class Value(_Table):
                 yield one, number
 
 
-def _as_value(value: Any) -> Any:
-    return {"at": value} if isinstance(value, str | list) else value
-
-
 class Format(_Table):
     """How a framework prints its steps.
 
@@ -157,7 +153,7 @@ class Format(_Table):
         *("clock", "time", "rate", "speed", "batch", "step_tokens", "skipped", "loss"),
         *("memory", "mfu", "tflops", "micro"),
         mode="before",
-    )(_as_value)
+    )(lambda value: {"at": value} if isinstance(value, str | list) else value)
 
     def passes_over(self, line: str, step: int) -> bool:
         """Tell whether a line is of something else, though a ``step`` is named there."""

@@ -29,7 +29,6 @@ def rows_of(project):
     return {(row["case"], row["world_size"]): row for row in rows}
 
 
-@pytest.mark.timed
 def test_a_paced_run_at_more_ranks_than_cores_is_a_number(scalebench, project):
     (documented,) = commands("docs/virtual-hosts.md")
     done = scalebench(*documented, "--no-report", "--out", "r", code=0)

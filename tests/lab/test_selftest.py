@@ -9,9 +9,6 @@ import pytest
 from scalebench.errors import ExitCode
 from tests.conftest import ran
 
-pytestmark = pytest.mark.timed
-
-
 IN_EVERY_FORM = {
     *("timer resolution", "results of collectives", "wrong elements planted"),
     *("link rate, send to recv", "link rate, all-reduce", "slower link to one host"),

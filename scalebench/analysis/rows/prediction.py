@@ -31,7 +31,7 @@ from scalebench.records.rows.prediction import (
     Prediction,
     PredictionFromFewer,
 )
-from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Grouped, Pipeline, Script, Strategy
+from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Grouped, Pipeline, Script
 from scalebench.trace.operations.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")
@@ -233,11 +233,9 @@ def _changes(cell: Cell, predicted: PredictedStep) -> Iterator[WhatIf]:
         twice = 2 * strategy.microbatches
         if cell.rank_batch % twice == 0:
             yield WhatIf(microbatches=twice)
-    elif not isinstance(strategy, Compressed | Grouped) and not _has_narrow_gradients(strategy):
+    elif not isinstance(strategy, Compressed | Grouped) and (
+        not isinstance(strategy, Fsdp) or strategy.reduce_dtype == "float32"
+    ):
         yield WhatIf(gradient_bits=16)
     for times in FASTER:
         yield WhatIf(times_bandwidth=times)
-
-
-def _has_narrow_gradients(strategy: Strategy) -> bool:
-    return isinstance(strategy, Fsdp) and strategy.reduce_dtype != "float32"

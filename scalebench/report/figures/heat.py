@@ -220,7 +220,9 @@ def expert_kind(loads: Sequence[ExpertLoad]) -> ChartKind:
         lambda _: _load_lines(found),
         note="One launch, all ranks together. 1: the even share of the step's tokens; orange: more,"
         " blue: less. Left of the line: warm-up.",
-        choose=lambda _, figure: _views(figure, found, _load_layout),
+        choose=lambda _, figure: _views(
+            figure, found, lambda load: {"height": _height(load.experts, EXPERT_PX), **AUTORANGE}
+        ),
     )
 
 
@@ -231,10 +233,6 @@ def _draw_loads(loads: Sequence[ExpertLoad]) -> go.Figure:
 
 def _load_traces(load: ExpertLoad) -> tuple[go.Heatmap, go.Scatter]:
     return _load_map(load), _cut(load.steady_from, _names(load)[0], _names(load)[-1])
-
-
-def _load_layout(load: ExpertLoad) -> dict[str, Any]:
-    return {"height": _height(load.experts, EXPERT_PX), **AUTORANGE}
 
 
 def _names(load: ExpertLoad) -> list[str]:

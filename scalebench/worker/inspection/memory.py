@@ -34,6 +34,7 @@ from scalebench.worker.portable import quiet_profiler
 
 LET_GO_S = 2e-3
 STRETCH = "scalebench: a stretch of memory"
+_Allocation = torch._C._profiler._ExtraFields_Allocation
 
 
 def owned_storages(
@@ -205,16 +206,17 @@ def read_tree(
     stack: list[tuple[Any, int | None]] = [(event, None) for event in event_tree]
     while stack:
         event, operation_end_ns = stack.pop()
-        if event.tag != torch._C._profiler._EventType.Allocation:
+        fields = event.extra_fields
+        if type(fields) is not _Allocation:
             name = event.name
             if name == STRETCH:
                 stretches.append((event.start_time_ns, event.end_time_ns))
-            if name.startswith(OWN_THREAD_BACKENDS):
+            elif name.startswith(OWN_THREAD_BACKENDS):
                 operation_end_ns = event.end_time_ns
-            stack.extend((child, operation_end_ns) for child in event.children)
+            stack += [(child, operation_end_ns) for child in event.children]
             continue
-        fields = event.extra_fields
-        if fields.device.type != device.type or fields.device.index not in (None, -1, device.index):
+        where = fields.device
+        if where.type != device.type or where.index not in (None, -1, device.index):
             continue
         found.append(AllocatorEvent(event.start_time_ns, fields.ptr, fields.alloc_size))
         if operation_end_ns is not None and fields.alloc_size > 0:

@@ -166,7 +166,6 @@ OLDEST_PYTHON = "OLDEST_PYTHON"
 """Variable that names an interpreter of the oldest supported kind: Python 3.9 and torch 2.4."""
 
 
-@pytest.mark.usefixtures("fresh")
 @cases("oldest", False, True)
 def test_microbatches_are_one_step_and_add_up(run, oldest):
     python = os.environ.get(OLDEST_PYTHON) if oldest else sys.executable

@@ -83,7 +83,7 @@ def test_search_measures_a_configuration_here_and_project_takes_its_run(tmp_path
     assert "fsdp" in projected.stdout and "predicted, not measured" in projected.stdout
 
 
-@cases("workload", "torchvision:resnet18+image-32", "timm:resnet10t+image-32")
+@cases("workload", "torchvision:mobilenet_v3_small+image-32", "timm:test_resnet+image-32")
 def test_an_image_model_by_name_is_trained(workload, tmp_path):
     library = workload.partition(":")[0]
     if not (IMAGES / library).is_dir():
@@ -94,7 +94,7 @@ def test_an_image_model_by_name_is_trained(workload, tmp_path):
     done = forked(*words, "--out", "r", cwd=tmp_path, module="on_images")
     assert done.returncode == 0, done.stderr
     plain, ddp = json.loads((tmp_path / "r" / "summary.json").read_text())["rows"]
-    assert ddp["status"] == "ok" and ddp["num_parameters"] == plain["num_parameters"] > 4e6
+    assert ddp["status"] == "ok" and ddp["num_parameters"] == plain["num_parameters"] > 4e5
     assert ddp["correctness"]["status"] == "unverified"  # BatchNorm sees a part of the batch
     assert ddp["global_batch"] == 8 and ddp["loss_first"] == pytest.approx(6.9, abs=0.7)
 

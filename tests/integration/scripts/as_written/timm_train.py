@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision.datasets import FakeData
 
 dist.init_process_group("gloo")
-model = DistributedDataParallel(timm.create_model("resnet10t", num_classes=10))
+model = DistributedDataParallel(timm.create_model("test_resnet", num_classes=10))
 optimizer = create_optimizer_v2(model, opt="sgd", lr=1e-3, momentum=0.9)
 scheduler, _ = create_scheduler_v2(optimizer, num_epochs=100)
 loader = create_loader(
