@@ -1,6 +1,6 @@
 # make run                              train, measure, print the table, write the report
 # make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
-# make check                            linters, type check, quick unit tests: two minutes at most
+# make check                            linters, type check, quick unit tests: about a minute
 # make test                             the whole suite, linters and type check
 # make size                             how large the code is, beside what it should be
 # make bench                            the benchmarks

@@ -1,5 +1,6 @@
 """What several kinds of test need: the command line in a process of its own."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from tests.forks import forks
 settings.register_profile("shared machine", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("shared machine")
+gc.disable()  # what is imported and collected is no garbage
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 PATIENCE_S = 600.0
@@ -25,6 +27,11 @@ PATIENCE_S = 600.0
 
 Done = subprocess.CompletedProcess[str]
 Scalebench = Callable[..., Done]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -271,10 +271,9 @@ def leave(program: Callable[[], int | None]) -> NoReturn:
 
 
 def pipes_to_itself() -> Iterator[int]:
-    """Yield the numbers of pipes of which this process has both ends, as libuv has one.
+    """Yield the numbers of pipes of which this process has both ends: libuv's, under torch's store.
 
-    torch's store runs on libuv, which closes these two numbers in each fork of a process that had
-    it: in a loader's worker they must not be the queues that it is given.
+    It closes them in each fork: in a loader's worker they must not be the queues it is given.
     """
     ends = {}
     for number in os.listdir("/proc/self/fd"):

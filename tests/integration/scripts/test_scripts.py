@@ -89,15 +89,10 @@ def is_planted(found_s, planted_s, what):
     pytest.fail(told)
 
 
-@pytest.fixture
-def fresh(monkeypatch):
-    monkeypatch.setenv(FRESH, "1")
-
-
 @pytest.mark.timed
-@pytest.mark.usefixtures("fresh")
-def test_plain_ddp_is_measured_as_it_measures_itself(project, scalebench):
+def test_plain_ddp_is_measured_as_it_measures_itself(project, scalebench, monkeypatch):
     """Its own clock, next to the optimizer's call, must say what the hook's marks say."""
+    monkeypatch.setenv(FRESH, "1")
     for name in ("plain_ddp.py", "delayed_loading.py"):
         shutil.copy(SCRIPTS / name, project)
     out = project / "run"

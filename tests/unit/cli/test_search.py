@@ -77,6 +77,7 @@ def test_the_suite_is_one_that_run_takes(found):
     assert suite.workload == "gpt-7b" and suite.batch_size == result.global_batch
 
 
+@pytest.mark.slow
 def test_without_a_measurement_torch_stays_away():
     program = (
         "import sys\nfrom scalebench.cli import cli\n"

@@ -64,6 +64,7 @@ def test_from_two_runs_on_each_series_has_its_drift_and_what_it_could_have_found
         assert case == "ddp" or not (one.worse or one.better)
 
 
+@pytest.mark.slow
 def test_a_steady_history_is_seldom_called_a_drift():
     """5 % of calls at most, nine series each; a drift as small as it says is found."""
     calls = [history(runs(5, seed=100 * i)) for i in range(40)]

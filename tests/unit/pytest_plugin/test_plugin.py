@@ -121,6 +121,7 @@ def test_a_project_with_an_option_of_that_name_keeps_it(session, stored, pyteste
     session("suites", "--scaling-gpus", "1,2", stored(), passed=3)
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_side_by_side(session, pytester, stored):
     says = ["*pytest-xdist runs other tests at the same time*"]
     session("suites", "--gpus", "1", "-n", "2", says=says)

@@ -63,6 +63,7 @@ def test_the_frame_has_a_line_for_each_row_and_the_fields_of_the_summary(run):
             assert low is None or frame[f"{name}_low"][number] == pytest.approx(low, rel=0.02)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_page(run, tmp_path):
     shutil.copytree(GALLERY, tmp_path / "run")
     copied = sb.load(tmp_path / "run")

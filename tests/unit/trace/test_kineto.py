@@ -155,6 +155,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 FILES = sorted(str(file) for file in GOLDEN.glob("*.json.gz"))
 
 
+@pytest.mark.slow
 @cases("window", "file", "steps")
 def test_several_processes_say_what_one_says(window, tmp_path):
     cut = tmp_path / "cut.json"

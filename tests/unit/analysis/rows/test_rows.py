@@ -164,6 +164,7 @@ def test_the_example_of_the_pop_centre_comes_out(num_ranks):
     assert [found[name] for name in NAMES] == pytest.approx(expected, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_command_page_and_export_have_them_and_products_hold(in_process):
     rows = json.loads(in_process("show", RUN, "--json").stdout)["rows"]
     (row,) = [row for row in rows if (row["case"], row["world_size"]) == ("ddp", 2)]

@@ -93,6 +93,7 @@ def _save_for_ever(store, first):
         step += 1
 
 
+@pytest.mark.slow
 def test_after_kills_at_random_moments_the_newest_complete_one_is_found(store):
     """Each child saves one checkpoint after the other until it is killed."""
     chance = random.Random(26)

@@ -43,6 +43,7 @@ def test_plain(plain):
     assert plain.flops.total == FLOPS
 
 
+@pytest.mark.slow
 def test_recomputation_is_no_model_flop_in_either_precision(tmp_path, plain):
     """Under DDP the reference is counted, which does not recompute; plain that does is not."""
     found = inspected(tmp_path, Ddp(checkpointing=True))

@@ -71,6 +71,7 @@ zygote.reap()
 """
 
 
+@pytest.mark.slow
 @cases("what", "works on", "first thread ends")
 def test_the_time_of_what_a_rank_left_behind_is_the_jobs_when_its_end_is_told(what):
     done = subprocess.run([sys.executable, "-c", PROGRAM, what], capture_output=True, text=True)

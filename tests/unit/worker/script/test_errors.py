@@ -135,6 +135,7 @@ def test_where_a_stranger_says_that_ranks_are_is_not_believed():
         sent_by_rank_0(SealedStore(store, "key"), None)
 
 
+@pytest.mark.slow
 @cases(
     "then, to_the_end, expected",
     ("exit 0", False, (0, False)),

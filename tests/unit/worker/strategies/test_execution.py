@@ -51,6 +51,7 @@ SWITCHES = {
 """Statement → whether matrix products and convolutions may then run in TF32."""
 
 
+@pytest.mark.slow
 def test_every_switch_of_torch_for_tf32_is_read():
     """Each in a process of its own: after some switches torch refuses to read the others."""
     script = f"""
