@@ -155,23 +155,23 @@ def test_a_step_that_holds_a_test_or_a_checkpoint_is_none(tmp_path):
 
 
 @cases(
-    "line, tokens",
+    "line, rate",
     (LINES["megatron"] + " samples per second: 32.0 | tokens per gpu per second (tgs): 9.5 |", 76),
     (LINES["megatron"] + " tokens/sec/gpu: 9.5 |", 76),
     (LINES["nemo"].replace(" | consumed", " | tokens_per_sec_per_gpu: 9.5e+00 | consumed"), 76),
     (LINES["paddlenlp"] + ", interval_tokens_per_second_per_device: 9.5", 76),
     (LINES["fairseq with the parts of its wall"], 1613 / 2),  # its rate is of all since the start
+    *((LINES[name], 8 * 32) for name in ("paddle of PaddleOCR", "paddle of PaddleClas")),
+    (LINES["paddle"].replace("ips: 16.0 images", "ips_total: 76 tokens/s, ips: 9.5 tokens"), 76),
 )
-def test_tokens_per_second_are_those_of_the_job(line, tokens, tmp_path):
+def test_a_rate_is_that_of_the_job(line, rate, tmp_path):
     job = job_in(tmp_path, every_2_s(line))
-    assert job.tokens_per_s == pytest.approx(tokens)
+    assert (job.tokens_per_s or job.samples_per_s) == pytest.approx(rate)
 
 
 def test_samples_of_one_step_over_the_time_of_several_are_no_rate(tmp_path):
-    line = (
-        "loss: 9.2, global_step: {i}0, interval_runtime: 20.0, interval_samples_per_second: 3.2, "
-    )
-    lines = every_2_s(line + "interval_steps_per_second: 0.5, epoch: 0.1")
+    line = "global_step: {i}0, interval_runtime: 20.0, interval_samples_per_second: 3.2, "
+    lines = every_2_s(line + "interval_steps_per_second: 0.5, loss: 9.2, epoch: 0.1")
     job = job_in(tmp_path, lines)
     assert (job.step_s[0], job.samples_per_s) == (pytest.approx(2.0), None)
     assert job_in(tmp_path, lines, batch_per_gpu=4).samples_per_s == pytest.approx(16.0)
