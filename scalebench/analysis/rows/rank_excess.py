@@ -16,12 +16,13 @@ from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.fields import Context, Fields, known, null
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.timing.steps import launch_step_s
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.steps import RankExcess, RankPart
 from scalebench.records.run import CellResult
 from scalebench.spec import Mesh, Pipeline
 from scalebench.trace.breakdown import partition
-from scalebench.trace.intervals import length_s
+from scalebench.trace.intervals import clip, length_s
 
 SIGNIFICANT = 0.001
 """Chance of as many blocks among equal ranks, for each rank that is tested."""
@@ -143,18 +144,23 @@ def _clean(rank: RankRecord) -> list[int]:
     return [i for b in blocks for i in range(b.first + 1, b.first + b.count)]
 
 
-def _traced(launch: LaunchAttribution, read: Callable[..., float]) -> Floats:
+def _traced(
+    launch: LaunchAttribution, read: Callable[[LaunchAttribution, int, range], list[float]]
+) -> Floats:
     steps = range(min(len(trace.steps) for trace in launch.traces.values()))
-    return np.array([[read(launch, rank, i) for i in steps] for rank in sorted(launch.traces)])
+    return np.array([read(launch, rank, steps) for rank in sorted(launch.traces)])
 
 
-def _computing(launch: LaunchAttribution, rank: int, step: int) -> float:
-    return length_s(partition(launch.traces[rank], [step]).parts["compute"])
+def _computing(launch: LaunchAttribution, rank: int, steps: range) -> list[float]:
+    trace = launch.traces[rank]
+    computed = partition(trace, steps).parts["compute"]
+    return [length_s(clip(computed, *trace.steps[step])) for step in steps]
 
 
-def _lateness(launch: LaunchAttribution, rank: int, step: int) -> float:
+def _lateness(launch: LaunchAttribution, rank: int, steps: range) -> list[float]:
     arrivals = launch.matched.arrivals
-    return sum(one.late_s for one in arrivals if one.rank == rank and one.step == step)
+    late_s = totals((one.step, one.late_s) for one in arrivals if one.rank == rank)
+    return [late_s.get(step, 0.0) for step in steps]
 
 
 def _blocks(seconds: Floats) -> Floats:
