@@ -25,6 +25,7 @@ from scalebench.analysis.rows.strategies.lockstep import slowest_rank
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import WhatIf
+from scalebench.grouping import by_key
 from scalebench.records.rows.prediction import (
     ChangedStep,
     PredictedOperation,
@@ -161,13 +162,23 @@ def _left_out(
 def _operations(
     predicted: PredictedStep, launches: Sequence[LaunchAttribution]
 ) -> list[PredictedOperation]:
-    """Return every operation of the step, predicted and measured: transfer without waiting."""
+    """Return every operation of the step, predicted and measured: transfer without waiting.
+
+    What was measured is the median of the transfers that were matched; None: there are none.
+    """
+    transferred = by_key(
+        ((one.kind, one.num_bytes, one.ordinal), one.transfer_s)
+        for launch in launches
+        if launch.not_apart is None
+        for one in transfers(launch.traces, launch.clocks)
+    )
     seen: dict[tuple[str, int], int] = {}
     told = []
     for request, time in zip(predicted.requests, predicted.times, strict=True):
         kind = (request.op, request.size_bytes)
         ordinal = seen.get(kind, 0)
         seen[kind] = ordinal + 1
+        measured = transferred.get((*kind, ordinal))
         told.append(
             PredictedOperation(
                 op=request.op,
@@ -176,24 +187,10 @@ def _operations(
                 predicted_s=time.time_s,
                 low_s=time.low_s,
                 high_s=time.high_s,
-                measured_s=_measured(launches, kind, ordinal),
+                measured_s=float(np.median(measured)) if measured else None,
             )
         )
     return told
-
-
-def _measured(
-    launches: Sequence[LaunchAttribution], kind: tuple[str, int], ordinal: int
-) -> float | None:
-    """Return the median transfer of one operation of the step; None: it was not matched."""
-    found = [
-        transfer.transfer_s
-        for launch in launches
-        if launch.not_apart is None
-        for transfer in transfers(launch.traces, launch.clocks)
-        if (transfer.kind, transfer.num_bytes) == kind and transfer.ordinal == ordinal
-    ]
-    return float(np.median(found)) if found else None
 
 
 def what_ifs(
