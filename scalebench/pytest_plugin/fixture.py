@@ -74,8 +74,9 @@ class Measured:
             why = wording.plain(row.unavailable.get(field, "no reason recorded"), 300)
             pytest.fail(f"{field} of {wording.place(row)} is null: {why}", pytrace=False)
         if not isinstance(value, Estimate):
-            estimates = [name for name in Row.model_fields if _is_estimate(name)]
-            raise unknown_name("measured quantity", field, [*estimates, "wire_bytes", *counts])
+            from scalebench.report.export.frames import ESTIMATES
+
+            raise unknown_name("measured quantity", field, [*ESTIMATES, "wire_bytes", *counts])
         place = ", ".join([wording.place(row), *caveats(row)])
         return Quantity(field, place, value, tuple(causes.causes(row)))
 
@@ -179,10 +180,6 @@ def _check_settings(wanted: Strategy, found: Row) -> None:
                 f"The row of case {wording.plain(found.case, 64)} has {name}={stored.get(name)!r}, "
                 f"but {value!r} was requested. Measure it, or name another --scaling-run."
             )
-
-
-def _is_estimate(field: str) -> bool:
-    return Estimate in getattr(Row.model_fields[field].annotation, "__args__", ())
 
 
 LONGEST = 2000

@@ -11,4 +11,5 @@ LARGE = 1 << 60
 class Record(JsonModel):
     """Base of every stored record; fields of newer versions are kept out, not refused."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # Its check is built at its first use: most commands use few.
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)

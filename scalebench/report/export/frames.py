@@ -65,10 +65,9 @@ def run_frame(summary: Summary) -> pd.DataFrame:
 
 
 def rows_csv(summaries: Sequence[Summary]) -> str:
-    """Return `rows_frame` as CSV, without pandas, which takes longer to import than a table.
+    """Return `rows_frame` as CSV, without pandas: its import takes longer than a table.
 
-    Each text is one line; one that a spreadsheet would take for a formula is preceded by an
-    apostrophe.
+    Each text is one line, with an apostrophe where a spreadsheet would take it for a formula.
     """
     return _csv(_COLUMNS, _lines(summaries))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from scalebench.records.base import Record
 from scalebench.records.paths import LaunchPaths
 from scalebench.spec.probes import InjectedFault
 from scalebench.worker import rank, survey
@@ -48,9 +49,13 @@ _PRELOADED = (
 
 
 def preload() -> None:
-    """Import now what ranks would otherwise each import for themselves."""
+    """Import and build now what ranks would otherwise each import and build for themselves."""
     for name in _PRELOADED:
         import_module(name)
+    kinds: list[type[Record]] = [Record]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        kind.model_rebuild()
 
 
 def run(request: dict[str, Any]) -> int:
