@@ -62,7 +62,8 @@ class Candidates:
 
     def take(self, where: npt.NDArray[np.generic]) -> "Candidates":
         """Return some of them: a mask, or places."""
-        return Candidates(**{f.name: getattr(self, f.name)[where] for f in fields(self)})
+        places = np.flatnonzero(where) if where.dtype == np.bool_ else where
+        return Candidates(**{f.name: getattr(self, f.name)[places] for f in fields(self)})
 
     @property
     def replicas(self) -> Ints:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import spearmanr
-
 from scalebench.errors import EnvironmentUnfit
 from scalebench.machine import fingerprint
 from scalebench.records.summary import Row
@@ -79,6 +77,8 @@ def experiment(
     first = told[0].measured_s
     rank = None
     if len(done) >= 3:
+        from scipy.stats import spearmanr
+
         found = float(spearmanr([row.predicted_s for row in done], measured).statistic)
         rank = None if math.isnan(found) else found
     return Experiment(
