@@ -78,7 +78,6 @@ class Started:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end; return what was written."""
         self.wait(timeout)
         for file in self.files:
             file.seek(0)
@@ -99,12 +98,7 @@ class Started:
 
 
 class Forks:
-    """The tests' end.
-
-    Args:
-        python: The interpreter.
-        package: The folder that scalebench is imported from.
-    """
+    """The tests' end: for an interpreter, and the folder that scalebench is imported from."""
 
     def __init__(self, python: Path, package: Path) -> None:
         self.own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -120,7 +114,6 @@ class Forks:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Hang up: the other end leaves."""
         self.own.close()
         self.process.wait()
 
@@ -152,7 +145,6 @@ class Forks:
         limit_s: float,
         environment: Mapping[str, str] = os.environ,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run ``python -m MODULE ARGUMENTS`` to its end."""
         started = self.start(module, arguments, cwd, environment)
         try:
             written = started.communicate(limit_s)
@@ -163,7 +155,6 @@ class Forks:
 
 @cache
 def forks(python: Path = Path(sys.executable), package: Path = ROOT) -> Forks:
-    """Return the one of this process."""
     return Forks(python, package)
 
 
@@ -284,12 +275,7 @@ def pipes_to_itself() -> Iterator[int]:
 
 
 class Forking:
-    """The module `subprocess`, but that some programs are forks of the process that asks.
-
-    Args:
-        is_ours: Tells by its words whether a program is one of these.
-        become: What it does, by its words and what else it was given.
-    """
+    """The module `subprocess`, but that programs which are ours become forks of who asks."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import PHASES
 from tests.builders.links.nccl_wire_logs import LOGS
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
+from tests.builders.tracing import traced
 from tests.examples import cases
 
 A100 = {"device_name": "NVIDIA A100-SXM4-80GB", "device_uuid": "a"}
@@ -231,6 +232,18 @@ TURNED = [*launches(0.02, 0.005), *(one[::-1] for one in launches(0.02, 0.005, n
 )
 def test_nobody_is_named(seconds):
     assert excesses("data_stall", seconds, STEP_S) == []
+
+
+def test_a_rank_that_computes_longer_in_each_traced_step_and_comes_late_is_named():
+    def rank(number, ms):
+        sent = [traced.make_operation(105 * i + ms, 105 * i + 70, i) for i in range(20)]
+        computed, steps = ([(105 * i, 105 * i + ends) for i in range(20)] for ends in (ms, 100))
+        return traced.make_traced_record(number, traced.make_trace(sent, computed, steps))
+
+    (row,) = summarise(make_run([traced.make_traced_result(rank(0, 40), rank(1, 65))])).rows
+    found = {one.part: (one.rank, one.own_s, one.others_s) for one in row.rank_excess}
+    assert found["compute"] == pytest.approx((1, 0.065, 0.040))
+    assert found["lateness"] == pytest.approx((1, 0.025, 0.0))
 
 
 def test_equal_ranks_are_named_as_seldom_as_the_test_says():
