@@ -6,8 +6,8 @@ by 3 % within seconds); bursty (one block in twenty is disturbed, by up to many 
 heavy-tailed (Student's t, 3); episodes (for a second or two all rows are 30 % slower). Rows also
 differ from round to round by an effect of launching afresh. Intervals are looked at after a fixed
 number of rounds, and after every round until all are narrow enough
-(`scalebench.analysis.rows.efficiency`). Beside them stand launches one after the other of the same
-total time, as `scalebench.analysis.timing.round_noise` judges them.
+(`scalebench.analysis.rows.launches`). Beside them stand launches one after the other of the same
+total time, as `scalebench.analysis.rows.round_noise` judges them.
 
 ``python -m benchmarks.block_coverage --runs 400``: some minutes for each kind of noise.
 """
@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from benchmarks.coverage import EFFECTS, SEED, SIZES
 from benchmarks.coverage import NOISES as NOISES_OF_STEPS
-from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
-from scalebench.analysis.timing.mean_step import mean_of_means
-from scalebench.analysis.timing.paired_blocks import Block, levels_of_round
-from scalebench.analysis.timing.round_noise import RoundNoise
+from scalebench.analysis.rows.launches import CONFIDENCE_OF_LOOKS
+from scalebench.analysis.rows.round_noise import Block, RoundNoise, levels_of_round
+from scalebench.analysis.steps import mean_of_means
 from scalebench.records.summary import RowKey
 from scalebench.stats import CONFIDENCE, Estimate, trimmed_mean
 

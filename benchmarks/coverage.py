@@ -3,7 +3,7 @@
 A run has seven rows, as the suite ``ddp`` has on one and two ranks, or other numbers of them; the
 steps on several ranks scatter three times as much. Launches of a row differ by an effect of
 launching afresh (0 to 10 %), rounds by a drift of 2 %. A round may also slow one number of ranks
-alone. Beside the intervals that scalebench gives (`scalebench.analysis.timing.round_noise`) stand
+alone. Beside the intervals that scalebench gives (`scalebench.analysis.rows.round_noise`) stand
 those of the rounds' own ratios by Student's t, which version 0.1 gave. Nothing here is measured.
 
 ``python -m benchmarks.coverage`` prints; ``--write FILE`` puts the tables into the documentation.
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gate_power import write_into
-from scalebench.analysis.timing.round_noise import RoundNoise
+from scalebench.analysis.rows.round_noise import RoundNoise
 from scalebench.gate.observation import median_variance
 
 STEPS = 40

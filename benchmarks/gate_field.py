@@ -31,7 +31,7 @@ from scalebench.gate.result import WORSE, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.importing.formats import formats
 from scalebench.importing.job import Stated, import_log
-from scalebench.records.imported import ImportedLog, ImportedRun
+from scalebench.records.summary import ImportedLog, ImportedRun
 from scalebench.session.imported import store_imported
 
 FEWEST = 5

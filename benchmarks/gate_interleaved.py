@@ -26,10 +26,9 @@ from scalebench.gate.baselines import read_summary
 from scalebench.gate.gate import compare
 from scalebench.gate.result import GateResult
 from scalebench.gate.results import Results
-from scalebench.records.storage.files import write_model
+from scalebench.records.files import write_model
 from scalebench.records.summary import RowKey, StepSamples, Summary
-from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
-from scalebench.session.interleaved.until_decided import until_decided
+from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version, until_decided
 
 SLOWER = 1.05
 ONE_CASE = (

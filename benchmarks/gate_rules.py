@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
+from scalebench.gate.change import pooled_runs
 from scalebench.gate.family import Judgement, Pair, judge
 from scalebench.gate.metrics import METRICS
 from scalebench.gate.observation import Measured, measured, median_variance
 from scalebench.gate.result import WORSE
-from scalebench.gate.variance import pooled_runs
 
 Steps = NDArray[np.float64]
 """Steps of a run, seconds, shape ``[rows, launches, steps]``; row 0 is the plain model."""

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from scalebench.launch.external.environment import port_of
+from scalebench.launch.environment import port_of
 from scalebench.records.measured.rank import RankRecord
 from scalebench.spec.world import Rendezvous
 from scalebench.worker.agent.bridge import serve_store

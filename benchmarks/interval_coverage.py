@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.verdict import against_limit
 from scalebench.analysis.projection import scores
+from scalebench.analysis.rows.against_uncompressed import ratio_at_one_rank
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.strategies.against_uncompressed import ratio_at_one_rank
 from scalebench.records.summary import Row
 from tests.builders.summaries import make_prediction, make_row
 from tests.builders.tracing.traced import (

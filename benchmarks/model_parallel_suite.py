@@ -23,7 +23,7 @@ def deep(shard):
 def moe(shard):
     """Return one of one layer with eight experts."""
     from scalebench.spec.presets import MoeShape
-    from scalebench.worker.workloads.moe import build_moe
+    from scalebench.worker.workloads.transformers import build_moe
 
     shape = MoeShape(
         name="eight-experts", layers=1, heads=8, width=64, context=64, batch_size=16, experts=8
@@ -33,7 +33,7 @@ def moe(shard):
 
 def _gpt(name, layers, shard):
     from scalebench.spec.presets import GptShape
-    from scalebench.worker.workloads.gpt import build_gpt
+    from scalebench.worker.workloads.transformers import build_gpt
 
     shape = GptShape(name=name, layers=layers, heads=8, width=64, context=64, batch_size=16)
     return paced(build_gpt(shape, shard), layers)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from scalebench.worker.workloads.paced import wait
+from scalebench.worker.workloads.loaded import wait
 
 BACKWARD = 2
 """Multiplications of backward for each of forward: one gives the gradient of the input, one that of

@@ -26,7 +26,7 @@ def small(shard):
 
 def _paced(name, stage_parameters, shard):
     from scalebench.spec.presets import PacedShape
-    from scalebench.worker.workloads.paced import build_paced
+    from scalebench.worker.workloads.loaded import build_paced
 
     shape = PacedShape(
         name=name, stages=8, stage_parameters=stage_parameters, sample_s=0.02, batch_size=32

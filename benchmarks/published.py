@@ -30,12 +30,12 @@ import numpy as np
 from benchmarks import published_sets
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.search.choice import choices
-from scalebench.search.job import ComputeSpeed, Job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import NominalLinks
 from scalebench.search.prediction.speed import assumed_speed, device_type
 from scalebench.search.ranking import search
 from scalebench.search.scores import Z90
+from scalebench.search.space import ComputeSpeed, Job
 
 PASSES_OVER_MEMORY = 7
 """Each stored activation is written and read once in the forward pass and when it is computed

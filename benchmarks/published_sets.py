@@ -21,11 +21,11 @@ from scalebench.search.devices.fit import (
 )
 from scalebench.search.devices.measured import MeasuredRow, measured_s, row_of
 from scalebench.search.devices.parameters import Parameters
-from scalebench.search.job import Job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import LinkValues, NominalLinks
 from scalebench.search.prediction.speed import DEVICE_TYPES, device_type, modelled_speed
 from scalebench.search.ranking import first_to_try
+from scalebench.search.space import Job
 
 Line = Mapping[str, str]
 Rows = list[MeasuredRow]

@@ -18,7 +18,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.verdict import against_limit, print_section
 from scalebench.gate.baselines import read_summary
-from scalebench.records.storage.files import write_model
+from scalebench.records.files import write_model
 from scalebench.records.summary import StepSamples, Summary
 from scalebench.stats import estimate_over_launches
 

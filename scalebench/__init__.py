@@ -13,9 +13,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from scalebench.session.plan import Request
     from scalebench.session.results import compare, gate, load, trace
-    from scalebench.session.run import run
+    from scalebench.session.run import run, watch
     from scalebench.session.storing.finish import Run
-    from scalebench.session.watching import watch
     from scalebench.spec import (
         Accelerate,
         Compressed,
@@ -44,11 +43,10 @@ if TYPE_CHECKING:
         Tensor,
         Zero1,
     )
-    from scalebench.spec.race import Race, Recipe
-    from scalebench.spec.recovery import Recovery
+    from scalebench.spec.recovery import Race, Recipe, Recovery
     from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
     from scalebench.spec.workload import ContextPlan, Shard, TensorPlan, Workload
-    from scalebench.worker.attach.interface import step
+    from scalebench.worker.attach import step
 
 __all__ = [
     "Accelerate",
@@ -103,14 +101,12 @@ __all__ = [
 _HOMES = {
     "scalebench.spec.suites": ("Case", "Collectives", "Loader", "StepPlan", "Suite"),
     "scalebench.spec.workload": ("ContextPlan", "Shard", "TensorPlan", "Workload"),
-    "scalebench.spec.race": ("Race", "Recipe"),
-    "scalebench.spec.recovery": ("Recovery",),
+    "scalebench.spec.recovery": ("Race", "Recipe", "Recovery"),
     "scalebench.session.plan": ("Request",),
     "scalebench.session.storing.finish": ("Run",),
     "scalebench.session.results": ("compare", "load"),
-    "scalebench.session.run": ("run",),
-    "scalebench.session.watching": ("watch",),
-    "scalebench.worker.attach.interface": ("step",),
+    "scalebench.session.run": ("run", "watch"),
+    "scalebench.worker.attach": ("step",),
     "scalebench": ("gate", "trace"),
     "scalebench.spec.strategies": __all__,
 }

@@ -309,15 +309,15 @@ class Forking:
 
 def fork_zygotes() -> None:
     """Have this process fork the one that forks its ranks, where it would start it afresh."""
-    from scalebench.launch import zygote_client
+    from scalebench.launch import ranks
     from scalebench.worker.process import zygote
 
     def become_zygote(words: Sequence[str], _: Mapping[str, Any]) -> int:
         zygote.main(list(words[words.index("-m") + 2 :]))
         return 0
 
-    zygote_client.subprocess = Forking(  # type: ignore[assignment]
-        lambda words: words[words.index("-m") + 1] == zygote_client.WORKER, become_zygote
+    ranks.subprocess = Forking(  # type: ignore[assignment]
+        lambda words: words[words.index("-m") + 1] == ranks.WORKER, become_zygote
     )
 
 

@@ -16,7 +16,7 @@ has. What is missing, ``T_N − T_ideal``, is split into::
 
 The parts come from traced steps, the two step times from clean ones. What a traced step takes
 beyond the clean steps next to it is taken off where tracing added it, which depends on the device:
-see `scalebench.analysis.timing.step_parts`. All parts are then scaled from the rank's own step to
+see `scalebench.analysis.attribution`. All parts are then scaled from the rank's own step to
 the headline's: the machine may have become faster or slower in between, launches differ, and the
 headline is the job's pace. The residual closes the sum exactly. It is small only if the parts,
 which are the profiler's, add up to the step as the loop's own clock has it.
@@ -33,14 +33,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.timing.step_parts import StepParts, clean_parts
-from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.grouping import by_key
+from scalebench.analysis.attribution import LaunchAttribution, StepParts, clean_parts
+from scalebench.analysis.steps import launch_step_s
 from scalebench.records.measured.trace import Trace
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
-from scalebench.stats import Estimate, estimate_signed
-from scalebench.trace import intervals
+from scalebench.stats import Estimate, by_key, estimate_signed
+from scalebench.trace import events
 from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, within
 
 
@@ -69,13 +67,13 @@ def exposed_by_axis(launch: LaunchAttribution, rank: int) -> dict[str | None, Ex
     trace, chosen = launch.traces[rank], launch.typical_steps
     step = launch.partitions[rank]
     flying = {
-        axis: intervals.subtract(within(step.steps, spans), step.compute)
+        axis: events.subtract(within(step.steps, spans), step.compute)
         for axis, spans in in_flight_by_axis(trace, frozenset(chosen)).items()
     }
     waited_in = launch.matched.waiting_along.get(rank, {})
-    exposed, waiting = intervals.union(*flying.values()), intervals.union(*waited_in.values())
-    waits = intervals.divided(intervals.intersect(exposed, waiting), waited_in)
-    transfers = intervals.divided(intervals.subtract(exposed, waiting), flying)
+    exposed, waiting = events.union(*flying.values()), events.union(*waited_in.values())
+    waits = events.divided(events.intersect(exposed, waiting), waited_in)
+    transfers = events.divided(events.subtract(exposed, waiting), flying)
     per_step = 1e-9 / len(chosen)
     return {
         axis: ExposedAlong(per_step * transfers[axis], per_step * waits.get(axis, 0.0))
@@ -83,9 +81,7 @@ def exposed_by_axis(launch: LaunchAttribution, rank: int) -> dict[str | None, Ex
     }
 
 
-def in_flight_by_axis(
-    trace: Trace, chosen: frozenset[int]
-) -> dict[str | None, intervals.Intervals]:
+def in_flight_by_axis(trace: Trace, chosen: frozenset[int]) -> dict[str | None, events.Intervals]:
     """Return dimension → when a rank communicated along it in some steps, as `in_flight` has it."""
     by_axis = by_key((op.axis, op) for op in trace.operations if op.step in chosen)
     if not trace.blocked:

@@ -14,9 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.timing.mean_step import MOST_BLOCKS, MeanStep, mean_of_means, mean_of_steps
-from scalebench.records.imported import ImportedLog, ImportedRun, Work
-from scalebench.records.summary import Row, RowKey, StepSamples, Summary
+from scalebench.analysis.steps import MOST_BLOCKS, MeanStep, mean_of_means, mean_of_steps
+from scalebench.records.summary import (
+    ImportedLog,
+    ImportedRun,
+    Row,
+    RowKey,
+    StepSamples,
+    Summary,
+    Work,
+)
 from scalebench.stats import (
     Estimate,
     Variance,

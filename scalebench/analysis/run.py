@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalebench.errors import UsageError
-from scalebench.records.imported import ImportedRun
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo, contradiction
+from scalebench.records.summary import ImportedRun
 
 if TYPE_CHECKING:
     from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.records.storage.files import open_regular, read_checked, read_text
-from scalebench.records.storage.folder import is_being_worked_on
+from scalebench.records.files import open_regular, read_checked, read_text
+from scalebench.records.folder import is_being_worked_on
 
 
 @dataclass

@@ -7,18 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.costmodel.layers.replay import CommRequest
-from scalebench.costmodel.pipelines.stage_split import Layers, TiedParameter
-from scalebench.costmodel.pipelines.step import PipelineShape
-from scalebench.costmodel.step import StepShape
-from scalebench.grouping import totals
+from scalebench.analysis.rows.launches import Unavailable
+from scalebench.analysis.steps import launch_step_s
+from scalebench.costmodel.pipeline_step import PipelineShape
+from scalebench.costmodel.stage_split import Layers, TiedParameter
+from scalebench.costmodel.step import CommRequest, StepShape
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.spec import Pipeline
+from scalebench.stats import totals
 from scalebench.trace.breakdown import covered_by
-from scalebench.trace.intervals import (
+from scalebench.trace.events import (
     Intervals,
     clip,
     intersect,

@@ -13,33 +13,32 @@ A row is the union of what each subject says of it.
 
 import shlex
 
-from scalebench.analysis.convergence.race import race_of_row
 from scalebench.analysis.imported import imported_summary
 from scalebench.analysis.projection.scores import interval_of_row, score
-from scalebench.analysis.rows.attribution import attribution_of_row
-from scalebench.analysis.rows.fields import AmongRows, Context, Subject, union_of, with_fields
-from scalebench.analysis.rows.headline import headline_of_row, setting_of_row
-from scalebench.analysis.rows.pop import pop_of_row
+from scalebench.analysis.race import race_of_row
+from scalebench.analysis.rows.against_uncompressed import against_uncompressed
+from scalebench.analysis.rows.attribution import attribution_of_row, pop_of_row
+from scalebench.analysis.rows.axes import wires_of_row
+from scalebench.analysis.rows.compression import compression_of_row
+from scalebench.analysis.rows.headline import headline_of_row, reproducible_of_row, setting_of_row
+from scalebench.analysis.rows.launches import AmongRows, Context, Subject, union_of, with_fields
 from scalebench.analysis.rows.prediction import prediction_of_row
 from scalebench.analysis.rows.rank_excess import rank_excess_of_row
 from scalebench.analysis.rows.recovery import recovery_of_row
-from scalebench.analysis.rows.reproducible import reproducible_of_row
 from scalebench.analysis.rows.resources import energy_of_row, memory_of_row, mfu_of_row
 from scalebench.analysis.rows.script import script_of_row, step_kinds_of_row
 from scalebench.analysis.rows.script_checks import exchanges_of_row
-from scalebench.analysis.rows.strategies.against_uncompressed import against_uncompressed
-from scalebench.analysis.rows.strategies.axes import wires_of_row
-from scalebench.analysis.rows.strategies.compression import compression_of_row
-from scalebench.analysis.rows.strategies.experts import experts_of_row
-from scalebench.analysis.rows.strategies.frameworks import against_fastest, framework_of_row
-from scalebench.analysis.rows.strategies.lockstep import (
+from scalebench.analysis.rows.strategies import (
+    against_fastest,
     balance_of_row,
     equal_loss_of_row,
+    experts_of_row,
+    framework_of_row,
     lockstep_of_row,
 )
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.validity import validity_of_row
-from scalebench.records.largest_batch import from_notices
+from scalebench.records.run import from_notices
 from scalebench.records.summary import Row, Summary, TimedCollectives, set_aside
 
 SUBJECTS: tuple[Subject, ...] = (

@@ -18,20 +18,18 @@ import click
 from scalebench.cli import view
 from scalebench.cli.calibrate import calibrate, selftest
 from scalebench.cli.gate import baseline, compare, gate, history
-from scalebench.cli.imported import import_
+from scalebench.cli.help import WholeSummaries, help_, meant_by_command
 from scalebench.cli.options import config_for
 from scalebench.cli.process import make_streams_safe
 from scalebench.cli.project import export, project
 from scalebench.cli.run import run
 from scalebench.cli.search import search
-from scalebench.cli.shell.help import WholeSummaries, help_
-from scalebench.cli.shell.right_command import meant_by_command
 from scalebench.cli.submit import submit
-from scalebench.cli.trace import trace
+from scalebench.cli.trace_and_import import import_, trace
 from scalebench.cli.view import doctor, list_, report, say, show
 from scalebench.errors import ExitCode, ScalebenchError, UsageError, defect, unknown_name
-from scalebench.records.storage.secrets import without_secrets
-from scalebench.report.words.plain_text import plain
+from scalebench.records.secret import without_secrets
+from scalebench.report.words.terms import plain
 
 LONGEST = 3000
 """Of a longer complaint, with names of others' choice, the middle is left out."""

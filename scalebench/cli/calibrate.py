@@ -85,15 +85,15 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
     With --import, fit what nccl-tests measured on a cluster instead. Exit code 4: a result was
     wrong.
     """
-    from scalebench.costmodel.links.against_nominal import against_link, named_link
-    from scalebench.report.tables.calibration import render_calibration
+    from scalebench.costmodel.links.profile import against_link, named_link
+    from scalebench.report.tables.predictions import render_calibration
 
     if flags["against"] is not None:
         named_link(flags["against"])
     profile = _imported(flags) if flags["logs"] else _measured(flags)
     verdicts = against_link(profile.points, flags["against"]) if flags["against"] else []
     if flags["out"] is not None:
-        from scalebench.records.storage.files import write_model
+        from scalebench.records.files import write_model
 
         with writing("link profile", flags["out"]):
             write_model(flags["out"], profile)
@@ -165,7 +165,7 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
 
 
 def _check_names(flags: dict[str, Any]) -> None:
-    from scalebench.spec.collectives import COLLECTIVES, DTYPES, OWN_ALGORITHMS
+    from scalebench.spec.base import COLLECTIVES, DTYPES, OWN_ALGORITHMS
 
     for name in _listed(flags["operations"]):
         if name not in COLLECTIVES:
@@ -187,7 +187,7 @@ def _sweeps(
 ) -> "Sweeps":
     from scalebench.session.calibration.sweeps import Sweeps
     from scalebench.spec import Collectives
-    from scalebench.spec.collectives import COLLECTIVES, OWN_ALGORITHMS
+    from scalebench.spec.base import COLLECTIVES, OWN_ALGORITHMS
 
     sizes = flags["gpus"] or tuple(n for n in (2, 4, 8, 16) if n <= max(num_devices, 2))
     if min(sizes) < 2:
@@ -225,7 +225,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
     from scalebench.report.certificate import render_certificate
-    from scalebench.session.selftest import results, self_test
+    from scalebench.session.selftest import full, self_test
 
     drawn = secrets.randbelow(1_000_000) if seed is None else seed
     with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
@@ -237,7 +237,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     else:
         emit_for_terminal(lambda screen: render_certificate(certificate, screen))
     try:
-        results.keep(certificate)
+        full.keep(certificate)
     except OSError as error:
         raise EnvironmentUnfit(
             f"The certificate cannot be saved: {error.filename}: {error.strerror}. Set "

@@ -10,10 +10,10 @@ from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.cli.view import emit, say
 from scalebench.errors import ScalebenchError, UsageError
-from scalebench.records.storage.files import write_atomic
-from scalebench.records.storage.folder import find_runs
-from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
-from scalebench.session.suites.files import read_question, suite_files
+from scalebench.records.files import write_atomic
+from scalebench.records.folder import find_runs
+from scalebench.report.page.other_pages import INDEX, Exhibit, render_gallery
+from scalebench.session.suites import read_question, suite_files
 
 READABLE = 0o644
 """A gallery is made to be shown."""

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench import units
-from scalebench.cli.options import DURATION, FRACTION, Count, options
-from scalebench.cli.shell import completion
-from scalebench.cli.shell.help import WholeSummaries
+from scalebench.cli.help import WholeSummaries
+from scalebench.cli.options import DURATION, FRACTION, Count, options, runs
 from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.errors import UsageError
 
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
 
 
 def _as_markdown(result: "GateResult") -> str:
-    from scalebench.report.gate.github import render_verdict_markdown
+    from scalebench.report.gate_ci import render_verdict_markdown
 
     return render_verdict_markdown(result)
 
 
 def _as_junit(result: "GateResult") -> str:
-    from scalebench.report.gate.junit import render_verdict_junit
+    from scalebench.report.gate_ci import render_verdict_junit
 
     return render_verdict_junit(result)
 
 
 def _as_github(result: "GateResult") -> str:
     """Return annotations; the job's summary, where there is one, gets the Markdown."""
-    from scalebench.report.gate.github import append_to_summary, render_verdict_github
+    from scalebench.report.gate_ci import append_to_summary, render_verdict_github
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and not append_to_summary(Path(summary), _as_markdown(result)):
@@ -70,7 +69,7 @@ def show_result(result: "GateResult", flags: Mapping[str, Any]) -> None:
     if form != "table":
         emit(FORMATS[form](result).removesuffix("\n"))
         return
-    from scalebench.report.gate.table import render_verdict
+    from scalebench.report.gate_table import render_verdict
 
     emit_for_terminal(lambda screen: render_verdict(result, screen, everything))
 
@@ -98,8 +97,8 @@ _shared = options(
 
 
 @click.command()
-@click.argument("base", shell_complete=completion.runs)
-@click.argument("new", required=False, shell_complete=completion.runs)
+@click.argument("base", shell_complete=runs)
+@click.argument("new", required=False, shell_complete=runs)
 @_shared
 def compare(base: str, new: str | None, **flags: Any) -> None:
     """Show what changed from BASE to NEW (default: the newest run), with intervals.
@@ -107,7 +106,7 @@ def compare(base: str, new: str | None, **flags: Any) -> None:
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
     code is always 0; use `scalebench gate` for a verdict.
     """
-    from scalebench.report.gate.sentence import sentence
+    from scalebench.report.gate_ci import sentence
     from scalebench.session import results
 
     result = results.compare(base, new, allow_mismatch=flags["allowed"])
@@ -126,14 +125,12 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
 
 
 @click.command(help=GATE_HELP)
-@click.argument(
-    "arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]", shell_complete=completion.runs
-)
+@click.argument("arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]", shell_complete=runs)
 @click.option(
     "--baseline",
     "base",
     metavar="BASE",
-    shell_complete=completion.runs,
+    shell_complete=runs,
     help="Run folder, summary.json or baseline folder. Default: the baseline accepted for this "
     "kind of machine.",
 )
@@ -249,7 +246,7 @@ def _interleaved(interleaved: "InterleavedRuns", flags: Mapping[str, Any]) -> "G
     is up.
     """
     from scalebench.gate.gate import compare as compare_results
-    from scalebench.session.interleaved.until_decided import until_decided
+    from scalebench.session.interleaved.ab_runs import until_decided
     from scalebench.session.results import settings_here
 
     settings = settings_here(flags["exact_only"])
@@ -280,7 +277,7 @@ def baseline() -> None:
 
 
 @baseline.command("accept")
-@click.argument("run", required=False, shell_complete=completion.runs)
+@click.argument("run", required=False, shell_complete=runs)
 @click.option("--name", help="Folder of the machine; default: by its hardware.")
 @click.option(
     "--add",
@@ -319,7 +316,7 @@ def list_baselines_(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=completion.runs)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=runs)
 @click.option("--json", "as_json", is_flag=True, help="Print the series and changes as JSON.")
 def history(runs: tuple[str, ...], as_json: bool) -> None:
     """Show how step time and efficiency drift over two RUNs or more, and what changes level."""
@@ -332,6 +329,6 @@ def history(runs: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         emit(json.dumps(asdict(changes), indent=1, allow_nan=False))
         return
-    from scalebench.report.gate.history import render_history
+    from scalebench.report.gate_table import render_history
 
     emit_for_terminal(lambda screen: render_history(changes, screen))

@@ -1,15 +1,19 @@
-"""Values as people type them, and where each value of a command came from."""
+"""Values as people type them, and where each value of a command came from.
+
+What a shell offers when Tab is pressed: names that exist here, else files.
+"""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from scalebench.errors import UsageError, unknown_name
-from scalebench.launch.launchers import LAUNCHERS
+from scalebench.errors import ScalebenchError, UsageError, unknown_name
+from scalebench.launch.submission import LAUNCHERS
 from scalebench.records.paths import config_file
 
 MAX_SECONDS = 1e9
@@ -19,6 +23,13 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 Command = Callable[..., Any]
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+SCRIPT = "scalebench.script"
+"""Where a context keeps the words of the user's script; None: there is no ``--``."""
+
+WORDS = "scalebench.words"
+"""Where it keeps those that stand before."""
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]
@@ -81,7 +92,7 @@ def _number(text: str) -> float:
 
 
 def _world_sizes(text: str) -> tuple[int, ...]:
-    from scalebench.spec.selection import parse_world_sizes
+    from scalebench.spec.suites import parse_world_sizes
 
     return parse_world_sizes(text)
 
@@ -118,7 +129,7 @@ def _ratio(text: str) -> float:
 
 
 def _rate(text: str) -> int:
-    from scalebench.spec.virtual_hosts import parse_rate
+    from scalebench.spec.world import parse_rate
 
     return parse_rate(text)
 
@@ -150,7 +161,7 @@ def _message_bytes(text: str) -> int:
 
 
 def _cpu_shares(text: str) -> tuple[float, ...]:
-    from scalebench.spec.virtual_hosts import MIN_CPU_SHARE
+    from scalebench.spec.world import MIN_CPU_SHARE
 
     shares = tuple(map(_number, text.split(",")))
     for part, share in zip(text.split(","), shares, strict=True):
@@ -283,3 +294,66 @@ def value_sources(context: click.Context) -> list[tuple[str, str, str]]:
         where = names.get(source.name if source else "DEFAULT", "default")
         rows.append((parameter.name.replace("_", "-"), "—" if value is None else shown, where))
     return rows
+
+
+def _offering(names: Callable[[click.Context], Iterable[str]]) -> Complete:
+    def complete(
+        context: click.Context, _: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        start = 1 + max(incomplete.rfind(" "), incomplete.rfind(","))  # the last word
+        before, word = incomplete[:start], incomplete[start:]
+        try:
+            found = [name for name in names(context) if name.startswith(word)]
+        except ScalebenchError:
+            found = []
+        items = [CompletionItem(before + name) for name in found]
+        return items or [CompletionItem(incomplete, type="file")]
+
+    return complete
+
+
+def _suites(context: click.Context) -> Iterable[str]:
+    from scalebench.session.suites import suite_files
+
+    return [] if context.meta.get(SCRIPT) is not None else sorted(suite_files())
+
+
+def _workloads(_: click.Context) -> Iterable[str]:
+    from scalebench.spec.presets import PRESETS
+
+    return PRESETS
+
+
+def _cases(context: click.Context) -> Iterable[str]:
+    """Return the cases of the suites that come with scalebench; others would be executed."""
+    from scalebench.session.suites import core_suites, load_suites, own_suites, suite_files
+
+    # Where -k has no value yet, click has not told suites from options.
+    named = {*context.meta.get(WORDS, ())} & suite_files().keys() or {*core_suites()}
+    bundled = sorted(named - own_suites().keys())
+    return {case.name: 0 for suite in bundled for s in load_suites([suite]) for case in s.cases}
+
+
+def _strategies(_: click.Context) -> Iterable[str]:
+    from scalebench.session.suites import known_strategies, own_suites, suite_files
+
+    return known_strategies(sorted(suite_files().keys() - own_suites().keys()))
+
+
+def _runs(_: click.Context) -> Iterable[str]:
+    from scalebench.records.folder import find_runs
+    from scalebench.records.paths import baselines_folder, default_runs_folder
+
+    runs = [run.name for run in find_runs(default_runs_folder())]
+    return [*runs, *sorted(folder.name for folder in baselines_folder().glob("*/"))]
+
+
+def _formats(_: click.Context) -> Iterable[str]:
+    from scalebench.report.export import FORMATS
+
+    return FORMATS
+
+
+suites, workloads, cases = _offering(_suites), _offering(_workloads), _offering(_cases)
+strategies = _offering(_strategies)
+runs, formats = _offering(_runs), _offering(_formats)

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.launch.launchers import LAUNCHERS
-from scalebench.records.storage.secret import TRUST, TRUSTED, given_secret
+from scalebench.launch.submission import LAUNCHERS
+from scalebench.records.secret import TRUST, TRUSTED, given_secret
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -19,9 +19,9 @@ from rich.progress import (
 )
 
 from scalebench.records.run import CellResult, RunInfo
-from scalebench.report.words.plain_text import plain, printable
-from scalebench.session.launches.cell_runner import ProgressListener
-from scalebench.session.plan.forecast import usual_time
+from scalebench.report.words.terms import plain, printable
+from scalebench.session.cell_runner import ProgressListener
+from scalebench.session.plan.max_batch import usual_time
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 from scalebench.units import rough_time

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench.cli import options
 from scalebench.cli.options import DURATION, POSITIVE, WORLD_SIZES, Count
-from scalebench.cli.shell import completion
 from scalebench.cli.view import emit, emit_for_terminal, emit_json, say, writing
 from scalebench.errors import UsageError, unknown_name
 from scalebench.records.paths import resolve_run
 
 if TYPE_CHECKING:
-    from scalebench.analysis.projection.rows import MeasuredShard
+    from scalebench.analysis.projection.recovery import MeasuredShard
     from scalebench.analysis.run import StoredRun
     from scalebench.records.summary import Summary
 
@@ -23,7 +23,7 @@ WHAT_IF = ("times_bandwidth", "gradient_bits", "bucket_mb", "hierarchical", "mic
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=completion.runs)
+@click.argument("run", required=False, shell_complete=options.runs)
 @click.option("--gpus", required=True, type=WORLD_SIZES, help="Numbers of ranks, e.g. 16,64,512.")
 @click.option(
     "--topology",
@@ -81,15 +81,19 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
     run supports a projection.
     """
     from scalebench.analysis.projection.project import project as project_run
-    from scalebench.analysis.projection.recovery import FailureRates, project_recovery
-    from scalebench.analysis.projection.rows import NothingToProject, Projection
+    from scalebench.analysis.projection.recovery import (
+        FailureRates,
+        NothingToProject,
+        Projection,
+        project_recovery,
+    )
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
     from scalebench.costmodel.links.profile import LinkProfile
     from scalebench.costmodel.links.topology import load_topology
     from scalebench.costmodel.what_if import WhatIf
     from scalebench.errors import ExitCode
-    from scalebench.records.storage.files import read_model
+    from scalebench.records.files import read_model
     from scalebench.report.tables.projection import render_projection, render_recovery
 
     topology, link_profile = flags["topology"], flags["link_profile"]
@@ -132,7 +136,7 @@ def project(run: str | None, gpus: tuple[int, ...], **flags: Any) -> int:
 def _measured_shards(run: "StoredRun", world_sizes: tuple[int, ...]) -> "list[MeasuredShard]":
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
-    from scalebench.session.launches.cell_runner import measure_shards
+    from scalebench.session.cell_runner import measure_shards
 
     with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
         on_progress("importing torch", None)
@@ -144,13 +148,13 @@ IN_TWO = "github-action-benchmark"
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=completion.runs)
+@click.argument("run", required=False, shell_complete=options.runs)
 @click.option(
     "--format",
     "name",
     required=True,
     metavar="FORMAT",
-    shell_complete=completion.formats,
+    shell_complete=options.formats,
     help="pytest-benchmark, github-action-benchmark (two files, or -bigger and -smaller apart), "
     "bencher, openmetrics, junit, csv, parquet or chrome-trace; tensorboard, wandb and mlflow "
     "write a folder.",
@@ -216,7 +220,7 @@ def _deliver(name: str, stored: "StoredRun", summary: "Summary", out: Path | Non
 
 def _write(out: Path, content: str | bytes) -> None:
     """Write a file that others may read, as far as the umask lets them."""
-    from scalebench.records.storage.files import write_atomic
+    from scalebench.records.files import write_atomic
 
     umask = os.umask(0)
     os.umask(umask)

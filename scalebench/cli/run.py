@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench.cli import options
+from scalebench.cli.help import Grouped, meant_by_option, meant_by_script
 from scalebench.cli.options import (
     CPU_SHARES,
     DURATION,
@@ -28,9 +30,6 @@ from scalebench.cli.options import (
     value_sources,
 )
 from scalebench.cli.process import launcher_for, place_in_world
-from scalebench.cli.shell import completion
-from scalebench.cli.shell.help import Grouped
-from scalebench.cli.shell.right_command import meant_by_option, meant_by_script
 from scalebench.cli.view import (
     emit,
     emit_json,
@@ -40,15 +39,14 @@ from scalebench.cli.view import (
     say,
 )
 from scalebench.errors import ExitCode, UsageError
-from scalebench.launch.launchers import LAUNCHERS
+from scalebench.launch.submission import LAUNCHERS
 
 if TYPE_CHECKING:
     from scalebench.session.plan import Request
     from scalebench.session.storing.finish import Run
     from scalebench.spec import Suite
     from scalebench.spec.script import ScriptTarget
-    from scalebench.spec.virtual_hosts import VirtualHosts
-    from scalebench.spec.world import WorldMember
+    from scalebench.spec.world import VirtualHosts, WorldMember
 
 NO_LAUNCHER = (
     "srun starts the ranks itself. In an allocation: srun scalebench run …, without --launcher; or "
@@ -62,8 +60,8 @@ class RunCommand(Grouped):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what stands after ``--`` as it is."""
         own, separator, script = _split(args)
-        ctx.meta[completion.WORDS] = own
-        ctx.meta[completion.SCRIPT] = tuple(script) if separator else None
+        ctx.meta[options.WORDS] = own
+        ctx.meta[options.SCRIPT] = tuple(script) if separator else None
         try:
             rest = super().parse_args(ctx, list(own))
         except click.NoSuchOption as error:
@@ -85,7 +83,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 
 @click.command(cls=RunCommand, options_metavar="[OPTIONS]")
 @click.argument(
-    "suites", nargs=-1, metavar="-- SCRIPT [ARGS] | [SUITE]...", shell_complete=completion.suites
+    "suites", nargs=-1, metavar="-- SCRIPT [ARGS] | [SUITE]...", shell_complete=options.suites
 )
 @option("--gpus", type=WORLD_SIZES, help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
 @device_option
@@ -97,13 +95,13 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @option(
     "--workload",
     metavar="NAME|MODULE:FUNCTION|hf:FILE",
-    shell_complete=completion.workloads,
+    shell_complete=options.workloads,
     help="What to train; see scalebench list workloads.",
 )
 @option(
     "--strategies",
     type=NAMES,
-    shell_complete=completion.strategies,
+    shell_complete=options.strategies,
     help="Compare these with one another on one workload, e.g. ddp,fsdp,tensor: cases of the "
     "suites, or whole suites.",
 )
@@ -212,7 +210,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     "-k",
     "selection",
     metavar="EXPR",
-    shell_complete=completion.cases,
+    shell_complete=options.cases,
     help="Only cases whose names match.",
 )
 @click.option(
@@ -258,7 +256,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
         for name, value, source in value_sources(context):
             emit(f"{name:<14} {value:<16} {source}")
         return
-    flags["script"] = context.meta.get(completion.SCRIPT)
+    flags["script"] = context.meta.get(options.SCRIPT)
     given = flags["out"] is not None or flags["suites"] or flags["strategies"]
     if flags["resume"] is not None and given:
         raise UsageError(
@@ -311,7 +309,7 @@ def wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     suites = _suites(flags) if flags["resume"] is None else []
     request = request_from(flags)
     if suites and flags["script"] is None:
-        from scalebench.session.suites.files import about_hidden
+        from scalebench.session.suites import about_hidden
 
         request = replace(request, notices=about_hidden(flags["suites"]))
     check_names(request, suites)
@@ -321,7 +319,7 @@ def wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
 def _suites(flags: dict[str, Any]) -> "list[Suite]":
     """Return the suites, or the one that the user's script is."""
     if flags["script"] is None:
-        from scalebench.session.suites.files import load_suites
+        from scalebench.session.suites import load_suites
 
         for name in ("samples_per_step", "python", "to_the_end"):
             if flags[name]:
@@ -333,10 +331,10 @@ def _suites(flags: dict[str, Any]) -> "list[Suite]":
             return load_suites(flags["suites"])
         if flags["suites"]:
             raise UsageError(f"Give a suite ({flags['suites'][0]}) or --strategies, not both.")
-        from scalebench.session.suites.files import strategies_suite
+        from scalebench.session.suites import strategies_suite
 
         return [strategies_suite(flags["strategies"], flags["workload"])]
-    from scalebench.session.suites.script import script_suite
+    from scalebench.session.suites import script_suite
 
     return [script_suite(flags["script"], flags)]
 
@@ -344,7 +342,7 @@ def _suites(flags: dict[str, Any]) -> "list[Suite]":
 def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run", ExitCode]:
     from scalebench.cli import code_of
     from scalebench.cli.progress import progress_on
-    from scalebench.session.interleaved.connection import RoundRequests
+    from scalebench.session.interleaved.run_process import RoundRequests
     from scalebench.session.session import Interrupted, Session
 
     # The processes of a world wait for word: there, complaints come when they can be told.
@@ -414,7 +412,7 @@ AUTOCAST: dict[str, Any] = {"float32": False, "bfloat16": True, "float16": "floa
 def request_from(flags: dict[str, Any]) -> "Request":
     """Return what the flags ask for."""
     from scalebench.session.plan import Request
-    from scalebench.session.plan.request import option_of
+    from scalebench.session.plan.cases import option_of
 
     given = {name: flags[str(p.name)] for p in run.params for name in p.opts}
     names = {field.name: option_of(field.name) for field in fields(Request)}
@@ -448,7 +446,7 @@ def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":
     Raises:
         UsageError: They contradict one another.
     """
-    from scalebench.spec.virtual_hosts import VirtualHosts
+    from scalebench.spec.world import VirtualHosts
 
     names = ("link", "cpus_per_rank", "ranks_per_host", "link_inter", "hosts_per_rack")
     given = [f"--{name.replace('_', '-')}" for name in names if flags[name] is not None]
@@ -479,7 +477,7 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     from scalebench.cli.text_tables import render_plan
     from scalebench.records.paths import default_runs_folder
     from scalebench.session.machine.survey import SurveyedLauncher
-    from scalebench.session.plan.forecast import forecast, seconds_of_a_launch
+    from scalebench.session.plan.max_batch import forecast, seconds_of_a_launch
     from scalebench.session.session import Session
 
     checked = wanted(flags) if member is None else None

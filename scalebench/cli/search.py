@@ -19,14 +19,14 @@ from scalebench.cli.options import (
 from scalebench.cli.run import virtual_hosts_from
 from scalebench.cli.view import emit_for_terminal, emit_json, say, writing
 from scalebench.errors import UsageError
-from scalebench.launch.launchers import LAUNCHERS
+from scalebench.launch.submission import LAUNCHERS
 
 if TYPE_CHECKING:
     from scalebench.search.result import SearchResult
     from scalebench.search.run import SearchRequest
     from scalebench.session.storing.finish import Run
     from scalebench.spec import Device, Suite
-    from scalebench.spec.virtual_hosts import VirtualHosts
+    from scalebench.spec.world import VirtualHosts
 
 
 MOST_GPUS = 2**17
@@ -89,7 +89,7 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
             say(f"scalebench: {left_out}")
         say(f"Suite   {suite_file}")
     if page is not None:
-        from scalebench.report.page.search_page import render_search_page
+        from scalebench.report.page.other_pages import render_search_page
 
         with writing("page", page):
             page.write_text(render_search_page(result), encoding="utf-8")
@@ -135,7 +135,7 @@ def _request(flags: dict[str, Any]) -> "tuple[VirtualHosts | None, SearchRequest
     in_lab = flags["launcher"] == "lab"
     hosts = None
     if in_lab:
-        from scalebench.spec.virtual_hosts import parse_rate
+        from scalebench.spec.world import parse_rate
 
         rate = None if flags["link"] is None else (parse_rate(flags["link"]),)
         rest = dict.fromkeys(("ranks_per_host", "link_inter", "hosts_per_rack"))

@@ -81,9 +81,8 @@ def _check_run(request: "JobRequest", here: bool) -> None:
 
     ``here``: whether the job sees the files of this machine, as Slurm's nodes do.
     """
-    from scalebench.cli.options import config_for
+    from scalebench.cli.options import SCRIPT, config_for
     from scalebench.cli.run import run, wanted
-    from scalebench.cli.shell.completion import SCRIPT
 
     context = run.make_context("run", list(request.command[1:]), default_map=config_for(run))
     flags = {**context.params, "script": context.meta.get(SCRIPT)}

@@ -6,10 +6,10 @@ from typing import Any
 from scalebench.analysis.validity import unmeasured_cases
 from scalebench.session.machine.diagnosis import Finding
 from scalebench.session.plan import Plan
-from scalebench.session.plan.forecast import Forecast
+from scalebench.session.plan.max_batch import Forecast
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
-from scalebench.spec.virtual_hosts import FORWARDED_BIT_PER_S, rate_text
+from scalebench.spec.world import FORWARDED_BIT_PER_S, rate_text
 from scalebench.units import bytes_, count, flop_rate, rough_time, significant
 
 

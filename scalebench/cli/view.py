@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli import options
 from scalebench.cli.options import Count
-from scalebench.cli.shell import completion
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.paths import resolve_run
-from scalebench.report.words.plain_text import escaped_json, printable
+from scalebench.report.words.terms import escaped_json, printable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -93,7 +93,7 @@ def writing(what: str, target: Path) -> Iterator[None]:
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=completion.runs)
+@click.argument("run", required=False, shell_complete=options.runs)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option(
     "--verbose",
@@ -164,7 +164,7 @@ def show_reference(run: str | None, file: Path, as_json: bool) -> None:
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
     from scalebench.report.search import render_against
-    from scalebench.search.devices.reference import compare, read_references
+    from scalebench.search.devices.sources import compare, read_references
 
     results = read_references(file)
     found = compare(summarise(load_run(resolve_run(run))), results)
@@ -182,9 +182,9 @@ def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> N
     Raises:
         UsageError: There is no such schedule, or torch refuses these numbers.
     """
-    from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
-    from scalebench.report.tables.pipelines import render_schedule
-    from scalebench.session.plan.schedules import schedule_as_json, schedule_by_name
+    from scalebench.costmodel.pipeline_step import dry_run, equal_times
+    from scalebench.report.tables.axes import render_schedule
+    from scalebench.session.plan.max_batch import schedule_as_json, schedule_by_name
 
     schedule = schedule_by_name(name, size["ranks"] or 4, size["microbatches"] or 8, size["chunks"])
     timeline = dry_run(schedule, equal_times(schedule.num_stages))
@@ -195,7 +195,7 @@ def draw_schedule(name: str, size: Mapping[str, int | None], as_json: bool) -> N
 
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="RUN...", shell_complete=completion.runs)
+@click.argument("runs", nargs=-1, metavar="RUN...", shell_complete=options.runs)
 @click.option(
     "--image",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -209,7 +209,7 @@ def report(runs: Sequence[str], image: Path | None) -> None:
     page = render_report([resolve_run(name) for name in runs or (None,)])
     emit(str(page))
     if image is not None:
-        from scalebench.session.storing.overview_picture import draw_overview
+        from scalebench.session.storing.finish import draw_overview
 
         draw_overview(Path(page), image)
         emit(str(image))
@@ -228,8 +228,8 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> None:
     With KIND, for example `scalebench list suites`, only these.
     """
     from scalebench.cli.text_tables import render_inventory
-    from scalebench.launch.external.environment import why_no_world
-    from scalebench.launch.launchers import LAUNCHERS
+    from scalebench.launch.environment import why_no_world
+    from scalebench.launch.submission import LAUNCHERS
     from scalebench.session.machine.inventory import take_inventory
     from scalebench.session.machine.survey import survey_machine
 

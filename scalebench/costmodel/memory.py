@@ -24,8 +24,18 @@ Korthikanti et al. 2022, §4.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalebench.costmodel import frameworks
-from scalebench.costmodel.sharding import Groups, InFlight, Sharding, in_flight, sharding_of
+from scalebench.costmodel.sharding import (
+    Groups,
+    InFlight,
+    Sharding,
+    bucket_bytes,
+    copies_gradients,
+    in_flight,
+    keeps_gradient_shard,
+    keeps_gradients_in_buckets,
+    keeps_second_copy,
+    sharding_of,
+)
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Compressed, Ddp, Execution, FromFramework, Strategy, Zero1
 from scalebench.spec.compression import vectors_kept
@@ -206,14 +216,14 @@ def predict_memory(
         )
         data = baseline.memory.data_bytes or 0
     copied = _copies_gradients(strategy)
-    second_copy = once / sharding.shards if frameworks.keeps_second_copy(strategy) else 0
+    second_copy = once / sharding.shards if keeps_second_copy(strategy) else 0
     return MemoryPrediction(
         parameters_bytes=round(own.parameters + second_copy),
         gradients_bytes=gradients,
         optimizer_bytes=None if states is None else round(states * own.optimizer / ADAM_STATES),
         communication_bytes=(once if copied else _kept_vectors(strategy) * once)
         + flying_bytes
-        + frameworks.bucket_bytes(strategy),
+        + bucket_bytes(strategy),
         activations_bytes=activations,
         data_bytes=data,
         unavailable=unavailable,
@@ -224,7 +234,7 @@ def _copies_gradients(strategy: Strategy) -> bool:
     """Tell whether gradients are copied to buckets instead of living in them."""
     if isinstance(strategy, Ddp):
         return not strategy.gradient_as_bucket_view
-    return frameworks.copies_gradients(strategy)
+    return copies_gradients(strategy)
 
 
 def _kept_vectors(strategy: Strategy) -> int:
@@ -283,14 +293,12 @@ def _at_the_peak(
         baseline: The plain baseline as it was measured.
         flying: Unsharded groups in flight.
     """
-    views = isinstance(strategy, Zero1 | Compressed) or frameworks.keeps_gradients_in_buckets(
-        strategy
-    )
+    views = isinstance(strategy, Zero1 | Compressed) or keeps_gradients_in_buckets(strategy)
     views = views or (isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view)
     accumulate = strategy.accumulate if isinstance(strategy, Ddp | FromFramework) else 1
     scale = rank_batch / accumulate / baseline.batch
     memory = baseline.memory
-    if frameworks.keeps_gradient_shard(strategy):
+    if keeps_gradient_shard(strategy):
         return all_gradients, round(scale * (memory.activations_peak_bytes or 0)), 0
     at_peak = scale * (memory.activations_bytes or 0)
     most = scale * (memory.activations_peak_bytes or 0)

@@ -4,17 +4,107 @@ A step with compressed gradients, from the one at N=1.
 
 What is all-gathered grows with the number of ranks, and so does decoding it: every rank decodes
 the messages of all. What is all-reduced stays as it is. Encoding does not depend on N.
+
+Replay a step with communication in it: who waits for what, on a link that does one at a time.
+
+A step is a computation that now and then asks for an operation, and at some later point cannot
+go on without its result. Between the two the link works during the computation: what of it is
+not hidden is the time by which the step grows. A bucket starts when it is ready and the link is
+free; the step ends when the last bucket has.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import NamedTuple, cast, get_args
 
 import numpy as np
 from scipy.optimize import nnls
 
-from scalebench.costmodel.layers.replay import CommRequest, Replayed, replay
-from scalebench.costmodel.links.times import LinkTime, LinkTimes
+from scalebench.costmodel.links.fitted import LinkTime, LinkTimes, NoFit
+from scalebench.records.measured.probes import RehearsedStep
+from scalebench.spec import AXES, Mesh, Strategy
+from scalebench.spec.base import IN_GROUPS, CollectiveName
+from scalebench.spec.probes import RehearsedOperation, StepRehearsal
+
+
+class CommRequest(NamedTuple):
+    """One operation that a step asks for.
+
+    Attributes:
+        op: Operation, as `scalebench.costmodel.links.laws` names them.
+        size_bytes: Full size D, as nccl-tests counts it.
+        ready_s: How far the computation has come when it asks, seconds of computation.
+        needed_s: How far it comes before it needs the result; at least ``ready_s``.
+        num_ranks: Ranks that take part; None: all.
+        axis: Along which dimension of a mesh; None: not told.
+    """
+
+    op: str
+    size_bytes: int
+    ready_s: float
+    needed_s: float
+    num_ranks: int | None = None
+    axis: str | None = None
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A step as it would go.
+
+    Attributes:
+        step_s: From its beginning to its end, seconds.
+        stalled_s: The part of it in which the computation waits for the link.
+        spans_s: When each operation would run: (start, end), in the order of the requests.
+    """
+
+    step_s: float
+    stalled_s: float
+    spans_s: tuple[tuple[float, float], ...]
+
+
+def replay(
+    requests: Sequence[CommRequest], takes_s: Sequence[float], computing_s: float
+) -> Replayed:
+    """Replay a step.
+
+    Args:
+        requests: In the order in which the link is asked for them: by ``ready_s``.
+        takes_s: What each of them takes on the free link, seconds.
+        computing_s: The step's computation, all of it, seconds.
+
+    Raises:
+        ValueError: A request is needed before it is asked for, or they are not in order.
+    """
+    _check(requests, computing_s)
+    stalled = free = 0.0
+    spans: list[tuple[float, float]] = []
+    waiting: list[tuple[float, float]] = []  # heap of (needed, end) of what was asked for
+    for request, takes in zip(requests, takes_s, strict=True):
+        stalled = _catch_up(waiting, request.ready_s, stalled)
+        start = max(request.ready_s + stalled, free)
+        free = start + takes
+        spans.append((start, free))
+        heappush(waiting, (request.needed_s, free))
+    stalled = _catch_up(waiting, computing_s, stalled)
+    return Replayed(computing_s + stalled, stalled, tuple(spans))
+
+
+def _catch_up(waiting: list[tuple[float, float]], until_s: float, stalled: float) -> float:
+    """Compute up to ``until_s``, waiting for what is needed on the way; return all stalls."""
+    while waiting and waiting[0][0] <= until_s:
+        needed, end = heappop(waiting)
+        stalled = max(stalled, end - needed)
+    return stalled
+
+
+def _check(requests: Sequence[CommRequest], computing_s: float) -> None:
+    reached = 0.0
+    for request in requests:
+        if not reached <= request.ready_s <= request.needed_s <= computing_s:
+            raise ValueError(f"{request} does not fit into a step of {computing_s} s in order")
+        reached = request.ready_s
 
 
 @dataclass(frozen=True)
@@ -198,3 +288,78 @@ def with_messages(shape: StepShape, world_size: int, decode_s: float) -> StepSha
     later_s = (world_size - 1) * decode_s
     parts = {samples: part_s + later_s for samples, part_s in shape.part_step_s.items()}
     return replace(shape, requests=requests, fixed_s=shape.fixed_s + later_s, part_step_s=parts)
+
+
+def rehearsal_of_step(
+    shape: StepShape, strategy: Strategy, world_size: int, busy: float | None = None
+) -> StepRehearsal:
+    """Return what ranks have to play for a step of this very shape.
+
+    Args:
+        shape: Of the step.
+        strategy: Tells which ranks are a group.
+        world_size: N.
+        busy: Processor seconds of a second of computation; None: the rank is busy all the time.
+
+    Raises:
+        NoFit: It sends nothing, not to ranks that are known, or what is no collective.
+    """
+    if not shape.requests or shape.computing_s <= 0:
+        raise NoFit("nothing is sent")
+    if any(request.op not in get_args(CollectiveName) for request in shape.requests):
+        raise NoFit("not all that is sent is a collective")
+    return StepRehearsal(
+        computing_s=shape.computing_s,
+        computing_cpu_s=None if busy is None else busy * shape.computing_s,
+        operations=tuple(
+            RehearsedOperation(
+                op=cast(CollectiveName, request.op),
+                size_bytes=max(1, request.size_bytes),
+                ready_s=request.ready_s,
+                needed_s=request.needed_s,
+                groups=groups_of(request, strategy, world_size),
+            )
+            for request in shape.requests
+        ),
+    )
+
+
+def groups_of(
+    request: CommRequest, strategy: Strategy, world_size: int
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return the ranks of each group that does an operation; None: all ranks do it together.
+
+    Raises:
+        NoFit: It is not known which ranks they are.
+    """
+    if request.num_ranks in (None, world_size):
+        return None
+    axes = [axis for axis in AXES if axis in (request.axis or "").split("_")]
+    if not isinstance(strategy, Mesh) or strategy.expert > 1 or request.op not in IN_GROUPS:
+        raise NoFit("groups of fewer ranks are played on meshes alone")
+    groups = strategy.groups_along(world_size, *axes)
+    if len(groups[0]) != request.num_ranks:
+        raise NoFit(f"the mesh has no groups of {request.num_ranks} ranks along {request.axis}")
+    return groups
+
+
+def longer_than_replayed_s(played: RehearsedStep, link: LinkTimes) -> float:
+    """Return how much more of a played step its messages took than its replay says, seconds.
+
+    Raises:
+        NoFit: Nothing tells what an operation takes.
+    """
+    plan = played.plan
+    stalled_s = stalled_of(plan, played.world_size, link)
+    return float(np.median(played.exposed_s)) - stalled_s
+
+
+def stalled_of(plan: StepRehearsal, world_size: int, link: LinkTimes) -> float:
+    """Return how long the computation of a played step waits for the link, as replayed, seconds.
+
+    Raises:
+        NoFit: Nothing tells what an operation takes.
+    """
+    requests = [CommRequest(o.op, o.size_bytes, o.ready_s, o.needed_s) for o in plan.operations]
+    takes_s = [link(o.op, o.num_ranks or world_size, o.size_bytes).time_s for o in plan.operations]
+    return replay(requests, takes_s, plan.computing_s).stalled_s

@@ -16,10 +16,10 @@ from typing import Any
 
 from scalebench.errors import UsageError
 from scalebench.gate.results import Results, environment_mismatches
-from scalebench.records.base import LARGE
+from scalebench.records.files import read_model, read_text, write_model
 from scalebench.records.paths import baseline_file, baselines_folder, further_baselines
-from scalebench.records.storage.files import read_model, read_text, write_model
 from scalebench.records.summary import SUMMARY_FORMAT, Estimate, Row, StepSamples, Summary
+from scalebench.spec.base import LARGE
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """A summary is smaller: three million steps fit."""

@@ -26,13 +26,16 @@ from scalebench.gate.change import (
     RANK_LEVEL,
     TEST_LEVEL,
     Change,
+    Typical,
     change_between,
+    change_over_runs,
     further_launches,
     min_detectable,
     rank_p_value,
+    run_sd,
+    typical_variance,
 )
 from scalebench.gate.observation import Measured
-from scalebench.gate.variance import Typical, change_over_runs, run_sd, typical_variance
 from scalebench.stats import Variance
 
 Finding = Literal[

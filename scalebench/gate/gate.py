@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from scalebench.gate.change import pooled_runs
 from scalebench.gate.comparison import (
     TIME_TO_TARGET,
     Comparison,
@@ -42,10 +43,8 @@ from scalebench.gate.results import (
     suite_mismatches,
     usable,
 )
-from scalebench.gate.variance import pooled_runs
-from scalebench.records.baseline import baseline_of, key_of, series_of
-from scalebench.records.rows.recovery import times_of
-from scalebench.records.summary import Estimate, Row, RowKey
+from scalebench.records.rows.race import times_of
+from scalebench.records.summary import Estimate, Row, RowKey, baseline_of, key_of, series_of
 
 
 def compare(

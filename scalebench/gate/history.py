@@ -19,8 +19,7 @@ from scalebench.errors import UsageError
 from scalebench.gate.change import Change, change_between, min_detectable
 from scalebench.gate.metrics import METRICS, Metric
 from scalebench.gate.observation import Measured, observe
-from scalebench.records.baseline import series_of
-from scalebench.records.summary import Row, Summary
+from scalebench.records.summary import Row, Summary, series_of
 
 SHORTEST = 3
 """Runs on each side of a change."""

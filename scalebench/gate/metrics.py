@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from scalebench.errors import UsageError, unknown_name
 from scalebench.gate.result import Unit
-from scalebench.records.rows.recovery import RESTART, STALL
+from scalebench.records.rows.race import RESTART, STALL
 
 Kind = Literal["positive", "signed", "single", "exact"]
 """``positive``: an estimate over launches that is never 0, changes are ratios; ``signed``: an

@@ -9,8 +9,7 @@ from typing import Any
 
 from scalebench.errors import unknown_name
 from scalebench.gate.result import SAME_RUN, SUITES, Mismatch
-from scalebench.records.baseline import key_of
-from scalebench.records.summary import Row, RowKey, Summary
+from scalebench.records.summary import Row, RowKey, Summary, key_of
 
 ENVIRONMENT = (
     *("devices", "driver", "machine", "cpu", "cores", "cgroup_cpus"),

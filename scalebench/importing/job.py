@@ -17,11 +17,11 @@ import numpy as np
 from scalebench.costmodel.device_peaks import peak_flops
 from scalebench.errors import UsageError
 from scalebench.importing.formats import Format
-from scalebench.importing.lines import opened, text_of
 from scalebench.importing.reader import Log, Reader, read_log
 from scalebench.importing.steps import DIFFER, ROUNDED, Steps, steps_of, warmup_of
 from scalebench.importing.tables import is_table, read_table
-from scalebench.records.imported import ImportedLog
+from scalebench.importing.templates import opened, text_of
+from scalebench.records.summary import ImportedLog
 
 MOST_KEPT = 2000
 """So many steps, or stretches of steps, are kept of a log."""

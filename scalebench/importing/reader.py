@@ -12,11 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalebench.errors import UsageError
-from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import TIMES, Format, Value
-from scalebench.importing.lines import SINCE_1970, chunks, clock_in_seconds, opened, prefix_of
-from scalebench.importing.records import Line, Records
-from scalebench.importing.templates import Template, elapsed
+from scalebench.importing.records import Facts, Line, Records, facts_of
+from scalebench.importing.templates import (
+    SINCE_1970,
+    Template,
+    chunks,
+    clock_in_seconds,
+    elapsed,
+    opened,
+    prefix_of,
+)
 
 FACTS_CHARS = 2 << 20
 """So much of a log, and of what stands before a restart, is searched for facts."""

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
-from scalebench.grouping import by_key
-from scalebench.importing.facts import Facts, facts_of
 from scalebench.importing.formats import (
     VALUES,
     Format,
@@ -24,10 +22,19 @@ from scalebench.importing.formats import (
     Value,
     built_in,
 )
-from scalebench.importing.lines import SINCE_1970, chunks, clock_in_seconds, opened, prefix_of
 from scalebench.importing.reader import Log
-from scalebench.importing.records import Line, Records
-from scalebench.importing.templates import elapsed, of_commas, small
+from scalebench.importing.records import Facts, Line, Records, facts_of
+from scalebench.importing.templates import (
+    SINCE_1970,
+    chunks,
+    clock_in_seconds,
+    elapsed,
+    of_commas,
+    opened,
+    prefix_of,
+    small,
+)
+from scalebench.stats import by_key
 
 KNOWN = {
     "step": (

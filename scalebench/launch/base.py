@@ -8,16 +8,15 @@ from typing import Any, Generic, TypeVar
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.monitor.node import NodeWatch, joined
+from scalebench.records.folder import Scratch
 from scalebench.records.measured.probes import ProbeRecord
 from scalebench.records.measured.rank import RankRecord
-from scalebench.records.measured.telemetry import NodeTrack
+from scalebench.records.measured.trace import NodeTrack
 from scalebench.records.run import Failure
-from scalebench.records.storage.folder import Scratch
 from scalebench.spec import Cell, Device, Job, SharedLaunch
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.probes import ClockCheck, InjectedFault, Rehearsal, Sweep
-from scalebench.spec.virtual_hosts import VirtualHosts
-from scalebench.spec.world import World
+from scalebench.spec.world import VirtualHosts, World
 
 ASK_LIMIT_S = 300.0
 

@@ -22,15 +22,14 @@ from scalebench.launch.base import (
 )
 from scalebench.launch.failures import log_tail, ranks_lost, what_went_wrong, why_not_shared
 from scalebench.launch.lab import Lab
-from scalebench.launch.lab.quota import remove_abandoned_groups
-from scalebench.launch.loopback import check_loopback, loopback_environment
-from scalebench.launch.ranks import Ranks
-from scalebench.launch.zygote_client import ZygoteClient
+from scalebench.launch.lab.lab import remove_abandoned_groups
+from scalebench.launch.processes import check_loopback, loopback_environment
+from scalebench.launch.ranks import Ranks, ZygoteClient
+from scalebench.records.files import read_model, write_model
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.storage.files import read_model, write_model
 from scalebench.spec import Cell, Job, SharedLaunch
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
 
 class LocalLauncher(Launcher):

@@ -1,4 +1,11 @@
-"""Jobs for a cluster's own queue, as text: Slurm's batch script, SkyPilot's task, Kubernetes.
+"""The launchers that ``--launcher`` takes, and jobs written for a scheduler to launch.
+
+The launchers that ``--launcher`` takes: `LAUNCHERS` lists them.
+
+Nothing heavy is imported before a launcher is started: the command line reads this table to write
+its help.
+
+Jobs for a cluster's own queue, as text: Slurm's batch script, SkyPilot's task, Kubernetes.
 
 For Kubernetes an Indexed Job, a JobSet, or a TrainJob of Kubeflow Trainer. In all, every pod runs
 torchrun, which starts the ranks of that node. Sources: the batch/v1 API of Kubernetes,
@@ -10,16 +17,58 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.storage.secret import VARIABLE, new_secret
+from scalebench.records.secret import VARIABLE, new_secret
+
+if TYPE_CHECKING:
+    from scalebench.launch.base import Launcher
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
 """What Kubernetes takes for the name of a job whose pods get longer names, and Slurm as well."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A launcher that you can ask for.
+
+    Attributes:
+        about: One line for ``scalebench list``.
+        start: Makes the launcher; raises EnvironmentUnfit where it cannot run.
+        why_not: Says why it cannot run here; None: it can.
+    """
+
+    about: str
+    start: Callable[[], "Launcher"]
+    why_not: Callable[[], str | None] = lambda: None
+
+
+def _start_local() -> "Launcher":
+    from scalebench.launch.local import LocalLauncher
+
+    return LocalLauncher()
+
+
+def _why_no_lab() -> str | None:
+    from scalebench.launch.lab import try_lab
+
+    return try_lab().network
+
+
+LAUNCHERS: dict[str, Offer] = {
+    "local": Offer(
+        "processes on this machine, forked from one that has torch imported", _start_local
+    ),
+    "lab": Offer(
+        "virtual hosts on this machine: links of a known rate, shares of the CPU",
+        _start_local,  # which the plan then moves to the virtual hosts
+        _why_no_lab,
+    ),
+}
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import pytest
 from scalebench.errors import ScalebenchError, UsageError, unknown_name
 from scalebench.gate.metrics import COUNT_SUFFIX
 from scalebench.gate.observation import collective_counts
-from scalebench.pytest_plugin.claims import Quantity
 from scalebench.pytest_plugin.measuring import (
     Benchmark,
     Measurements,
+    Quantity,
     RecordedClock,
     as_wanted,
     check_row,
@@ -23,11 +23,11 @@ from scalebench.pytest_plugin.measuring import (
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.export.measures import caveats, numbers
 from scalebench.report.words import causes, wording
-from scalebench.report.words.plain_text import plain
+from scalebench.report.words.terms import plain
 from scalebench.session.storing.finish import Run
-from scalebench.session.suites.files import load_suite
+from scalebench.session.suites import load_suite
 from scalebench.spec import Case, Strategy, Suite
-from scalebench.spec.selection import parse_world_sizes, words
+from scalebench.spec.suites import parse_world_sizes, words
 
 
 class Measured:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import FiniteFloat
 
-from scalebench.records.base import Record
+from scalebench.spec.base import Record
 
 FORMAT = "scalebench.certificate/1"
 

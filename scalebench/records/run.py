@@ -1,29 +1,113 @@
-"""A run and its launches, as they are stored; and what becomes of what a launcher brings back."""
+"""A run and its launches, as they are stored, with what precision and batch were asked for."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat
 
-from scalebench.records.base import Record
 from scalebench.records.certificate import Certificate
-from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.measured.rank import ErrorKind, RankRecord
 from scalebench.records.measured.recovery import ElasticRun, FaultTimeline
-from scalebench.records.measured.telemetry import NodeTrack
-from scalebench.records.precision import PrecisionReached
+from scalebench.records.measured.trace import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
-from scalebench.spec.virtual_hosts import VirtualHosts
-from scalebench.spec.world import World
+from scalebench.spec.base import LARGE, Record
+from scalebench.spec.world import VirtualHosts, World
 from scalebench.units import bytes_
 
 RUN_FORMAT = "scalebench.run/1"
 
-
 CELL_FORMAT = "scalebench.cell/1"
 
-
 Status = Literal["ok", "oom", "failed", "skipped"]
+
+
+class ImpreciseRow(Record):
+    """A row whose efficiency is not known as precisely as asked.
+
+    Attributes:
+        half_width: Of the 95 % interval of its efficiency, as a fraction of ideal; null: there is
+            no interval.
+        more_s: How much longer the run would have to go on, seconds; null: not known.
+    """
+
+    suite: str
+    case: str
+    world_size: int = Field(ge=1)
+    half_width: FiniteFloat | None
+    more_s: FiniteFloat | None
+
+
+class PrecisionReached(Record):
+    """What became of the wanted precision.
+
+    Attributes:
+        half_width: Wanted of the 95 % interval of every row's efficiency, as a fraction of ideal.
+        budget_s: Time for it, seconds of the whole run.
+        num_rows: Rows whose efficiency has a baseline.
+        imprecise: Those of them that are not known as precisely.
+    """
+
+    half_width: FiniteFloat = Field(gt=0)
+    budget_s: FiniteFloat = Field(gt=0)
+    num_rows: int
+    imprecise: list[ImpreciseRow] = []
+
+
+class LargestBatch(Record):
+    """What the search found for one case at one number of ranks, in samples per rank.
+
+    Attributes:
+        fits: The largest batch known to fit; 0: not even one sample.
+        too_large: The smallest batch known not to fit.
+    """
+
+    suite: str
+    case: str
+    world_size: int = Field(ge=1)
+    fits: int = Field(ge=0, lt=LARGE)
+    too_large: int = Field(ge=1, lt=LARGE)
+
+    def notice(self, with_suite: bool = False) -> str:
+        """Return the result as a sentence for people; name the suite where a run has several."""
+        suite = f"{self.suite}: " if with_suite else ""
+        return (
+            f"{suite}{self.case}, N = {self.world_size}: {self.fits} samples per rank fit, "
+            f"{self.too_large} do not"
+        )
+
+
+_NOTICE = re.compile(r"(.+), N = (\d+): (\d+) samples per rank fit, (\d+) do not")
+
+
+def from_notices(notices: Iterable[str], plan: Sequence[Cell]) -> list[LargestBatch]:
+    """Return the largest batches of a run that stored them as notices only, as old versions did.
+
+    Those notices do not name the suite. Where several suites of the plan have the same case at the
+    same N, it is not known whose batch it is, and it is left out.
+    """
+    suites: dict[tuple[str, int], set[str]] = {}
+    for cell in plan:
+        suites.setdefault((cell.case, cell.world_size), set()).add(cell.suite)
+    found = []
+    for match in filter(None, map(_NOTICE.fullmatch, notices)):
+        with suppress(ValueError):  # numbers that no run has: not scalebench's own notice
+            case, *numbers = match.groups()
+            world_size, fits, too_large = map(int, numbers)
+            owners = suites.get((case, world_size), set())
+            if len(owners) == 1:
+                (suite,) = owners
+                found.append(
+                    LargestBatch(
+                        suite=suite,
+                        case=case,
+                        world_size=world_size,
+                        fits=fits,
+                        too_large=too_large,
+                    )
+                )
+    return found
 
 
 class Failure(Record):

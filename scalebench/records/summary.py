@@ -5,24 +5,28 @@ A measured number is an `Estimate`; what could not be measured is null and ``una
 why. SI units, the unit is the suffix of the name; ratios are plain ratios, never percent.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from html import escape
+from statistics import fmean, median
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat
 
 from scalebench.records.certificate import Certificate
-from scalebench.records.largest_batch import LargestBatch
-from scalebench.records.measured.wires import NcclWires
-from scalebench.records.precision import PrecisionReached
-from scalebench.records.rows.base import IfValid
+from scalebench.records.measured.rank import NcclWires
 from scalebench.records.rows.budget import Budget, PopEfficiencies
-from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
-from scalebench.records.rows.prediction import Prediction
-from scalebench.records.rows.race import LockstepFigures, RaceFigures
-from scalebench.records.rows.recovery import RecoveryFigures
+from scalebench.records.rows.race import LockstepFigures, RaceFigures, RecoveryFigures
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
-from scalebench.records.rows.steps import RankExcess, Reproducible, StepKinds
+from scalebench.records.rows.steps import (
+    AxisFigures,
+    OperationFigures,
+    Prediction,
+    RankExcess,
+    Reproducible,
+    StepKinds,
+    Straggler,
+)
 from scalebench.records.rows.strategies import (
     AgainstFastest,
     BalanceFigures,
@@ -33,12 +37,97 @@ from scalebench.records.rows.strategies import (
     MemoryByAxis,
     PipelineFigures,
 )
-from scalebench.records.run import Status
+from scalebench.records.run import LargestBatch, PrecisionReached, Status
 from scalebench.spec import Device, Scaling
-from scalebench.spec.base import JsonModel
+from scalebench.spec.base import LARGE, IfValid, JsonModel, Record
 from scalebench.stats import Estimate as Estimate
 
+IMPORTED_FORMAT = "scalebench.imported/1"
+
+Work = Literal["sample", "token", "flop"]
 SUMMARY_FORMAT = "scalebench.summary/1"
+SAME = 1e-6
+"""Numbers closer than this, as a ratio, were worked out from the same samples."""
+
+
+class ImportedLog(Record):
+    """One log: one job, or one of several that repeat it.
+
+    Attributes:
+        name: Of the file.
+        format: How it prints its steps.
+        world_size: GPUs of the job.
+        global_batch: Samples of a step of the job; null: neither the log nor the user says.
+        seq: Tokens of a sample; null: likewise.
+        model: What it says of its model: name → value.
+        gpu: The device's name; empty: not said.
+        software: Driver, torch, NCCL → version, as far as it names them.
+        step_s: What steps took, or stretches of steps in the mean, seconds; pauses, the first steps
+            and all but the part after a restart left out.
+        counts: How many steps each of them stands for.
+        averaged: They are means of several steps.
+        source: Where they come from: the printed times, the clock, a rate, or a total.
+        no_steps: Why there are none; empty: there are.
+        warmup: Records left out at the beginning.
+        num_pauses: What was cut out: evaluations, checkpoints and the like.
+        pause_s: What they took together, seconds.
+        samples_per_s, tokens_per_s: Of the job; null: not known.
+        tflops_per_gpu: TFLOP/s, as printed.
+        mfu: As printed, or printed FLOP/s over the device's peak.
+        bad_loss_at: Step from which on the loss is not finite; null: it is.
+        notices: What a reader has to know.
+    """
+
+    name: str
+    format: str
+    world_size: int = Field(ge=1, lt=LARGE)
+    global_batch: FiniteFloat | None = None
+    seq: FiniteFloat | None = None
+    model: dict[str, str | float] = {}
+    gpu: str = ""
+    software: dict[str, str] = {}
+    step_s: list[FiniteFloat] = []
+    counts: list[FiniteFloat] = []
+    averaged: bool = False
+    source: str = "printed"
+    no_steps: str = ""
+    warmup: int = 0
+    num_pauses: int = 0
+    pause_s: FiniteFloat = 0.0
+    samples_per_s: FiniteFloat | None = None
+    tokens_per_s: FiniteFloat | None = None
+    tflops_per_gpu: FiniteFloat | None = None
+    mfu: FiniteFloat | None = None
+    memory_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    loss_first: FiniteFloat | None = None
+    loss_last: FiniteFloat | None = None
+    bad_loss_at: FiniteFloat | None = None
+    notices: list[str] = []
+
+
+class ImportedRun(Record):
+    """``imported.json``.
+
+    Attributes:
+        case: What the job is called.
+        per: What efficiency is per, where model or batch differ; null: per step.
+        logs: In the order in which they were given.
+    """
+
+    format: str = IMPORTED_FORMAT
+    case: str
+    per: Work | None = None
+    logs: list[ImportedLog]
+
+    def environment(self) -> dict[str, object]:
+        """Return what the logs name of GPUs and software: what has to be the same."""
+        names = dict.fromkeys(name for log in self.logs for name in log.software)
+        found = {
+            name: ", ".join(dict.fromkeys(v for log in self.logs if (v := log.software.get(name))))
+            for name in names
+        }
+        gpus = dict.fromkeys(log.gpu for log in self.logs if log.gpu)
+        return {"devices": [{"name": name} for name in gpus], **found, "imported": True}
 
 
 class Correctness(BaseModel):
@@ -308,3 +397,62 @@ class Summary(JsonModel):
 def set_aside(damaged: Mapping[str, str]) -> list[str]:
     """Return one notice for each file that was not used."""
     return [f"{name} was set aside: {why}" for name, why in damaged.items()]
+
+
+def key_of(row: Row) -> RowKey:
+    """Return what a row is found by, also in another run: suite, case, number of ranks."""
+    return (row.suite, row.case, row.world_size)
+
+
+def baseline_of(row: Row, rows: Iterable[Row]) -> Row | None:
+    """Return which of a run's rows a row's efficiency is compared with; None: it is not there."""
+    if row.baseline is not None:
+        return next((other for other in rows if key_of(other) == row.baseline), None)
+    return next((other for other in rows if _gives_its_efficiency(other, row)), None)
+
+
+StepSeries = Literal["mean_s", "pace_s", "step_s"]
+"""What of `StepSamples` a launch's step time is: its mean, or the median of a series."""
+
+
+def series_of(*rows: Row) -> StepSeries:
+    """Return what all of the rows have: older ones have no mean, those of version 0.1 no pace."""
+    samples = [sample for row in rows for sample in row.samples if sample.step_s]
+    if all(sample.mean_s for sample in samples):
+        return "mean_s"
+    return "pace_s" if all(sample.pace_s for sample in samples) else "step_s"
+
+
+def steps_in(samples: StepSamples, series: StepSeries) -> list[float]:
+    """Return the clean steps of a launch, seconds."""
+    return samples.step_s if series == "step_s" else samples.pace_s
+
+
+def step_of(samples: StepSamples, series: StepSeries) -> float:
+    """Return the step time of a launch, seconds."""
+    if series == "mean_s" and samples.mean_s is not None:
+        return samples.mean_s
+    return median(steps_in(samples, series))
+
+
+def log_steps(row: Row, series: StepSeries) -> dict[int, float]:
+    """Return the logarithm of the step time of every launch, by its number."""
+    return {s.repeat: math.log(step_of(s, series)) for s in row.samples if s.step_s}
+
+
+def log_efficiencies(row: Row, baseline: Row, series: StepSeries) -> list[float]:
+    """Return the logarithm of the efficiency in every round in which both rows succeeded."""
+    if not (row.global_batch and baseline.global_batch):
+        return []
+    own, theirs = log_steps(row, series), log_steps(baseline, series)
+    ranks = row.world_size / baseline.world_size
+    work = math.log(row.global_batch / baseline.global_batch / ranks)
+    return [work + theirs[repeat] - own[repeat] for repeat in own if repeat in theirs]
+
+
+def _gives_its_efficiency(other: Row, row: Row) -> bool:
+    """Tell whether a plain row is a row's baseline; summaries of version 0.1 do not say which."""
+    if other.strategy != "plain" or other.suite != row.suite or row.efficiency is None:
+        return False
+    found = log_efficiencies(row, other, series_of(row, other))
+    return bool(found) and abs(fmean(found) - math.log(max(row.efficiency.value, 1e-12))) < SAME

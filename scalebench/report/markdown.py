@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from scalebench.records.summary import Row, Summary
-from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
-from scalebench.report.findings.next_steps import next_steps
+from scalebench.report.findings.findings import Finding, SuiteVerdict, judge, next_steps
 from scalebench.report.tables import budget, frameworks, races, recovery
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import Column, Table, cells, names, said_of

@@ -18,7 +18,7 @@ from scalebench.errors import UsageError, unknown_name
 from scalebench.records.summary import Row, Summary
 from scalebench.report.figures.style import assign
 from scalebench.report.findings.findings import judge
-from scalebench.report.page.efficiency_chart import efficiency_chart, swatch
+from scalebench.report.page.overview import efficiency_chart, swatch
 from scalebench.report.page.sections import Material, sections
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import cells, names

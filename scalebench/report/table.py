@@ -9,19 +9,16 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.grouping import by_key
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report import certificate
-from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
-from scalebench.report.findings.next_steps import next_steps
+from scalebench.report.findings.findings import Finding, SuiteVerdict, judge, next_steps
 from scalebench.report.findings.notes import disturbance
 from scalebench.report.tables import frameworks, races
+from scalebench.report.tables.axes import EXPERTS
 from scalebench.report.tables.budget import AXIS_BUDGET, POP, missing, show_budgets
-from scalebench.report.tables.calibration import show_fits
 from scalebench.report.tables.columns import lettered, present
 from scalebench.report.tables.communication import AXES, wire_findings_of
 from scalebench.report.tables.compression import COMPRESSION
-from scalebench.report.tables.experts import EXPERTS
 from scalebench.report.tables.layout import (
     CASE_WIDTHS,
     FOLDED,
@@ -34,12 +31,12 @@ from scalebench.report.tables.layout import (
     to_ascii,
     without,
 )
-from scalebench.report.tables.predictions import PREDICTIONS
+from scalebench.report.tables.predictions import PREDICTIONS, show_fits
 from scalebench.report.tables.races import RACES
 from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
-from scalebench.report.words import script_remarks, wording
-from scalebench.report.words.notes import above_ideal, precision_note
-from scalebench.report.words.warnings import explain, marks, said
+from scalebench.report.words import script_checks, wording
+from scalebench.report.words.notes import above_ideal, explain, marks, precision_note, said
+from scalebench.stats import by_key
 
 LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")
 """The columns that go at narrow widths, in this order."""
@@ -144,9 +141,9 @@ def _show_suite(suite: str, rows: list[Row], screen: Screen) -> None:
         *([EQUAL_STEPS] if "loss" in names(shown) else []),
         *([SAME_METHOD] if any(map(_is_emulated, rows)) else []),
         *above_ideal(rows),
-        *script_remarks.kinds_sentences(rows),
-        *script_remarks.gaps_sentences(rows),
-        *script_remarks.brief(rows),
+        *script_checks.kinds_sentences(rows),
+        *script_checks.gaps_sentences(rows),
+        *script_checks.remarks_in_brief(rows),
         *([f"not shown at this width: {', '.join(dropped)}"] if dropped else []),
     )
     screen.lines(notes, "dim")
@@ -174,7 +171,7 @@ def _show_details(rows: list[Row], screen: Screen) -> None:
     show(EXPERTS, rows, screen)
     show(COMPRESSION, rows, screen)
     show(PREDICTIONS, rows, screen)
-    screen.lines(script_remarks.in_full(rows))
+    screen.lines(script_checks.remarks_in_full(rows))
 
 
 def _show_reasons(rows: Sequence[Row], screen: Screen) -> None:

@@ -5,18 +5,17 @@ from pathlib import Path
 
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
-from scalebench.costmodel.links.times import LinkModel
+from scalebench.costmodel.links.fitted import LinkModel
 from scalebench.errors import UsageError
+from scalebench.records.files import read_text
 from scalebench.records.paths import default_runs_folder
-from scalebench.records.storage.files import read_text
 from scalebench.records.summary import Summary
-from scalebench.search.job import Job
+from scalebench.search.choice import CHECKPOINTING_OF
 from scalebench.search.model import AXES_OF_WHOLE, SearchModel, WholeModel
 from scalebench.search.prediction.links import CalibratedLinks
 from scalebench.search.prediction.speed import measured_speed, plain_rows, whole_model
 from scalebench.search.scores import activation_ratio, data_bytes, split_backward_s
-from scalebench.search.space import divisors
-from scalebench.search.strategies import CHECKPOINTING
+from scalebench.search.space import Job, divisors
 from scalebench.spec import (
     Case,
     Context,
@@ -30,7 +29,7 @@ from scalebench.spec import (
     StepPlan,
     Suite,
 )
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
 SHORT = StepPlan(window_s=0.3, min_steps=4, rounds_s=0.3, max_warmup_s=3.0, long_step_s=0.5)
 """Slow links lengthen a step to seconds: such rows are not warmed up for long, and not traced."""
@@ -123,7 +122,7 @@ def _zero_bubble(batch: int, side_by_side: int) -> Pipeline:
 def _recomputing(batch: int) -> list[Case]:
     """Return what tells the time of each checkpointing: on the batch, and on one sample."""
     found = []
-    for name, checkpointing in CHECKPOINTING.items():
+    for name, checkpointing in CHECKPOINTING_OF.items():
         if checkpointing:
             plain = Plain(checkpointing=checkpointing)
             found.append(Case(name=f"plain-{name}", strategy=plain))

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scalebench.search.candidates import Candidates, Floats, Ints, joined
-from scalebench.search.job import Job
 from scalebench.search.prediction.memory import fits, memory_bytes
 from scalebench.search.prediction.step import StepParts, bound_s, step_parts
-from scalebench.search.space import Mesh, candidates, meshes
+from scalebench.search.space import Job, Mesh, candidates, meshes
 
 OnProgress = Callable[[str, object], None]
 Mask = npt.NDArray[np.bool_]

@@ -4,16 +4,14 @@ import math
 from typing import Any
 
 from scalebench import units
-from scalebench.records.base import Record
-from scalebench.search.choice import Choice, choices
+from scalebench.search.choice import Choice, choices, strategy_of
 from scalebench.search.devices.fit import ENOUGH, SHIPPED
-from scalebench.search.job import Job
 from scalebench.search.prediction.step import PARTS
 from scalebench.search.ranking import Ranking, first_to_try
 from scalebench.search.scores import Z90, Scores, probability_fastest
-from scalebench.search.space import refused_meshes
-from scalebench.search.strategies import strategy_of
+from scalebench.search.space import Job, refused_meshes
 from scalebench.spec import Execution
+from scalebench.spec.base import Record
 
 FORMAT = "scalebench.search/1"
 

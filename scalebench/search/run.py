@@ -10,11 +10,11 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from scalebench.analysis.run import StoredRun, load_run
+from scalebench.costmodel.links.fitted import LinkModel, NoFit
 from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.links.topology import TOPOLOGIES, load_topology
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
-from scalebench.records.storage.files import read_model, read_text
+from scalebench.records.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.search.candidates import (
@@ -25,7 +25,7 @@ from scalebench.search.candidates import (
     Candidates,
     Ints,
 )
-from scalebench.search.choice import choice_at, choices
+from scalebench.search.choice import choice_at, choices, strategy_of
 from scalebench.search.devices.fit import (
     PUBLISHED_MARGIN,
     UNFITTED,
@@ -37,7 +37,6 @@ from scalebench.search.devices.fit import (
 from scalebench.search.devices.parameters import Parameters, chip, defaults
 from scalebench.search.devices.products import measured_products
 from scalebench.search.devices.sources import LogColumns, measured_rows
-from scalebench.search.job import ComputeSpeed, Framework, Job
 from scalebench.search.model import SearchModel, WholeModel, model_of_configuration
 from scalebench.search.prediction.links import (
     LATER,
@@ -59,10 +58,10 @@ from scalebench.search.prediction.speed import (
 from scalebench.search.ranking import Ranking, search
 from scalebench.search.result import SearchResult, result_of, what_would_fit
 from scalebench.search.scores import Scores, model_of, peaks_of, scored_rows, scores_of
-from scalebench.search.strategies import strategy_of
+from scalebench.search.space import ComputeSpeed, Framework, Job
 from scalebench.spec import Device
 from scalebench.spec.presets import HF, PRESETS, GptShape, MoeShape, resolve_workload
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
 OnProgress = Callable[[str, object], None]
 Calibrate = Callable[[SearchModel, int], Path]

@@ -12,18 +12,17 @@ import numpy as np
 from pydantic import TypeAdapter
 from scipy.special import ndtr
 
-from scalebench.costmodel.links.times import NoFit
-from scalebench.records.base import Record
+from scalebench.costmodel.links.fitted import NoFit
 from scalebench.records.summary import Row, Summary
 from scalebench.search.candidates import AXES, Candidates
-from scalebench.search.choice import Choice, columns_of
-from scalebench.search.job import Job
+from scalebench.search.choice import Choice, choice_of, columns_of
 from scalebench.search.model import AXES_OF_WHOLE, SearchModel, WholeModel
 from scalebench.search.prediction.memory import activation_bytes, memory_bytes, stage_table
 from scalebench.search.prediction.speed import plain_rows
 from scalebench.search.prediction.step import step_parts
-from scalebench.search.strategies import choice_of
+from scalebench.search.space import Job
 from scalebench.spec import Execution, Strategy
+from scalebench.spec.base import Record
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
 
 NODES, Z90 = 401, 1.6449

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from scalebench import __version__
 from scalebench.analysis.run import StoredRun
-from scalebench.records.imported import ImportedRun
+from scalebench.records.files import write_checked
+from scalebench.records.folder import point_latest_at
 from scalebench.records.run import RunInfo, RunSpec
-from scalebench.records.storage.files import write_checked
-from scalebench.records.storage.folder import point_latest_at
+from scalebench.records.summary import ImportedRun
 from scalebench.session.machine.gpu_locks import begin_in
 from scalebench.session.storing.anonymise import Cleaner
 from scalebench.session.storing.finish import Run, finish

@@ -56,7 +56,7 @@ class Verdicts(Shown, GateResult):
         return f"<Verdicts {self.base} → {self.new}: {self.verdict}, {len(self.rows)} compared>"
 
     def _render(self, width: int, color: bool, ascii_only: bool) -> str:
-        from scalebench.report.gate.table import render_verdict
+        from scalebench.report.gate_table import render_verdict
         from scalebench.report.tables.layout import Screen
 
         return render_verdict(self, Screen(width, color, ascii_only))
@@ -98,8 +98,8 @@ class Traces(Shown):
 
     def report(self, path: str | Path) -> Path:
         """Write the page of ``scalebench trace --html``; return its path."""
-        from scalebench.records.storage.files import write_atomic
-        from scalebench.report.page.trace_page import render_trace_page
+        from scalebench.records.files import write_atomic
+        from scalebench.report.page.other_pages import render_trace_page
 
         write_atomic(Path(path), render_trace_page(self.job))
         return Path(path)

@@ -1,19 +1,37 @@
-"""The Python door: `scalebench.run` measures suites and returns the run."""
+"""The Python door: `scalebench.run` measures suites, ``watch()`` this process's training.
+
+``scalebench.watch()``: measures the training that goes on in this process, without a launcher.
+
+Every rank of the process group has to enter and leave the block. Rank 0 stores a run as
+``scalebench run`` does.
+"""
 
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
+from scalebench import __version__, machine
 from scalebench.errors import UsageError, unknown_name
-from scalebench.session.launches.cell_runner import ProgressListener
+from scalebench.records.measured.rank import RankRecord
+from scalebench.records.run import CellResult, RunInfo, RunSpec
+from scalebench.records.summary import Summary
+from scalebench.session.cell_runner import ProgressListener
+from scalebench.session.machine.gpu_locks import begin_in, run_id_of
 from scalebench.session.plan import Request
-from scalebench.session.plan.request import option_of
+from scalebench.session.plan.cases import option_of
 from scalebench.session.session import Session
-from scalebench.session.storing.finish import Run
-from scalebench.session.suites.files import load_suites
-from scalebench.spec import Suite
+from scalebench.session.storing.anonymise import Cleaner
+from scalebench.session.storing.finish import Run, RunStore, finish
+from scalebench.session.suites import CASE, load_suites
+from scalebench.spec import Case, Cell, Device, Script, StepPlan, Suite
+from scalebench.spec.script import SIZES, ScriptTarget, as_name, evaluate
+
+if TYPE_CHECKING:
+    from scalebench.worker.script.supervise import InProcess
 
 _SWITCHES: dict[tuple[str, object], list[str]] = {
     ("autocast", True): ["--dtype", "bfloat16"],
@@ -25,6 +43,7 @@ _SWITCHES: dict[tuple[str, object], list[str]] = {
     ("trace", False): ["--no-trace"],
 }
 _NO_OPTION = ("threads", "notices", "virtual_hosts")
+NOT_BEGUN = "the block of scalebench.watch() has not ended yet"
 
 
 def command_of(suites: Sequence[Suite | str], request: Request) -> list[str]:
@@ -106,7 +125,7 @@ def _of_script(
     words: Sequence[str], suites: Sequence[Any], samples: str | int | None, request: Request
 ) -> tuple[list[Suite], Request]:
     """Return the suite of a script, and the request without what the suite has."""
-    from scalebench.session.suites.script import script_suite
+    from scalebench.session.suites import script_suite
 
     flags = {
         **{field.name: getattr(request, field.name) for field in fields(Request)},
@@ -125,3 +144,166 @@ def _with_sizes(request: Request, world_sizes: Sequence[int]) -> Request:
     if not sizes or any(not isinstance(n, int) or n < 1 for n in sizes):
         raise UsageError(f"world_sizes={list(sizes)}: give whole numbers of at least 1.")
     return replace(request, world_sizes=sizes)
+
+
+class Watched:
+    """A block of training that is measured; see `watch`.
+
+    Attributes:
+        record: This rank's record, after the block; None: there is none.
+        run: On rank 0, the stored run; None elsewhere.
+    """
+
+    def __init__(
+        self, target: ScriptTarget, steps: StepPlan, device: Device | None, out: Path | None
+    ) -> None:
+        self.target = target
+        self.steps = steps
+        self.device = device
+        self.out = out
+        self.record: RankRecord | None = None
+        self.run: Run | None = None
+        self._started = datetime.now(UTC)
+        self._watching: InProcess | None = None
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary of the run, on rank 0."""
+        return self.run.summary if self.run is not None else None
+
+    def __str__(self) -> str:
+        """The table of the run."""
+        return NOT_BEGUN if self.run is None else str(self.run)
+
+    def __repr__(self) -> str:
+        return f"<Watched: {NOT_BEGUN if self.run is None else repr(self.run)}>"
+
+    def _repr_html_(self) -> str:
+        return NOT_BEGUN if self.run is None else self.run._repr_html_()
+
+    def __enter__(self) -> Self:
+        from scalebench.worker.script import supervise
+
+        self._started = datetime.now(UTC)
+        _, size = supervise.rank_and_size()
+        cell = self._cell(size, self.device or supervise.device_here(), supervise.num_threads())
+        self._watching = supervise.InProcess(cell)
+        self._watching.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        watching = self._watching
+        assert watching is not None
+        watching.end()
+        if error is not None:  # the other ranks may not come any more
+            return
+        self.record, records = watching.records()
+        if records:
+            self.run = self._store(watching.cell, records)
+
+    def _cell(self, world_size: int, device: Device, threads: int) -> Cell:
+        return Cell(
+            suite=self.target.name,
+            case=CASE,
+            strategy=Script(),
+            workload=self.target,
+            scaling="weak",
+            world_size=world_size,
+            global_batch=world_size,
+            rank_batch=1,
+            device=device,
+            backend=None,
+            threads=threads,
+            pinned=False,
+            purpose="measure",
+            steps=self.steps,
+        )
+
+    def _store(self, cell: Cell, records: list[RankRecord]) -> Run:
+        """Store a run of one launch, as `scalebench.session.session` does of several."""
+        from scalebench.worker.script.supervise import survey_here
+
+        suite = Suite(
+            name=self.target.name,
+            question="How long are the steps, and what are they made of?",
+            cases=(Case(name=CASE, strategy=Script()),),
+            workload=self.target.name,
+            scaling="weak",
+            script=self.target,
+        )
+        spec = RunSpec(
+            suites=(suite,),
+            world_sizes=(cell.world_size,),
+            device=cell.device,
+            scaling="weak",
+            launcher="none",
+            threads=cell.threads,
+            pinned=False,
+            steps=self.steps,
+            repeats=1,
+        )
+        run_id = run_id_of(self._started, spec)
+        started = self._started.isoformat(timespec="seconds")
+        info = RunInfo(
+            run_id=run_id,
+            version=__version__,
+            created=started,
+            command=[sys.executable, *sys.argv],
+            spec=spec,
+            environment=machine.fingerprint(survey_here()) | {"threads": cell.threads},
+            plan=[cell],
+            notices=["scalebench.watch(): one size, and no efficiency without another"],
+            sealed=True,
+        )
+        result = CellResult(
+            cell=cell,
+            status="ok",
+            started=started,
+            wall_s=(datetime.now(UTC) - self._started).total_seconds(),
+            ranks=records,
+        )
+        with begin_in(self.out, run_id) as paths:
+            store = RunStore.create(paths, info, None, Cleaner(command=info.command))
+            store.keep_result(result)
+            return finish(store.as_stored(), "complete")
+
+
+def watch(
+    out: Path | str | None = None,
+    *,
+    name: str = "watched",
+    samples_per_step: str | int | None = None,
+    steps: int | None = None,
+    trace: bool = True,
+    device: Device | None = None,
+) -> Watched:
+    """Measure the training in a ``with`` block, in the process group that exists already.
+
+    Every rank has to enter and leave the block. The training goes on unhindered: steps are
+    measured as those of ``scalebench run -- train.py``, and nothing is ended.
+
+    Args:
+        out: The run folder; None: a new one below ``reports/``.
+        name: What table and page call it.
+        samples_per_step: Samples of the whole job in a step, a number or an expression of
+            ``{world_size}``; None: counted.
+        steps: Exactly so many clean steps; None: at least one second of them.
+        trace: Whether some steps are traced, for the loss budget.
+        device: Where it trains; None: on CUDA if this process uses it already.
+
+    Raises:
+        UsageError: A setting is not valid; at the end of the block, there were too few steps.
+    """
+    asked = None if samples_per_step is None else str(samples_per_step)
+    if asked is not None:
+        evaluate(asked, dict.fromkeys(SIZES, 1))
+    if steps is not None and steps < 2:
+        raise UsageError(f"steps={steps}: give a whole number of at least 2.")
+    target = ScriptTarget(name=as_name(name), program=name, samples_per_step=asked, to_the_end=True)
+    plan = StepPlan(steps=steps, trace=trace)
+    return Watched(target, plan, device, None if out is None else Path(out))

@@ -9,7 +9,7 @@ from typing import Any
 from scalebench.errors import EnvironmentUnfit
 from scalebench.machine import fingerprint
 from scalebench.records.summary import Row
-from scalebench.report.words.plain_text import plain
+from scalebench.report.words.terms import plain
 from scalebench.search.result import Experiment, MeasuredChoice, RankedChoice, SearchResult
 from scalebench.search.scores import typical_error
 from scalebench.session.machine.survey import refusal, survey_machine

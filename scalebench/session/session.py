@@ -12,14 +12,12 @@ from scalebench import __version__, machine
 from scalebench.analysis.run import load_run, read_info
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
+from scalebench.records.folder import point_latest_at, require_plain, working_on
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
-from scalebench.records.storage.folder import point_latest_at, require_plain, working_on
 from scalebench.session.calibration.of_run import about_profile, read_profile
-from scalebench.session.interleaved.connection import RoundRequests
-from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
-from scalebench.session.launches.precision import add_rounds, make_requested_rounds
-from scalebench.session.launches.sharing import only_whole_launches
+from scalebench.session.cell_runner import CellRunner, ProgressListener, only_whole_launches
+from scalebench.session.interleaved.run_process import RoundRequests
 from scalebench.session.machine.gpu_locks import (
     Devices,
     GpuClaims,
@@ -30,12 +28,13 @@ from scalebench.session.machine.gpu_locks import (
 from scalebench.session.plan import Plan, Request
 from scalebench.session.plan.max_batch import CannotProbe, with_largest_batches
 from scalebench.session.plan.prepare import Prepared, check_same_machine, prepare
+from scalebench.session.precision import add_rounds, make_requested_rounds
 from scalebench.session.recovery.directory import (
     own_directories,
     remove_checkpoints,
     with_directory,
 )
-from scalebench.session.selftest.results import newest
+from scalebench.session.selftest.full import newest
 from scalebench.session.storing.anonymise import with_script
 from scalebench.session.storing.code import check_code, code_of, folder_of
 from scalebench.session.storing.finish import Run, RunStore, cleaner_for, finish, results_not_saved

@@ -6,8 +6,7 @@ Everything here is frozen, hashable, and serialises to JSON and back. Nothing he
 from scalebench.spec.base import Device, FloatDtype, Name, Scaling, Spec
 from scalebench.spec.jobs import Cell, Job, Purpose, SharedLaunch
 from scalebench.spec.strategies import STRATEGIES, Grouped, Strategy, expert_groups
-from scalebench.spec.strategies.compressed import Compressed
-from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
+from scalebench.spec.strategies.data_parallel import Compressed, Ddp, Fsdp, Fsdp1, Zero1
 from scalebench.spec.strategies.execution import Execution, Plain, Script
 from scalebench.spec.strategies.frameworks import (
     Accelerate,
@@ -18,8 +17,7 @@ from scalebench.spec.strategies.frameworks import (
     Horovod,
 )
 from scalebench.spec.strategies.groups import Context, Expert, Tensor
-from scalebench.spec.strategies.mesh import AXES, Mesh
-from scalebench.spec.strategies.pipelines import LayerWise, Pipeline, ScheduleName
+from scalebench.spec.strategies.mesh import AXES, LayerWise, Mesh, Pipeline, ScheduleName
 from scalebench.spec.strategies.without_lockstep import (
     DiLoCo,
     ElasticAveraging,

@@ -7,11 +7,10 @@ from pydantic import Field
 
 from scalebench.spec.base import Device, Name, Scaling, Spec
 from scalebench.spec.presets import WorkloadSpec
-from scalebench.spec.race import Race, Recipe
-from scalebench.spec.recovery import Recovery
+from scalebench.spec.recovery import Race, Recipe, Recovery
 from scalebench.spec.strategies import Strategy
 from scalebench.spec.suites import Loader, StepPlan
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
 Purpose = Literal["inspect", "measure", "independent", "fit", "shard", "save", "restore", "fail"]
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scalebench.spec import Job, ScheduleName, Spec
-from scalebench.spec.collectives import (
+from scalebench.spec.base import (
     BACKEND,
     EITHER_PLACE,
     ONLY_IN_PLACE,

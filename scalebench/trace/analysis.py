@@ -6,9 +6,11 @@ Unions of intervals, never sums: two collectives in flight at once cover the tim
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scalebench.grouping import by_key
-from scalebench.trace.intervals import (
+from scalebench.stats import by_key
+from scalebench.trace.events import (
     Intervals,
+    Operation,
+    Timeline,
     clip,
     intersect,
     intervals,
@@ -16,7 +18,6 @@ from scalebench.trace.intervals import (
     subtract,
     union,
 )
-from scalebench.trace.timeline import Operation, Timeline
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def analyse(timeline: Timeline, within: Intervals | None = None) -> Figures:
     )
 
 
-def together(ranks: Sequence[Figures]) -> Figures:
+def figures_together(ranks: Sequence[Figures]) -> Figures:
     """Return the sums over several ranks, and the ratios of the sums."""
 
     def total(read: Callable[[Figures], float]) -> float:

@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.records.measured.trace import ClockAlignment, Trace
-from scalebench.trace.events import Events
+from scalebench.trace.events import Events, Indices, named
 from scalebench.trace.files.metadata import from_metadata
-from scalebench.trace.intervals import Indices, named
-from scalebench.trace.operations import names
+from scalebench.trace.operations import communication_kernels
 from scalebench.trace.operations.communication_kernels import is_of_nccl
 from scalebench.trace.operations.gpu_work import gpu_events
 from scalebench.trace.operations.kernel_launches import NEVER, collectives_by_copies, runtime_calls
@@ -226,7 +225,9 @@ def launches_between(events: Events, begin_ns: int, end_ns: int) -> Launches:
     inside = (asked_ns != NEVER) & (asked_ns >= begin_ns) & (asked_ns < end_ns)
     num_early = int(np.sum(events.start_ns[kernels][inside] < asked_ns[inside]))
     calls = events.of("runtime")
-    is_launch = named(events, [names.launches_kernel(name) for name in events.names])
+    is_launch = named(
+        events, [communication_kernels.launches_kernel(name) for name in events.names]
+    )
     calls = calls[is_launch[calls] & (events.correlation[calls] > 0)]
     calls = calls[(events.start_ns[calls] >= begin_ns) & (events.start_ns[calls] < end_ns)]
     has_kernel = np.isin(events.correlation[calls], events.correlation[kernels])
@@ -251,7 +252,7 @@ def _unseen_calls_of_nccl(events: Events, begin_ns: int, end_ns: int) -> int:
     calls = [
         from_metadata(details)
         for index, details in events.details.items()
-        if events.names[events.name[index]].startswith(names.COMMS_RECORD)
+        if events.names[events.name[index]].startswith(communication_kernels.COMMS_RECORD)
         and begin_ns <= events.start_ns[index] < end_ns
     ]
     return sum(call.kind != "unknown" and (call.group_size or 1) > 1 for call in calls)
@@ -259,7 +260,10 @@ def _unseen_calls_of_nccl(events: Events, begin_ns: int, end_ns: int) -> int:
 
 def shows_no_gpu(events: Events) -> bool:
     """Tell whether NCCL was called, or kernels launched, and the trace has no kernel at all."""
-    telling = (names.launches_kernel(n) or names.works_on_device(n) for n in events.names)
+    telling = (
+        communication_kernels.launches_kernel(n) or communication_kernels.works_on_device(n)
+        for n in events.names
+    )
     return not len(events.of("kernel")) and any(telling)
 
 

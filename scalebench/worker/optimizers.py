@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from scalebench.spec.race import Recipe
+from scalebench.spec.recovery import Recipe
 
 
 class _ByLayer(torch.optim.Optimizer):

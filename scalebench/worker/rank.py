@@ -11,17 +11,20 @@ from typing import Any
 
 import torch.distributed as dist
 
-from scalebench.records.measured.fault_events import fault_folder
+from scalebench.records.files import read_model, write_model
 from scalebench.records.measured.rank import Memory, RankRecord
+from scalebench.records.measured.recovery import fault_folder
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.storage.files import read_model, write_model
 from scalebench.spec import Cell, Purpose, Script, SharedLaunch
-from scalebench.worker.checkpoints.failing import note_start, train_and_fail
 from scalebench.worker.checkpoints.saving import measure_restores, measure_saves
-from scalebench.worker.inspection.compressed import inspect_compressed
-from scalebench.worker.inspection.fit import measure_fit, measure_shard
+from scalebench.worker.checkpoints.trainee import note_start, train_and_fail
 from scalebench.worker.inspection.reference import fresh_workload
-from scalebench.worker.inspection.verify import inspect
+from scalebench.worker.inspection.verify import (
+    inspect,
+    inspect_compressed,
+    measure_fit,
+    measure_shard,
+)
 from scalebench.worker.measure.loop import Loop, Measurement
 from scalebench.worker.measure.race import RaceRun
 from scalebench.worker.measure.rounds import Rounds, logged_exposed_s
@@ -35,7 +38,7 @@ from scalebench.worker.portable import (
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import RankContext, TimeSlots, connected
 from scalebench.worker.process.failure import describe
-from scalebench.worker.process.nccl_log import NcclLog, write_nccl_log
+from scalebench.worker.process.setup import NcclLog, write_nccl_log
 from scalebench.worker.process.store_queue import rendezvous_store
 from scalebench.worker.process.token import Token
 from scalebench.worker.script.supervise import run_script

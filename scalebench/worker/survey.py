@@ -21,13 +21,13 @@ import torch
 import torch.distributed as dist
 
 from scalebench.errors import UsageError
-from scalebench.records.storage.files import write_atomic
-from scalebench.records.storage.folder import Scratch
+from scalebench.records.files import write_atomic
+from scalebench.records.folder import Scratch
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import describe
 from scalebench.worker.strategies import TRAININGS
-from scalebench.worker.strategies.pipelining.schedule import ask_torch
+from scalebench.worker.strategies.pipelining import ask_torch
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import endless
 

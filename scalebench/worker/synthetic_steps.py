@@ -37,7 +37,7 @@ from scalebench.spec.probes import (
 )
 from scalebench.worker.collectives.operations import Operation, build
 from scalebench.worker.process.context import JobContext
-from scalebench.worker.strategies.pipelining.schedule import build_schedule
+from scalebench.worker.strategies.pipelining import build_schedule
 
 TOKENS, WIDTH, INNER_WIDTH = 64, 128, 512
 """Of the piece of computation: the feed-forward part of a small transformer's layer."""

@@ -423,7 +423,7 @@ def test_a_law_is_drawn_when_it_is_asked_for(visit):
 
 def make_gallery(folder):
     """Two runs; return the address of the index."""
-    from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
+    from scalebench.report.page.other_pages import INDEX, Exhibit, render_gallery
     from tests.builders.shown.page_data import make_evidence
     from tests.builders.summaries import make_summary
 

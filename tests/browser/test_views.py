@@ -461,7 +461,7 @@ def test_the_overview_becomes_a_picture(visit):
 
 
 def test_the_overview_is_drawn_as_a_file(pages, tmp_path):
-    from scalebench.session.storing.overview_picture import BROWSERS, draw_overview
+    from scalebench.session.storing.finish import BROWSERS, draw_overview
 
     if not any(map(shutil.which, BROWSERS)):
         pytest.skip("there is no Chromium on the path")

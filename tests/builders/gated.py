@@ -10,7 +10,7 @@ from scalebench.gate.gate import compare
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.records.rows.budget import PARTS, Budget
-from scalebench.records.rows.communication import OperationFigures
+from scalebench.records.rows.steps import OperationFigures
 from scalebench.records.summary import Row, StepSamples, Summary
 from scalebench.stats import Estimate, estimate_over_launches
 from tests.builders.summaries import (

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.analysis.run import StoredRun
+from scalebench.records.files import write_model
 from scalebench.records.measured.rank import Block, Memory, RankRecord, Verification
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo, RunSpec
-from scalebench.records.storage.files import write_model
 from scalebench.spec import Case, Cell, Ddp, Plain, Script, StepPlan, Strategy, Suite
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.script import ScriptTarget

@@ -6,7 +6,7 @@ from typing import Any
 
 from scalebench.launch.base import Launched, ProbeFailed
 from scalebench.records.measured.recovery import RecoveryRecord
-from scalebench.session.launches.cell_runner import ProgressListener
+from scalebench.session.cell_runner import ProgressListener
 from scalebench.session.plan import Request
 from scalebench.session.session import Interrupted, Session
 from scalebench.spec import Case, Cell, Ddp, Suite

@@ -7,8 +7,7 @@ from typing import Any
 
 from scalebench.analysis.budget import closed_budget
 from scalebench.records.rows.budget import MEASURED, Budget, RankTimes
-from scalebench.records.rows.communication import OperationFigures, Straggler
-from scalebench.records.rows.prediction import Prediction
+from scalebench.records.rows.steps import OperationFigures, Prediction, Straggler
 from scalebench.records.rows.strategies import CompressionFigures, ExposedEstimates, PipelineFigures
 from scalebench.records.summary import Correctness, Estimate, Row, StepSamples, Summary
 

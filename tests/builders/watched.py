@@ -6,7 +6,7 @@ from typing import Any
 
 from scalebench.launch.monitor.sampler import PERIOD_S, DeviceSampler
 from scalebench.records.measured.rank import Block
-from scalebench.records.measured.telemetry import HostLoad, NodeTrack
+from scalebench.records.measured.trace import HostLoad, NodeTrack
 from scalebench.records.run import CellResult
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.recorded.nvml_twin import NvmlTwin, load

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from scalebench.records.storage.files import read_text
+from scalebench.records.files import read_text
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
 from tests.conftest import ran

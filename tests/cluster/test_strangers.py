@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from scalebench.records.storage.secret import new_secret
+from scalebench.records.secret import new_secret
 from scalebench.spec.world import Rendezvous
 from scalebench.worker.agent.bridge import serve_store
 from scalebench.worker.process.store_queue import StoreQueue, open_session, open_store

@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from scalebench.launch.external.environment import find_member
-from scalebench.launch.external.launcher import ExternalLauncher, rank_devices, run_agent
+from scalebench.launch.environment import find_member
+from scalebench.launch.external import ExternalLauncher, rank_devices, run_agent
 from tests.builders.runs import make_cell
 from tests.standins.nvml import A, B
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from scalebench.launch.loopback import loopback_environment
+from scalebench.launch.processes import loopback_environment
 from tests.builders.runs import make_cell
 from tests.conftest import PATIENCE_S
 from tests.forks import forks

@@ -5,14 +5,13 @@ from typing import Any
 import torch.distributed as dist
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.strategies.axes import axes_of_row, predicted_operations
+from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
 from scalebench.records.measured.rank import Block, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.measure.rounds import collective_group
-from scalebench.worker.measure.trace_record import trace_record
-from scalebench.worker.measure.tracing import traced
+from scalebench.worker.measure.tracing import trace_record, traced
 from scalebench.worker.strategies import build_training
 
 

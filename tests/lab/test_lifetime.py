@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from scalebench.launch.lab import Lab
-from scalebench.launch.lab.quota import cpu_hierarchy
+from scalebench.launch.lab.lab import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
-from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
+from scalebench.spec.world import PAYLOAD_SHARE, VirtualHosts
 from tests.conftest import ended
 from tests.examples import cases
 from tests.processes import left_after, wait_for

@@ -13,7 +13,7 @@ from scalebench.machine import num_cores
 from scalebench.session.recovery import faults
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import HANG_TIMEOUT_S, Recovery
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 from tests.builders.repository.documents import commands
 from tests.builders.runs import make_cell
 from tests.conftest import PATIENCE_S, ended

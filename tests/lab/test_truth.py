@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from scalebench.launch.lab.quota import quota_us
-from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
+from scalebench.launch.lab.lab import quota_us
+from scalebench.spec.world import PAYLOAD_SHARE, VirtualHosts
 
 pytestmark = pytest.mark.timed
 

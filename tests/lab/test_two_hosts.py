@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scalebench.launch.external.launcher import CONNECT_LIMIT_S
+from scalebench.launch.external import CONNECT_LIMIT_S
 from scalebench.launch.lab.topology import Network
-from scalebench.records.storage.files import read_text
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.records.files import read_text
+from scalebench.spec.world import VirtualHosts
 from tests.integration.conftest import SHORT, row_of
 from tests.processes import wait_for
 

@@ -2,23 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
-from scalebench.worker import collectives
-from scalebench.worker.collectives.schedule import Send
+from scalebench.worker.collectives import ALL_REDUCES
+from scalebench.worker.collectives.execute import Send
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A file of `scalebench.worker.collectives` and options as a function of the world size."""
+    """An algorithm by its name, and its options as a function of the world size."""
 
-    module: ModuleType
+    algorithm: str
     options: Callable[[int], dict[str, Any]] = field(default=lambda _: {})
 
+    @property
+    def all_reduce(self) -> Any:
+        return ALL_REDUCES[self.algorithm]
+
     def schedules(self, num_ranks: int, length: int, segment: int) -> list[Any]:
+        schedule = self.all_reduce.keywords["schedule"]
         return [
-            list(self.module.schedule(rank, num_ranks, length, segment, **self.options(num_ranks)))
+            list(schedule(rank, num_ranks, length, segment, **self.options(num_ranks)))
             for rank in range(num_ranks)
         ]
 
@@ -32,26 +36,27 @@ class Variant:
 
 
 VARIANTS = {
-    "ring": Variant(collectives.ring),
-    "ring, both ways": Variant(collectives.ring, lambda _: {"both_ways": True}),
-    "halving-doubling": Variant(collectives.halving_doubling),
-    "tree": Variant(collectives.tree),
-    "tree, binomial": Variant(collectives.tree, lambda _: {"shape": "binomial"}),
-    "double-tree": Variant(collectives.double_tree),
+    "ring": Variant("ring"),
+    "ring, both ways": Variant("ring", lambda _: {"both_ways": True}),
+    "halving-doubling": Variant("halving-doubling"),
+    "tree": Variant("tree"),
+    "tree, binomial": Variant("tree", lambda _: {"shape": "binomial"}),
+    "double-tree": Variant("double-tree"),
     "hierarchical, pairs": Variant(
-        collectives.hierarchical, lambda n: {"hosts": tuple(rank // 2 for rank in range(n))}
+        "hierarchical",
+        lambda n: {"hosts": tuple(rank // 2 for rank in range(n))},
     ),
     "hierarchical, first host larger": Variant(
-        collectives.hierarchical,
+        "hierarchical",
         lambda n: {"hosts": tuple("ab"[rank > n // 2] for rank in range(n))},
     ),
     "hierarchical, ranks dealt out": Variant(
-        collectives.hierarchical, lambda n: {"hosts": tuple(rank % 3 for rank in range(n))}
+        "hierarchical", lambda n: {"hosts": tuple(rank % 3 for rank in range(n))}
     ),
-    "hierarchical, one host": Variant(collectives.hierarchical, lambda n: {"hosts": (0,) * n}),
-    "gather-broadcast": Variant(collectives.gather_broadcast),
-    "parameter-server": Variant(collectives.parameter_server),
+    "hierarchical, one host": Variant("hierarchical", lambda n: {"hosts": (0,) * n}),
+    "gather-broadcast": Variant("gather-broadcast"),
+    "parameter-server": Variant("parameter-server"),
     "parameter-server, last rank, overlap": Variant(
-        collectives.parameter_server, lambda n: {"server": n - 1, "overlap": True}
+        "parameter-server", lambda n: {"server": n - 1, "overlap": True}
     ),
 }

@@ -14,8 +14,7 @@ from typing import Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from scalebench import spec
-from scalebench.spec.race import Race, Recipe
-from scalebench.spec.recovery import Recovery
+from scalebench.spec.recovery import Race, Recipe, Recovery
 from scalebench.spec.strategies.frameworks import FromFramework
 
 PAGE = Path("docs/fields.md")

@@ -16,7 +16,7 @@ GOALS = {
     "most entries in a folder": 16,
     "words of docs/": 36_000,
 }
-HELD = GOALS | {"lines of scalebench/": 103_000, "files of scalebench/": 573}
+HELD = GOALS | {"lines of scalebench/": 102_200}
 
 
 def tracked() -> list[str]:

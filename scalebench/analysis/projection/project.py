@@ -11,33 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from scalebench.analysis.convergence.projected import (
-    Training,
-    noise_scale_of_workload,
-    time_to_loss,
-)
 from scalebench.analysis.projection import scores
-from scalebench.analysis.projection.from_logs import project_logs
-from scalebench.analysis.projection.rows import (
+from scalebench.analysis.projection.from_logs import cases_at_one, project_logs, start_of
+from scalebench.analysis.projection.recovery import (
     MeasuredShard,
     NothingToProject,
     ProjectedRow,
     Projection,
 )
-from scalebench.analysis.projection.starts import cases_at_one, start_of
+from scalebench.analysis.race import (
+    Training,
+    noise_scale_of_workload,
+    time_to_loss,
+)
 from scalebench.analysis.rows.at_one_rank import AtOneRank, PipelineAtOneRank, step_at_one_rank
-from scalebench.analysis.rows.fields import Context, Fields, Unavailable
-from scalebench.analysis.rows.launches import grouped
+from scalebench.analysis.rows.launches import Context, Fields, Unavailable, grouped
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
+from scalebench.costmodel.links.fitted import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.links.topology import Topology
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import UsageError
-from scalebench.records.baseline import baseline_of, key_of
-from scalebench.records.summary import Row, RowKey, Summary
+from scalebench.records.summary import Row, RowKey, Summary, baseline_of, key_of
 from scalebench.spec import Cell
 from scalebench.stats import Estimate
 

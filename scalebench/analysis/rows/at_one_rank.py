@@ -17,26 +17,29 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import Launches, Table
-from scalebench.analysis.rows.strategies.compression import OF_TORCH, decoding_s, is_unmarked
+from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
+from scalebench.analysis.rows.launches import Launches, Table, Unavailable
 from scalebench.analysis.shapes import pipeline_shape_of, shape_among_ranks, shape_of
-from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.costmodel.frameworks import wraps_with
-from scalebench.costmodel.layers.context_layers import AttendingModel, RingWork, ring_requests
-from scalebench.costmodel.layers.group_steps import (
+from scalebench.analysis.steps import launch_step_s
+from scalebench.costmodel import pipeline_step
+from scalebench.costmodel.context_layers import AttendingModel, RingWork, ring_requests
+from scalebench.costmodel.group_steps import (
     GroupModel,
     group_operations,
     model_of_facts,
     with_sharding,
 )
-from scalebench.costmodel.layers.replay import CommRequest
-from scalebench.costmodel.layers.tensor_layers import NoLaw
-from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
-from scalebench.costmodel.pipelines import step
-from scalebench.costmodel.rehearsed_step import longer_than_replayed_s
-from scalebench.costmodel.sharding import Groups, sharding_of
-from scalebench.costmodel.step import PredictedStep, StepShape, predict_step, with_messages
+from scalebench.costmodel.links.fitted import LinkModel, LinkTimes, NoFit
+from scalebench.costmodel.sharding import Groups, sharding_of, wraps_with
+from scalebench.costmodel.step import (
+    CommRequest,
+    PredictedStep,
+    StepShape,
+    longer_than_replayed_s,
+    predict_step,
+    with_messages,
+)
+from scalebench.costmodel.tensor_layers import NoLaw
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.records.measured.probes import RehearsedPipeline, RehearsedStep
 from scalebench.records.run import CellResult
@@ -182,12 +185,14 @@ class StepAtOneRank(AtOneRank):
 class PipelineAtOneRank(AtOneRank):
     """A pipeline at N=1."""
 
-    pipeline: step.PipelineShape
+    pipeline: pipeline_step.PipelineShape
 
     def played_over(self, link: LinkModel, cell: Cell) -> Self:
         """See `AtOneRank`."""
         played = _nearest_played(RehearsedPipeline, link, cell)
-        longer_s = None if played is None else step.longer_than_modelled_s(played, link.time)
+        longer_s = (
+            None if played is None else pipeline_step.longer_than_modelled_s(played, link.time)
+        )
         return replace(self, pipeline=replace(self.pipeline, longer_s=longer_s), longer_s=longer_s)
 
     def with_shards(self, shards: Sequence[CellResult]) -> Self:
@@ -207,11 +212,13 @@ class PipelineAtOneRank(AtOneRank):
         """
         factor = 1.0 if self.longer_s is not None else self.contention
         shape = what_if.pipeline(self.pipeline.with_batch(cell.rank_batch).slowed(factor))
-        return step.predict_pipeline(shape, link, cell.world_size)
+        return pipeline_step.predict_pipeline(shape, link, cell.world_size)
 
     def textbook_s(self, cell: Cell, *_: object) -> float:
         """Return the step by the law of the bubble alone, seconds."""
-        return step.textbook_pipeline_s(self.pipeline.with_batch(cell.rank_batch), cell.world_size)
+        return pipeline_step.textbook_pipeline_s(
+            self.pipeline.with_batch(cell.rank_batch), cell.world_size
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,27 +1,49 @@
-"""The launches that make up each row of the summary."""
+"""The launches of each row, what its analysis rests on, and ratios between rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from scalebench.analysis import counted_batch
 from scalebench.analysis.attribution import LaunchAttribution, attribute
+from scalebench.analysis.rows.round_noise import Block, RoundNoise, interleaved_variances
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.timing.paired_blocks import Block
-from scalebench.analysis.timing.steps import (
+from scalebench.analysis.steps import (
     launch_step_s,
     launch_throughput,
     mean_step,
+    own_clean_steps,
     steps_of_block,
 )
-from scalebench.grouping import by_key
+from scalebench.costmodel.links.fitted import LinkModel
 from scalebench.records.run import CellResult
+from scalebench.records.summary import Row, RowKey
 from scalebench.spec import Cell, Script
-from scalebench.stats import Estimate, estimate_over_launches
+from scalebench.stats import CONFIDENCE, Estimate, by_key, estimate_over_launches
+
+CONFIDENCE_OF_LOOKS = 0.97
+"""Of the intervals of a run whose rounds are added until they are narrow: they then hold 95 %.
+
+Who looks after every round and stops when an interval is narrow enough stops more often where the
+rounds happen to agree, and such an interval holds less often than it says: 91 % of the time in
+place of 95 % where a suite has one row and its baseline. Intervals with a confidence of 97 % hold
+94 % and more then, at whatever width one stops (``benchmarks/block_coverage.py``, up to eight
+rounds). They are the ones to look at and the ones to report.
+"""
+T = TypeVar("T")
+
+NO_LAUNCH = "no launch of this row succeeded"
+
+Fields = dict[str, Any]
+"""Name of a row's field → its value, or `Unavailable`.
+
+``stamps`` is the list of what has to be known before the row is trusted; those of all subjects are
+joined. Of two subjects that say a field the later one holds.
+"""
 
 
 @dataclass(frozen=True)
@@ -212,3 +234,248 @@ def _launches(cells: Sequence[Cell], inspection: CellResult | None, run: StoredR
     sizes = {"global_batch", "rank_batch", "backend"}
     cell = cells[0].model_copy(update=counted.model_dump(include=sizes))
     return Launches(cell, inspection, measured, num_planned=len(cells))
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Ratios between rows of a run, with what all launches of a suite know of their noise.
+
+    Attributes:
+        independent: Those of independent plain ranks.
+        noise: Suite → what its launches know of their noise together.
+        confidence: With which intervals are taken to hold 95 %; more where rounds were added until
+            they were narrow.
+    """
+
+    table: Table
+    independent: Table
+    noise: Mapping[str, RoundNoise]
+    confidence: float = CONFIDENCE
+
+    @classmethod
+    def of(cls, run: StoredRun) -> "Ratios":
+        """Work out the noise of launches, those of a suite together."""
+        table, others = grouped(run), independent(run)
+        timed = {**table, **others}
+        noise: dict[str, RoundNoise] = {}
+        for suite in dict.fromkeys(key[0] for key in timed):
+            rows = {key: row for key, row in timed.items() if key[0] == suite}
+            logs = {key: row.log_steps for key, row in rows.items()}
+            in_turns = interleaved_variances({key: row.blocks for key, row in rows.items()})
+            within = {key: in_turns.get(key, row.within) for key, row in rows.items()}
+            noise[suite] = RoundNoise.of(logs, within)
+        looks = run.info.spec.precision is not None
+        return cls(table, others, noise, CONFIDENCE_OF_LOOKS if looks else CONFIDENCE)
+
+    def speedup(self, row: Launches, base: Launches | None) -> Estimate | None:
+        """Estimate ``X_N / X_1``, X the samples per second of the job; None: not known."""
+        return self._throughput(row, base, 1)
+
+    def efficiency(self, row: Launches, base: Launches | None) -> Estimate | None:
+        """Estimate ``X_N / (N · X_1)``; None: there is no round in which both succeeded."""
+        return self._throughput(row, base, row.cell.world_size)
+
+    def step_ratio(self, row: Launches, base: Launches, comparisons: int) -> Estimate | None:
+        """Estimate a row's step over another's; None: there is no round in which both succeeded.
+
+        ``comparisons``: how many such intervals are to hold together (Bonferroni).
+        """
+        confidence = 1 - (1 - self.confidence) / comparisons
+        return self._steps(row, base, 1, confidence)
+
+    def efficiencies(self) -> Iterator[tuple[Launches, Launches, Estimate]]:
+        """Yield every row whose efficiency has an estimate, its baseline, and the estimate."""
+        for row in self.table.values():
+            base = plain_baseline(row, self.table)
+            found = self.efficiency(row, base)
+            if base is not None and found is not None and row is not base:
+                yield row, base, found
+
+    def smaller_batch(self, row: Launches, base: Launches) -> Estimate | None:
+        """Estimate how much longer plain training takes for each sample of a rank's batch.
+
+        Over each sample of the baseline's batch, both on one rank; 1: no longer. None: it was not
+        measured.
+        """
+        if row.cell.rank_batch == base.cell.rank_batch:
+            return Estimate(value=1.0, low=1.0, high=1.0, n=max(1, len(base.good)))
+        alone = self._independent(row, base, 1)
+        if alone is None:
+            return None
+        return self._steps(alone, base, base.cell.rank_batch / row.cell.rank_batch)
+
+    def contention(self, row: Launches, base: Launches) -> Estimate | None:
+        """Estimate how much longer a plain step takes where N ranks train at once.
+
+        Over the same step on one rank alone, nothing being sent; 1: no longer. None: it was not
+        measured.
+        """
+        crowd, alone = self._crowd_and_alone(row, base)
+        return None if crowd is None or alone is None else self._steps(crowd, alone, 1)
+
+    def slowdowns(self, row: Launches, base: Launches) -> list[float] | None:
+        """Return the same of each rank, medians over the launches; None: it was not measured."""
+        crowd, alone = self._crowd_and_alone(row, base)
+        if crowd is None or alone is None or not crowd.good or not alone.good:
+            return None
+        of_ranks = [
+            [own_clean_steps(rank)[0].mean() for rank in one.ranks] for one in crowd.good.values()
+        ]
+        alone_s = np.median([launch_step_s(one) for one in alone.good.values()])
+        return list(np.median(of_ranks, axis=0) / alone_s)
+
+    def _crowd_and_alone(
+        self, row: Launches, base: Launches
+    ) -> tuple[Launches | None, Launches | None]:
+        """Return plain ranks on the row's batch: as many as the row has at once, and one."""
+        same_batch = row.cell.rank_batch == base.cell.rank_batch
+        alone = base if same_batch else self._independent(row, base, 1)
+        return self._independent(row, base, row.cell.world_size), alone
+
+    def has_independent(self, row: Launches, base: Launches) -> bool:
+        """Tell whether independent plain ranks were to be launched for a row."""
+        return self._independent(row, base, row.cell.world_size) is not None
+
+    def _independent(self, row: Launches, base: Launches, num_ranks: int) -> Launches | None:
+        name = independent_case(base.cell.case, row.cell.rank_batch)
+        return self.independent.get((row.cell.suite, name, num_ranks))
+
+    def _throughput(self, row: Launches, base: Launches | None, ranks: int) -> Estimate | None:
+        if base is None or calls_per_step(row) != calls_per_step(base):
+            return None
+        return self._steps(base, row, row.work / base.work / ranks)
+
+    def _steps(
+        self, above: Launches, below: Launches, factor: float, confidence: float | None = None
+    ) -> Estimate | None:
+        """Estimate ``factor · step of above / step of below`` over the rounds that have both."""
+        noise = self.noise[below.cell.suite]
+        return noise.ratio(_key(below), _key(above), factor, confidence or self.confidence)
+
+
+def _key(row: Launches) -> RowKey:
+    cell = row.cell
+    if cell.purpose != "independent":
+        return cell.row_key
+    return (cell.suite, independent_case(cell.case, cell.rank_batch), cell.world_size)
+
+
+def calls_per_step(row: Launches) -> set[int]:
+    """Return how many calls of optimizers made a step of a script, in any of a row's launches."""
+    found = (result.ranks[0].facts.get("calls_per_step") for result in row.good.values())
+    return {calls for calls in found if calls is not None}
+
+
+def plain_baseline(row: Launches, table: Table) -> Launches | None:
+    """Return the plain model's launches, with the same loader if there are such; or the script's.
+
+    A user's script is measured against itself on one rank.
+    """
+    if row.no_ratio:
+        return None
+    if isinstance(row.cell.strategy, Script):
+        return table.get((row.cell.suite, row.cell.case, 1))
+    wanted = row.cell.strategy.baseline()
+    for loader in (row.cell.loader, None):
+        for other in table.values():
+            cell = other.cell
+            if (
+                cell.suite == row.cell.suite
+                and cell.loader == loader
+                and cell.strategy == wanted
+                and cell.workload == row.cell.workload
+                and cell.reference_batch == row.cell.reference_batch
+            ):
+                return other
+    return None
+
+
+class Unavailable(Exception):
+    """There is no such value; the text says why. As a field's value: the field is null."""
+
+
+def known(value: T | None, why: str | None) -> T | Unavailable:
+    """Return a field's value; None: it is null for this reason."""
+    return Unavailable(why) if value is None else value
+
+
+def null(names: Iterable[str], why: object) -> Fields:
+    """Return fields that are all null for one reason."""
+    return dict.fromkeys(names, Unavailable(str(why)))
+
+
+def found_by(find: Callable[..., T], *arguments: Any) -> T | Unavailable:
+    """Return what a function finds, or why it raises `Unavailable`."""
+    try:
+        return find(*arguments)
+    except Unavailable as why:
+        return why
+
+
+def union_of(subjects: Iterable[Fields]) -> dict[str, Any]:
+    """Return the fields of a row, with ``stamps`` and ``unavailable``, from what subjects say."""
+    joined: Fields = {}
+    stamps: list[str] = []
+    for fields in subjects:
+        stamps += fields.get("stamps", [])
+        joined |= fields
+    why = {name: str(value) for name, value in joined.items() if isinstance(value, Unavailable)}
+    return {**joined, **dict.fromkeys(why), "stamps": stamps, "unavailable": why}
+
+
+def with_fields(row: Row, fields: Fields) -> Row:
+    """Return a row with what one more subject says of it."""
+    update = union_of([fields])
+    reasons = {name: why for name, why in row.unavailable.items() if name not in fields}
+    update["stamps"] = row.stamps + update["stamps"]
+    update["unavailable"] = reasons | update["unavailable"]
+    return row.model_copy(update=update)
+
+
+@dataclass(frozen=True)
+class Context:
+    """A run as its rows see it.
+
+    Attributes:
+        link: What its operations take, or why no link was calibrated.
+    """
+
+    status: str
+    ratios: Ratios
+    link: LinkModel | str
+
+    @classmethod
+    def of(cls, run: StoredRun) -> "Context":
+        """Return the context of a run's rows, however far it came."""
+        return cls(run.info.status, Ratios.of(run), cls.link_of(run))
+
+    @staticmethod
+    def link_of(run: StoredRun) -> LinkModel | str:
+        """Return the run's own link, with what ranks played over it; or why there is none."""
+        if run.link is None:
+            return run.link_unavailable
+        return LinkModel(run.link.fits, rehearsals=run.link.played)
+
+    @property
+    def table(self) -> Table:
+        """The launches of every row."""
+        return self.ratios.table
+
+    def launches(self, row: Row) -> Launches:
+        """Return the launches of a row."""
+        return self.table[row.suite, row.case, row.world_size]
+
+    def baseline(self, row: Launches) -> Launches | None:
+        """Return what a row's efficiency is against; see `plain_baseline`."""
+        return plain_baseline(row, self.table)
+
+    def at_one_rank(self, row: Launches) -> Launches | None:
+        """Return the row's own case at N=1; None: there is none that it may be compared with."""
+        return None if row.no_ratio else self.table.get((row.cell.suite, row.cell.case, 1))
+
+
+Subject = Callable[[Launches, Context], Fields]
+"""Says its fields of a row from the row's launches and the run's context."""
+
+AmongRows = Callable[[Row, Sequence[Row], Context], Fields]
+"""Says its fields of a row that is worked out, from the run's other rows as well."""

@@ -19,20 +19,19 @@ from scalebench.analysis.rows.at_one_rank import (
     prediction_base,
     step_at_one_rank,
 )
-from scalebench.analysis.rows.fields import Context, Fields, Unavailable, known, null
-from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.strategies.lockstep import slowest_rank
-from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
+from scalebench.analysis.rows.launches import Context, Fields, Launches, Unavailable, known, null
+from scalebench.analysis.rows.strategies import slowest_rank
+from scalebench.costmodel.links.fitted import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import WhatIf
-from scalebench.grouping import by_key
-from scalebench.records.rows.prediction import (
+from scalebench.records.rows.steps import (
     ChangedStep,
     PredictedOperation,
     Prediction,
     PredictionFromFewer,
 )
 from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Grouped, Pipeline, Script
+from scalebench.stats import by_key
 from scalebench.trace.operations.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")

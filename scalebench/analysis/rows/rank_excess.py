@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from scipy.special import bdtrc
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.rows.fields import Context, Fields, known, null
-from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.timing.steps import launch_step_s
-from scalebench.grouping import totals
+from scalebench.analysis.rows.launches import Context, Fields, Launches, known, null
+from scalebench.analysis.steps import launch_step_s
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.steps import RankExcess, RankPart
 from scalebench.records.run import CellResult
 from scalebench.spec import Mesh, Pipeline
+from scalebench.stats import totals
 from scalebench.trace.breakdown import partition
-from scalebench.trace.intervals import clip, length_s
+from scalebench.trace.events import clip, length_s
 
 SIGNIFICANT = 0.001
 """Chance of as many blocks among equal ranks, for each rank that is tested."""

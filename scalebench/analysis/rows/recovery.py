@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalebench.analysis.rows.fields import Context, Fields, known
-from scalebench.analysis.rows.launches import Launches
-from scalebench.grouping import by_key
+from scalebench.analysis.rows.launches import Context, Fields, Launches, known
 from scalebench.records.measured.recovery import (
     ElasticRun,
     ElasticStretch,
@@ -14,9 +12,9 @@ from scalebench.records.measured.recovery import (
     RecoveryRecord,
     SaveSample,
 )
-from scalebench.records.rows import recovery
+from scalebench.records.rows import race
 from scalebench.spec.recovery import BADPUT, PHASES
-from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
+from scalebench.stats import Estimate, by_key, estimate_over_launches, estimate_signed
 
 NOTHING_BESIDE = "the checkpoint was on the disk before the next step began"
 NOT_TOLD = "this system does not tell the peak of a process's memory"
@@ -52,7 +50,7 @@ def figures_of(
     launches: Sequence[Sequence[RecoveryRecord]],
     faults: Sequence[FaultTimeline] = (),
     elastic: Sequence[ElasticRun] = (),
-) -> recovery.RecoveryFigures:
+) -> race.RecoveryFigures:
     """Return the figures of launches, each as its ranks recorded it, rank 0 first."""
     saves: dict[str, list[OfRanks]] = {}
     restores = []
@@ -60,7 +58,7 @@ def figures_of(
         for of_ranks in zip(*(rank.saves for rank in ranks), strict=True):
             saves.setdefault(of_ranks[0].method, []).append(of_ranks)
         restores += [
-            recovery.RestoreFigures(
+            race.RestoreFigures(
                 method=one.method,
                 saved_world_size=one.saved_world_size,
                 load_s=max(r.restores[number].load_s for r in ranks),
@@ -71,7 +69,7 @@ def figures_of(
             for number, one in enumerate(ranks[0].restores)
         ]
     known = [rank for ranks in launches for rank in ranks]
-    return recovery.RecoveryFigures(
+    return race.RecoveryFigures(
         file_system=next((rank.file_system for rank in known if rank.file_system), None),
         saves=[save_figures(method, of_method) for method, of_method in saves.items()],
         restores=restores,
@@ -81,7 +79,7 @@ def figures_of(
     )
 
 
-def save_figures(method: str, saves: Sequence[OfRanks]) -> recovery.SaveFigures:
+def save_figures(method: str, saves: Sequence[OfRanks]) -> race.SaveFigures:
     """Return what one way to save costs, over its saves."""
     quiet_s = float(np.median([_slowest_steps(save, "quiet_s") for save in saves]))
     stalls = [max(rank.stall_s for rank in save) for save in saves]
@@ -100,7 +98,7 @@ def save_figures(method: str, saves: Sequence[OfRanks]) -> recovery.SaveFigures:
         **({"extra_host_bytes": NOT_TOLD} if None in host else {}),
         **({"extra_device_bytes": ON_CPU} if None in device else {}),
     }
-    return recovery.SaveFigures(
+    return race.SaveFigures(
         method=method,
         stall_s=estimate_over_launches(stalls),
         durable_s=estimate_over_launches(durable),
@@ -118,11 +116,11 @@ def save_figures(method: str, saves: Sequence[OfRanks]) -> recovery.SaveFigures:
     )
 
 
-def failure_figures(faults: Sequence[FaultTimeline]) -> list[recovery.FailureFigures]:
+def failure_figures(faults: Sequence[FaultTimeline]) -> list[race.FailureFigures]:
     """Return what failures cost, one for each kind and for who started the ranks again."""
     groups = by_key(((fault.kind, fault.restarted_by), fault) for fault in faults)
     return [
-        recovery.FailureFigures(
+        race.FailureFigures(
             kind=kind,
             restarted_by=by,
             phases_s={
@@ -139,7 +137,7 @@ def failure_figures(faults: Sequence[FaultTimeline]) -> list[recovery.FailureFig
     ]
 
 
-def elastic_figures(runs: Sequence[ElasticRun]) -> recovery.ElasticFigures:
+def elastic_figures(runs: Sequence[ElasticRun]) -> race.ElasticFigures:
     """Return how a job went on with fewer ranks, and with all again; once or more often."""
     first = runs[0]
     deviations = [
@@ -149,7 +147,7 @@ def elastic_figures(runs: Sequence[ElasticRun]) -> recovery.ElasticFigures:
         for number, loss in enumerate(stretch.loss)
         if stretch.first + number <= len(run.unbroken_loss)
     ]
-    return recovery.ElasticFigures(
+    return race.ElasticFigures(
         stretches=[
             _stretch_figures(same) for same in zip(*(r.stretches for r in runs), strict=True)
         ],
@@ -165,13 +163,13 @@ def _over_losses(values: Sequence[float]) -> Estimate | None:
     return estimate_signed(values) if len(values) > 1 else None
 
 
-def _stretch_figures(same: Sequence[ElasticStretch]) -> recovery.ElasticStretchFigures:
+def _stretch_figures(same: Sequence[ElasticStretch]) -> race.ElasticStretchFigures:
     """Return the figures of the first of several stretches, with intervals over all."""
     stretch = same[0]
     step_s = float(np.median(stretch.step_s)) if stretch.step_s else None
     samples = stretch.world_size * stretch.rank_batch
     each = [samples / float(np.median(one.step_s)) for one in same if one.step_s]
-    return recovery.ElasticStretchFigures(
+    return race.ElasticStretchFigures(
         world_size=stretch.world_size,
         rank_batch=stretch.rank_batch,
         accumulate=stretch.accumulate,

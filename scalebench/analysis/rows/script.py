@@ -8,19 +8,24 @@ import numpy as np
 from pydantic import ValidationError
 
 from scalebench.analysis.attribution import LARGEST_DIFFERENCE
-from scalebench.analysis.rows.fields import NO_LAUNCH, Context, Fields, Unavailable, known, null
-from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.launches import (
+    NO_LAUNCH,
+    Context,
+    Fields,
+    Launches,
+    Unavailable,
+    known,
+    null,
+)
 from scalebench.analysis.rows.rank_excess import stalls_of
 from scalebench.analysis.rows.script_checks import checks_of
-from scalebench.analysis.timing.mean_step import period_of
-from scalebench.analysis.timing.steps import clean_pace, launch_step_s
-from scalebench.grouping import totals
+from scalebench.analysis.steps import clean_pace, launch_step_s, period_of
 from scalebench.records.measured.rank import RankRecord, StepGap
 from scalebench.records.rows import script
 from scalebench.records.rows.steps import StepKinds
 from scalebench.records.run import CellResult
 from scalebench.spec import Script
-from scalebench.stats import estimate_over_launches
+from scalebench.stats import estimate_over_launches, totals
 
 MOST_NAMED = 3
 

@@ -6,12 +6,11 @@ from math import inf, sqrt
 from typing import Any, Literal
 
 from scalebench.analysis.counted_batch import ranks_per_batch
-from scalebench.analysis.rows.fields import Context, Fields
-from scalebench.analysis.rows.launches import Launches
-from scalebench.grouping import by_key
+from scalebench.analysis.rows.launches import Context, Fields, Launches
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.script import LearningRate, ScriptChecks, Wrapper
 from scalebench.records.summary import Row
+from scalebench.stats import by_key
 
 ROUNDING = 1e-5
 """Of a parameter's norm: sums that differ by less differ by the order of additions."""

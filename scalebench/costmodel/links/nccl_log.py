@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalebench.records.measured.wires import NcclWires, NodeLinks, NodeWires, Transport
+from scalebench.records.measured.rank import NcclWires, NodeLinks, NodeWires, Transport
 
 _HEX = "[0-9a-fA-F]+"
 _LINE = re.compile(r"(?P<host>[^\s:]+):(?P<pid>\d+):(?P<tid>\d+) \[-?\d+\] NCCL INFO (?P<text>.*)")

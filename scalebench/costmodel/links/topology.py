@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic import Field, FiniteFloat, ValidationError
 
+from scalebench.costmodel.links.fitted import LinkTime, NoFit
 from scalebench.costmodel.links.laws import hierarchical_all_reduce, law_terms
-from scalebench.costmodel.links.times import LinkTime, NoFit
 from scalebench.errors import UsageError, unknown_name
-from scalebench.records.measured.wires import NcclWires, NodeWires, Transport, WireFinding
+from scalebench.records.measured.rank import NcclWires, NodeWires, Transport, WireFinding
 from scalebench.spec import Spec
 
 NVLINK_S, PCIE_S, NETWORK_S = 3.4e-6, 5.7e-6, 14e-6

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.launch.lab.topology import Commands, host_commands, link_commands, switch_commands
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.launch.processes import end_process, interpreter
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
 INTERFACE = "eth0"
 MIN_BURST_BYTES = 32_000

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalebench.launch.monitor.processes import PROC, stat_fields
+from scalebench.launch.monitor.nvml import PROC, stat_fields
 from scalebench.launch.monitor.sampler import DeviceSampler
-from scalebench.records.measured.telemetry import HostLoad, NodeTrack
+from scalebench.records.measured.trace import HostLoad, NodeTrack
 from scalebench.spec import Device
 
 USER, NICE, SYSTEM, STEAL = 0, 1, 2, 7

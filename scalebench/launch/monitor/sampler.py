@@ -33,7 +33,7 @@ from scalebench.launch.monitor.nvml import (
     open_devices,
     reason_of,
 )
-from scalebench.records.measured.telemetry import (
+from scalebench.records.measured.trace import (
     DeviceStates,
     DeviceTrack,
     DeviceTraffic,

@@ -2,10 +2,9 @@
 
 from pydantic import Field, FiniteFloat
 
-from scalebench.records.base import Record
-from scalebench.records.measured.rank import RankError
+from scalebench.records.measured.rank import NcclWires, RankError
 from scalebench.records.measured.trace import ClockAlignment
-from scalebench.records.measured.wires import NcclWires
+from scalebench.spec.base import Record
 from scalebench.spec.probes import PipelineRehearsal, StepRehearsal, Transfer
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import Field, FiniteFloat
 
-from scalebench.records.rows.base import IfValid, RowPart
+from scalebench.spec.base import IfValid, RowPart
 from scalebench.stats import Estimate
 
 

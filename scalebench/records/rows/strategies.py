@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from scalebench.records.rows.base import RowPart
+from scalebench.spec.base import RowPart
 from scalebench.stats import Estimate
 
 

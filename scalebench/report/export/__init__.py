@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import Summary
 from scalebench.report.export.chrome_trace import export_chrome_trace
-from scalebench.report.export.frames import export_csv, export_parquet
-from scalebench.report.export.junit import export_junit
-from scalebench.report.export.openmetrics import export_openmetrics
-from scalebench.report.export.series import (
+from scalebench.report.export.frames import (
     export_bencher,
     export_bigger,
+    export_csv,
+    export_parquet,
     export_pytest_benchmark,
     export_smaller,
 )
+from scalebench.report.export.junit import export_junit
+from scalebench.report.export.measures import export_openmetrics
 
 Export = Callable[[StoredRun, Summary], str | bytes]
 

@@ -18,7 +18,7 @@ from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.run import CellResult
 from scalebench.records.summary import Row, Summary
 from scalebench.report.export.measures import row_name
-from scalebench.report.words.plain_text import plain
+from scalebench.report.words.terms import plain
 
 Event = dict[str, Any]
 Span = tuple[int, int]

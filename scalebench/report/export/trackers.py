@@ -18,7 +18,7 @@ from scalebench.errors import EnvironmentUnfit, unknown_name
 from scalebench.records.summary import Row, Summary
 from scalebench.report import markdown
 from scalebench.report.export.measures import nothing_for, numbers, split
-from scalebench.report.words.plain_text import plain
+from scalebench.report.words.terms import plain
 
 Tracker = Callable[[StoredRun, Summary, Path], None]
 

@@ -12,7 +12,7 @@ from scalebench import units
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part, agreeing
 from scalebench.records.summary import Row
 from scalebench.report.figures import charts
-from scalebench.report.figures.lanes import Lanes, bars, lay, texts_behind
+from scalebench.report.figures.charts import Lanes, bars, lay, texts_behind
 from scalebench.report.figures.mesh import COLOR_OF, SEVERAL
 from scalebench.report.figures.style import (
     HATCHES,

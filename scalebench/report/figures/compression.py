@@ -7,8 +7,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.strategies import LossComparison
 from scalebench.records.summary import Row
-from scalebench.report.figures.charts import ChartKind, legend
-from scalebench.report.figures.lanes import lay
+from scalebench.report.figures.charts import ChartKind, lay, legend
 from scalebench.report.figures.style import (
     NEUTRAL,
     Looks,

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.analysis.page_data.rank_steps import ExpertLoad, RankGrid
+from scalebench.analysis.rank_steps import ExpertLoad, RankGrid
 from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, views
 from scalebench.report.figures.style import NEUTRAL, style
 from scalebench.report.tables.layout import PLACE, texts

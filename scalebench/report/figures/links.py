@@ -22,7 +22,7 @@ from scalebench.report.figures.style import (
 )
 from scalebench.report.tables.layout import Column, PlainTable, value
 from scalebench.report.words import wording
-from scalebench.spec.collectives import BACKEND, EITHER_PLACE
+from scalebench.spec.base import BACKEND, EITHER_PLACE
 
 POINTS = 80
 EDGE = 0.09

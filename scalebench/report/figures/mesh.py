@@ -6,7 +6,7 @@ from itertools import pairwise
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.records.rows.communication import AxisFigures
+from scalebench.records.rows.steps import AxisFigures
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, Choices, add_in_views, legend, views
 from scalebench.report.figures.style import COLORS, NEUTRAL, style

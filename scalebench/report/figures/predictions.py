@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.analysis.page_data.races import Extrapolation
-from scalebench.analysis.projection.rows import ProjectedRow, Projection
+from scalebench.analysis.page_data import Extrapolation
+from scalebench.analysis.projection.recovery import ProjectedRow, Projection
 from scalebench.analysis.projection.scores import predicted_rows, score
-from scalebench.grouping import by_key
-from scalebench.records.rows.prediction import PredictedOperation
+from scalebench.records.rows.steps import PredictedOperation
 from scalebench.records.summary import Row
 from scalebench.report.figures import charts
-from scalebench.report.figures.lanes import lay, texts_behind
+from scalebench.report.figures.charts import lay, texts_behind
 from scalebench.report.figures.scaling import PREDICTION_SYMBOL, case_line
 from scalebench.report.figures.style import (
     NEUTRAL,
@@ -30,6 +29,7 @@ from scalebench.report.figures.style import (
 from scalebench.report.tables import predictions
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, Columns
 from scalebench.report.words import wording
+from scalebench.stats import by_key
 
 ROOM = 0.28
 DODGE = 0.16

@@ -6,10 +6,9 @@ from dataclasses import replace
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.records.rows.recovery import FailureFigures, SaveFigures
+from scalebench.records.rows.race import FailureFigures, SaveFigures
 from scalebench.records.summary import Row
-from scalebench.report.figures.charts import ChartKind, legend
-from scalebench.report.figures.lanes import bars, diamonds, lay
+from scalebench.report.figures.charts import ChartKind, bars, diamonds, lay, legend
 from scalebench.report.figures.style import (
     CATEGORY_COLORS,
     COLORS,

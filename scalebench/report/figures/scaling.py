@@ -13,9 +13,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.costmodel.scaling_laws import FittedLaw, fit_amdahl, fit_usl
-from scalebench.records.baseline import log_steps, series_of
-from scalebench.records.summary import Estimate, Row, StepSamples
+from scalebench.costmodel.what_if import FittedLaw, fit_amdahl, fit_usl
+from scalebench.records.summary import Estimate, Row, StepSamples, log_steps, series_of
 from scalebench.report.figures.charts import ChartKind, Choice, Choices, KeyEntry, legend
 from scalebench.report.figures.style import (
     CROSS,

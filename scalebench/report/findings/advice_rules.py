@@ -12,21 +12,24 @@ from itertools import takewhile
 
 from scalebench import units
 from scalebench.analysis.rows.script_checks import SYNCHRONISING
-from scalebench.costmodel.pipelines.orders import bubble_law
+from scalebench.costmodel.pipeline_schedule import bubble_law
 from scalebench.records.rows.budget import PARTS, Budget, Part
-from scalebench.records.rows.prediction import ChangedStep
+from scalebench.records.rows.steps import ChangedStep
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
 from scalebench.report.words.causes import (
+    action,
     certain,
     largest_inflation,
+    lateness,
     likely,
     losses,
     points,
+    reasons,
+    straggler,
     why_open,
 )
-from scalebench.report.words.late_ranks import action, lateness, reasons, straggler
-from scalebench.report.words.warnings import marks
+from scalebench.report.words.notes import marks
 
 DDP = "DistributedDataParallel"
 

@@ -1,24 +1,116 @@
-"""What has to be known with a case's result, or of a whole run, in short sentences.
+"""What to do about a case, and what has to be known with its result, or of a whole run.
+
+What to do about a case: what is certain of it, or the first rule that has a number to go by.
+
+See `scalebench.report.findings.ranking` and `scalebench.report.findings.advice_rules`.
+
+What has to be known with a case's result, or of a whole run, in short sentences.
 
 Other programs, throttling, swapping or drift may spoil a run. That stands above all tables, from
 the stamps of its rows, and from how the rounds of launches differ.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
 from math import exp
 from statistics import fmean
 
 from scalebench import units
-from scalebench.grouping import by_key
-from scalebench.records.baseline import log_steps, series_of
-from scalebench.records.summary import Estimate, Row, Summary
+from scalebench.records.rows.budget import Part
+from scalebench.records.summary import Estimate, Row, Summary, log_steps, series_of
+from scalebench.report.findings.advice_rules import (
+    FIRST,
+    INVALID,
+    LAST,
+    LEAST_LOSS,
+    RULES,
+    TOO_WIDE,
+    Advice,
+    AdviceInput,
+    Loss,
+    Rule,
+)
+from scalebench.report.findings.ranking import certain
 from scalebench.report.tables import compression
 from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, late_ranks, script_remarks, warnings, wording
-from scalebench.report.words.warnings import details, mark_name, marks, said
+from scalebench.report.words import causes, notes, script_checks, wording
+from scalebench.report.words.notes import details, mark_name, marks, said
+from scalebench.stats import by_key
 
 DOUBTED = {"budget open": "causes", "estimates disagree": "causes", "kernels lost": "causes"}
 """Stamp → what it makes doubtful, where that is not the headline number."""
+
+
+def advise(row: Row, of_suite: Sequence[Row] = ()) -> Advice | None:
+    """Say what to do about a case; None: nothing has a number to go by."""
+    first = first_loss(row, of_suite)
+    if first is not None:
+        return first.advice
+    case = AdviceInput(row, of_suite)
+    if not _can_gain(row):
+        return None
+    return _first(FIRST, case) or (None if case.losses else _first(LAST, case))
+
+
+def first_loss(row: Row, of_suite: Sequence[Row] = ()) -> Loss | None:
+    """Return the loss to act on first; None: something else is to be done first.
+
+    One of less than 1 % of the step is none.
+    """
+    found = losses(row, of_suite)
+    if not found or not row.step_s:
+        return None
+    return None if found[0].taken_s.value < LEAST_LOSS * row.step_s.value else found[0]
+
+
+def losses(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
+    """Return each loss of a case that has advice: those that are certain, then the likely ones.
+
+    What is certain at any noise, and the parts of the loss budget that it does not explain. A part
+    that is certain stands behind a larger one that is only likely; none stands behind a larger one
+    that nothing is known of, and none is told where there is something else to do first: `FIRST`.
+    """
+    case = AdviceInput(row, of_suite)
+    can_gain = _can_gain(row)
+    if can_gain and _first(INVALID, case):
+        return []
+    sure = certain(row, of_suite)
+    parts = _parts(case, {one.about for one in sure}) if can_gain else []
+    known = list(takewhile(case.is_certain, parts))
+    found = sorted([*sure, *_advised(case, known)], key=lambda loss: -loss.taken_s.value)
+    return [*found, *_advised(case, parts[len(known) :])]
+
+
+def _can_gain(row: Row) -> bool:
+    return not wording.is_baseline(row) and row.world_size > 1 and row.efficiency is not None
+
+
+def _parts(case: AdviceInput, explained: set[str | None]) -> list[Part]:
+    """Return the parts that are worth a change; where the efficiency is vague, certain ones."""
+    if _first([rule for rule in FIRST if rule is not TOO_WIDE], case):
+        return []
+    parts = [part for part in case.losses if part.key not in explained]
+    vague = _first([TOO_WIDE], case) is not None
+    return list(takewhile(case.is_certain, parts)) if vague else parts
+
+
+def _advised(case: AdviceInput, parts: Sequence[Part]) -> list[Loss]:
+    found = []
+    for part in parts:
+        told = _first([rule for rule in RULES if rule.about == part.key], case)
+        taken_s = case.budget.estimates.get(part.field) if case.budget else None
+        if told is not None and taken_s is not None and case.budget:
+            if not case.is_certain(part):
+                action = f"Probably, not certain: {told.action}"
+                brief = f"Probably: {told.next_step}"
+                told = replace(told, action=action, in_brief=brief)
+            found.append(Loss(causes.name(part, case.budget), taken_s, told))
+    return found
+
+
+def _first(rules: Sequence[Rule], case: AdviceInput) -> Advice | None:
+    return next((said for rule in rules if (said := rule.says(case)) is not None), None)
 
 
 def notes_on(rows: Sequence[Row], headline: Row | None, of_suite: Sequence[Row]) -> list[str]:
@@ -31,7 +123,7 @@ def notes_on(rows: Sequence[Row], headline: Row | None, of_suite: Sequence[Row])
         *_wrapper_cost(rows, headline),
         *_exposed(headline),
         *compression.sentences(headline, of_suite),
-        *(late_ranks.held_up(headline) if headline else ()),
+        *(causes.held_up(headline) if headline else ()),
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
@@ -42,9 +134,9 @@ def notes_on(rows: Sequence[Row], headline: Row | None, of_suite: Sequence[Row])
 
 def _seen_of_script(row: Row, rows: Sequence[Row]) -> list[str]:
     told = (
-        script_remarks.kinds_sentence(row),
-        script_remarks.gaps_sentence(row),
-        *script_remarks.remarks(row, rows),
+        script_checks.kinds_sentence(row),
+        script_checks.gaps_sentence(row),
+        *script_checks.remarks(row, rows),
     )
     return [wording.as_sentence(said) for said in told if said]
 
@@ -135,7 +227,7 @@ def _stamped(rows: Sequence[Row]) -> list[str]:
 
 def _with_care(name: str, bearers: Sequence[Row]) -> str:
     told = details(bearers[0], name) if len(bearers) == 1 else ""
-    why = f"{warnings.said(name)} ({told})" if told else warnings.said(name)
+    why = f"{notes.said(name)} ({told})" if told else notes.said(name)
     if any(wording.is_baseline(row) for row in bearers) and name not in DOUBTED:
         return f"Read every efficiency with care, it rests on this baseline: {why}."
     rated = all(row.efficiency is not None for row in bearers)

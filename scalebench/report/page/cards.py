@@ -9,12 +9,12 @@ from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.figures.style import PART_COLORS, Look, Looks
 from scalebench.report.findings.findings import Finding
-from scalebench.report.page.addresses import row_address
+from scalebench.report.page.offline import row_address
 from scalebench.report.tables import compression, races
 from scalebench.report.words import causes, wording
 from scalebench.report.words.causes import NEGLIGIBLE
-from scalebench.report.words.plain_text import plain
-from scalebench.report.words.warnings import OF_THE_HEADLINE, details, marks, said
+from scalebench.report.words.notes import OF_THE_HEADLINE, details, marks, said
+from scalebench.report.words.terms import plain
 
 NOISY = 0.1
 """Half the width of an interval, of an efficiency: a wider one is drawn grey."""

@@ -1,4 +1,6 @@
-"""Pages that open offline: one HTML file with everything in it.
+"""Pages that open offline: one HTML file with everything in it, and the addresses of its views.
+
+Pages that open offline: one HTML file with everything in it.
 
 Every string of a run is hostile: jinja2 escapes all of them, data travels as escaped JSON, and
 the page's content security policy runs no script but its own, known by their hashes.
@@ -13,14 +15,37 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
+from scalebench.records.summary import Row
 from scalebench.report.words import wording
-from scalebench.report.words.plain_text import printable
-from scalebench.report.words.terms import OF_LOGS, definitions
+from scalebench.report.words.terms import OF_LOGS, definitions, printable
+
+_KEPT = "-_.!~*'()="
+"""What the page's scripts leave as it is, too (JavaScript's encodeURIComponent, and ``=``)."""
+
+
+def fragment(*parts: str) -> str:
+    """Return the address of what these names lead to: ``"ddp/ddp-bucket-1mb/N=2"``."""
+    return "/".join(quote(part.encode("utf-8", "replace"), safe=_KEPT) for part in parts)
+
+
+def row_address(row: Row, prefix: Sequence[str] = ()) -> str:
+    """Return the address of a row; ``prefix`` names its run where the page has several."""
+    return fragment(*prefix, row.suite, row.case, f"N={row.world_size}")
+
+
+def row_links(rows: Sequence[Row], prefix: Sequence[str] = ()) -> dict[tuple[str, str], str]:
+    """Return case and N, as every table writes them → address of the row."""
+    links: dict[tuple[str, str], str] = {}
+    for row in rows:
+        place = (wording.plain(row.case, 64), str(row.world_size))
+        links.setdefault(place, row_address(row, prefix))
+    return links
 
 
 def render_offline(template: str, with_charts: bool, shared: bool = False, **context: Any) -> str:

@@ -11,14 +11,17 @@ from scalebench.report.certificate import as_listing
 from scalebench.report.export import frames
 from scalebench.report.figures.charts import Chart
 from scalebench.report.figures.style import Look, Looks, assign
-from scalebench.report.findings.findings import RunVerdict, SuiteVerdict, judge
-from scalebench.report.findings.next_steps import NextStep, next_steps
-from scalebench.report.gate.history import history_table
-from scalebench.report.page.addresses import fragment, row_address, row_links
+from scalebench.report.findings.findings import (
+    NextStep,
+    RunVerdict,
+    SuiteVerdict,
+    judge,
+    next_steps,
+)
+from scalebench.report.gate_table import history_table
 from scalebench.report.page.cards import Card, is_noisy, make_cards
 from scalebench.report.page.comparison import change_cards, compare
-from scalebench.report.page.efficiency_chart import swatch
-from scalebench.report.page.offline import packed, render_offline
+from scalebench.report.page.offline import fragment, packed, render_offline, row_address, row_links
 from scalebench.report.page.overview import (
     Fact,
     LinkCard,
@@ -27,13 +30,14 @@ from scalebench.report.page.overview import (
     link_card,
     overview_markdown,
     suite_card,
+    swatch,
 )
 from scalebench.report.page.rows import RowView, row_views
 from scalebench.report.page.sections import NO_LINK, Block, Material, Section, of_suite, sections
 from scalebench.report.tables.columns import Column, present
 from scalebench.report.tables.layout import PlainTable
 from scalebench.report.words import wording
-from scalebench.report.words.warnings import Mark, bearers, explain, marks
+from scalebench.report.words.notes import Mark, bearers, explain, marks
 
 MAX_EMBEDDED_BYTES = 100_000
 """Raw step times above this size are left out of the page's JSON; summary.json has them."""

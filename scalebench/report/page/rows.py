@@ -13,22 +13,14 @@ from scalebench.report.figures.predictions import conclude_steps
 from scalebench.report.figures.steps import conclude_timeline
 from scalebench.report.figures.style import CATEGORY_COLORS, Look, Looks, row_name, safe
 from scalebench.report.findings.findings import Finding, judge_case
-from scalebench.report.page.addresses import row_address
 from scalebench.report.page.cards import IntervalBar, Segment, Strip, Track, strip, widest
-from scalebench.report.tables import (
-    communication,
-    compression,
-    experts,
-    memory,
-    pipelines,
-    predictions,
-    races,
-)
+from scalebench.report.page.offline import row_address
+from scalebench.report.tables import axes, communication, compression, memory, predictions, races
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import PlainTable
 from scalebench.report.words import notes, wording
 from scalebench.report.words.causes import budgeted
-from scalebench.report.words.warnings import Mark, details, explain, marks
+from scalebench.report.words.notes import Mark, details, explain, marks
 
 NOT_FACTS = ("case", "n", "marks")
 """Columns of the results that a row's own view says elsewhere."""
@@ -188,7 +180,7 @@ def _sections(
         ),
         RowSection("lockstep", "Lockstep", tables=races.lockstep_tables([row])),
         RowSection(
-            "experts", "Experts", experts.sentence([row]) or "", tables=experts.tables([row])
+            "experts", "Experts", axes.sentence([row]) or "", tables=axes.expert_tables([row])
         ),
         RowSection(
             "memory", "Memory", strip=_memory_strip(row), tables=memory.tables([row])
@@ -253,7 +245,7 @@ def _budget(row: Row, charts: tuple[RowChart, ...]) -> RowSection:
 
 def _step(row: Row, charts: tuple[RowChart, ...], page_data: PageData | None) -> RowSection:
     title = "One step"
-    stages = pipelines.tables([row])
+    stages = axes.tables([row])
     if charts and page_data is not None:
         key = (row.suite, row.case, row.world_size)
         shown = [one for one in page_data.timelines if (one.suite, one.case, one.world_size) == key]

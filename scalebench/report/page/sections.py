@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from scalebench.analysis.page_data import PageData
-from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.run import LargestBatch
 from scalebench.records.summary import Row
 from scalebench.report.figures import scaling
 from scalebench.report.figures.budget import AXIS_BUDGET, BUDGET, WATERFALL
@@ -19,16 +19,7 @@ from scalebench.report.figures.charts import Chart, ChartKind, make_chart
 from scalebench.report.figures.compression import COMPRESSION
 from scalebench.report.figures.heat import expert_kind, grid_kind
 from scalebench.report.figures.links import fit_table, link_kind, sweeps
-from scalebench.report.figures.memory import (
-    MEMORY,
-    MEMORY_AXES,
-    apart,
-    capacity_sentence,
-    draw_limit,
-)
 from scalebench.report.figures.mesh import mesh_kind
-from scalebench.report.figures.over_steps import LOSS_SCALE, SHARES
-from scalebench.report.figures.power import ENERGY, power_kind
 from scalebench.report.figures.predictions import (
     PREDICTED_OPERATIONS,
     PREDICTED_STEPS,
@@ -36,15 +27,23 @@ from scalebench.report.figures.predictions import (
 )
 from scalebench.report.figures.races import FRAMEWORKS, STALENESS, race_kind
 from scalebench.report.figures.recovery import ELASTIC_LOSS, FAILURE_PHASES, SAVE_COST
-from scalebench.report.figures.steps import SCHEDULE, timeline_kind
+from scalebench.report.figures.resources import (
+    ENERGY,
+    MEMORY,
+    MEMORY_AXES,
+    apart,
+    capacity_sentence,
+    draw_limit,
+    power_kind,
+)
+from scalebench.report.figures.steps import LOSS_SCALE, SCHEDULE, SHARES, timeline_kind
 from scalebench.report.figures.style import Looks
 from scalebench.report.tables import (
+    axes,
     communication,
     compression,
-    experts,
     frameworks,
     memory,
-    pipelines,
     predictions,
     races,
     recovery,
@@ -167,7 +166,7 @@ def sections(material: Material) -> tuple[Section, ...]:
             lambda suite, rows: [
                 timeline_kind(found("timelines", suite)),
                 SCHEDULE,
-                pipelines.tables,
+                axes.tables,
             ],
             absent=timeline_kind(()).absent if page_data else "",
         ),
@@ -182,11 +181,9 @@ def sections(material: Material) -> tuple[Section, ...]:
         section(
             "experts",
             "Experts",
-            lambda suite, rows: [expert_kind(found("expert_loads", suite)), experts.tables],
+            lambda suite, rows: [expert_kind(found("expert_loads", suite)), axes.expert_tables],
             lambda suite, rows: (
-                experts.slow_sentence(rows)
-                if found("expert_loads", suite)
-                else experts.sentence(rows)
+                axes.slow_sentence(rows) if found("expert_loads", suite) else axes.sentence(rows)
             ),
         ),
         section(

@@ -23,8 +23,7 @@ from scalebench.report.tables.layout import (
     value_of_each,
 )
 from scalebench.report.words import causes, wording
-from scalebench.report.words.causes import NEGLIGIBLE, budgeted, inflation_note
-from scalebench.report.words.late_ranks import held_up
+from scalebench.report.words.causes import NEGLIGIBLE, budgeted, held_up, inflation_note
 
 TITLE = "where the lost time goes"
 UNIT = "percent of the measured step; ideal + parts = 100"

@@ -8,7 +8,7 @@ from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables import layout
 from scalebench.report.tables.layout import CASE, RANKS
 from scalebench.report.words import wording
-from scalebench.report.words.warnings import letters, marks
+from scalebench.report.words.notes import letters, marks
 
 NOTHING = wording.DASH
 

@@ -1,16 +1,20 @@
 """Communication of a suite's rows as tables: operations, exposure, arrivals, volume, cost.
 
 Every number is per step of the rank that waits most, as the traced steps have it.
+
+Timed collectives are put into words, too: what a message costs, and how much links carry.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from scalebench import units
-from scalebench.records.measured.wires import NcclWires, Pair, Transport
+from scalebench.records.measured.rank import NcclWires, Pair, Transport
 from scalebench.records.rows.budget import WAIT, RankTimes
-from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
+from scalebench.records.rows.steps import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.strategies import ExposedEstimates
-from scalebench.records.summary import Estimate, Row
+from scalebench.records.summary import Estimate, Row, TimedCollectives
 from scalebench.report.tables.budget import AXIS_BUDGET
 from scalebench.report.tables.layout import (
     CASE,
@@ -26,8 +30,8 @@ from scalebench.report.tables.layout import (
     value,
 )
 from scalebench.report.words import notes, wording
-from scalebench.report.words.causes import disagreements
-from scalebench.report.words.late_ranks import arrivals
+from scalebench.report.words.causes import arrivals, disagreements
+from scalebench.spec.base import BACKEND, EITHER_PLACE
 
 
 def sentence(rows: Sequence[Row]) -> str | None:
@@ -354,3 +358,67 @@ def render_wires(wires: NcclWires, screen: Screen) -> str:
         screen.line("The log has no channels: which wires is not known.")
     screen.lines(wire_findings(wires) or (["No problems found."] if wires.transports else []))
     return screen.text()
+
+
+@dataclass(frozen=True)
+class LinkFigures:
+    """An operation of the backend at the largest N that was timed.
+
+    Attributes:
+        alpha_s: Latency of a message, of the smallest sizes.
+        bandwidth_byte_per_s: Of a link, of the largest sizes; None: they do not show it.
+    """
+
+    op: str
+    world_size: int
+    law: str
+    alpha_s: float
+    bandwidth_byte_per_s: float | None
+
+
+def operations(found: TimedCollectives) -> list[LinkFigures]:
+    """Return the figures of each operation at its largest N, in the order of the fits."""
+    named = dict.fromkeys(str(fit["op"]) for fit in found.fits if _usual(fit))
+    return [
+        _figures([fit for fit in found.fits if _usual(fit) and fit["op"] == op]) for op in named
+    ]
+
+
+def _usual(fit: dict[str, Any]) -> bool:
+    return fit["algorithm"] == BACKEND and not (fit["in_place"] and fit["op"] in EITHER_PLACE)
+
+
+def _figures(fits: Sequence[dict[str, Any]]) -> LinkFigures:
+    largest = max(fit["world_size"] for fit in fits)
+    regimes = [fit for fit in fits if fit["world_size"] == largest]
+    regimes = [fit for fit in regimes if fit["dtype"] == regimes[0]["dtype"]]
+    regimes.sort(key=lambda fit: int(fit["min_bytes"]))
+    first, last = regimes[0], regimes[-1]
+    return LinkFigures(
+        op=first["op"],
+        world_size=largest,
+        law=first["law"],
+        alpha_s=first["alpha_s"],
+        bandwidth_byte_per_s=last["bandwidth_byte_per_s"],
+    )
+
+
+def headline(found: TimedCollectives) -> str:
+    """Say what an all-reduce's messages cost, and whether all results were right."""
+    if found.failure is not None:
+        return f"Failed: {wording.plain(found.failure, 300)}."
+    right = f"{found.num_points} points, every result verified: {found.num_wrong} wrong elements."
+    known = operations(found)
+    if not known:
+        return right
+    one = next((figures for figures in known if figures.op == "all_reduce"), known[0])
+    carried = (
+        f", and a link carries {units.bytes_(one.bandwidth_byte_per_s)}/s"
+        if one.bandwidth_byte_per_s
+        else ""
+    )
+    name = wording.plain(one.op, 40)
+    return (
+        f"On {one.world_size} ranks a message of {name} costs {units.seconds(one.alpha_s)}"
+        f"{carried}. {right}"
+    )

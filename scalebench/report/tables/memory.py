@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.rows.strategies import MemoryByAxis
+from scalebench.records.run import LargestBatch
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import (
     CASE,

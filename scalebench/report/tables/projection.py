@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 from scalebench import units
-from scalebench.analysis.projection.recovery import ProjectedRecovery
-from scalebench.analysis.projection.rows import ProjectedRow, Projection
+from scalebench.analysis.projection.recovery import ProjectedRecovery, ProjectedRow, Projection
 from scalebench.costmodel.recovery import LLAMA_3
-from scalebench.grouping import by_key
 from scalebench.report.tables.layout import (
     FOLDED,
     RANKS,
@@ -19,6 +17,7 @@ from scalebench.report.tables.layout import (
 )
 from scalebench.report.tables.predictions import percent
 from scalebench.report.words import wording
+from scalebench.stats import by_key
 
 NOTHING = wording.DASH
 

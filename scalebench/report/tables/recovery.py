@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
-from scalebench.records.rows.recovery import (
+from scalebench.records.rows.race import (
     ElasticStretchFigures,
     FailureFigures,
     RecoveryFigures,

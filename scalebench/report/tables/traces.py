@@ -7,12 +7,12 @@ from typing import Any
 
 from scalebench import units
 from scalebench.costmodel.links.topology import Link
-from scalebench.grouping import totals
 from scalebench.report.tables.layout import Column, Screen, value
 from scalebench.report.words import wording
+from scalebench.stats import totals
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.comparison import Change, Comparison
-from scalebench.trace.dumps.examination import Bandwidth, Examination, GroupState
+from scalebench.trace.dumps import Bandwidth, Examination, GroupState
 from scalebench.trace.idle import Gap, IdleTime
 from scalebench.trace.job import JobFigures, unavailable_together, work_of_all
 from scalebench.trace.operations.gpu_work import Work, summed

@@ -1,15 +1,16 @@
-"""What the words of the page mean, in a sentence or two: read from ``docs/definitions.md``.
+"""What the words of the page mean; and the only place that decides which text is safe to print.
 
-The document is the one source; a wheel has a copy of it.
+Meanings are read from ``docs/definitions.md``: the one source, of which a wheel has a copy.
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from scalebench.records.rows.budget import PARTS
-
+_CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 PACKAGE = Path(__file__).resolve().parents[2]
 INSTALLED = PACKAGE / "_docs" / "definitions.md"
 CHECKED_OUT = PACKAGE.parent / "docs" / "definitions.md"
@@ -54,6 +55,58 @@ SHORT, LONG = 30, 240
 """Characters: sentences are added while a definition is shorter than the first, up to the other."""
 
 
+def plain(text: object, limit: int | None = None) -> str:
+    """Return ``text`` as one line without control, format or unassigned characters.
+
+    A text that is longer than ``limit`` ends in ``…``.
+    """
+    line = " ".join(printable(" ".join(str(text).split())).split())
+    if limit is not None and len(line) > limit:
+        return line[: limit - 1].rstrip() + "…"
+    return line
+
+
+def printable(text: str, colour: bool = False) -> str:
+    """Return ``text`` without what steers a terminal or reorders a line; lines and tabs stay.
+
+    ``colour`` keeps the sequences that set a colour, which are scalebench's own.
+    """
+    if colour:
+        parts = _COLOUR.split(text)
+        return "".join(p if i % 2 else printable(p) for i, p in enumerate(parts))
+    return "\n".join(map(_printable_line, text.split("\n")))
+
+
+def _printable_line(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(map(_shown, line))
+
+
+def _shown(character: str) -> str:
+    """Return nothing for what steers; half a character, as in names that are no UTF-8, escaped."""
+    kind = unicodedata.category(character)
+    if kind == "Cs":
+        return _escape(character)
+    return character if character == "\t" or kind not in _CONTROL else ""
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON document that says the same, its control characters written as escapes."""
+    return "\n".join(map(_escaped_line, text.split("\n")))
+
+
+def _escaped_line(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(c if unicodedata.category(c) not in _CONTROL else _escape(c) for c in line)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
 @cache
 def definitions() -> Mapping[str, str]:
     """Return word on the page → its definition; empty where the document is missing."""
@@ -64,6 +117,8 @@ def definitions() -> Mapping[str, str]:
 @cache
 def explanations() -> Mapping[str, str]:
     """Return every word and field that the document defines → its whole definition."""
+    from scalebench.records.rows.budget import PARTS
+
     rows = _rows(_document())
     names = {part.name: part.meaning for part in PARTS}
     names |= {name: text for key, text in rows.items() for name in key.split(", ")}
@@ -82,11 +137,11 @@ def _rows(document: str) -> dict[str, str]:
     for line in document.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if line.startswith("| ") and len(cells) == 2:
-            found.setdefault(plain(cells[0]), plain(cells[1]))
+            found.setdefault(without_marks(cells[0]), without_marks(cells[1]))
     return found
 
 
-def plain(text: str) -> str:
+def without_marks(text: str) -> str:
     """Return a cell of Markdown without its marks: links as their text."""
     linked = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     return re.sub(r"\*\*|`", "", linked).strip()

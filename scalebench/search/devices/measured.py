@@ -15,14 +15,14 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from scalebench.errors import UsageError
-from scalebench.records.storage.files import read_text
+from scalebench.records.files import read_text
 from scalebench.search.candidates import Candidates, Floats, Ints
 from scalebench.search.choice import Choice, columns_of
-from scalebench.search.job import Framework, Job
 from scalebench.search.model import Models, SearchModel
 from scalebench.search.prediction.speed import short_name
+from scalebench.search.space import Framework, Job
 
-NEEDED = ("gpus", "layers", "width", "heads", "sequence", "batch")
+NEEDED_COLUMNS = ("gpus", "layers", "width", "heads", "sequence", "batch")
 SPEEDS = ("step_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
 
 
@@ -149,7 +149,7 @@ def read_rows(path: Path) -> list[MeasuredRow]:
         lines, names = list(table), set(table.fieldnames)
     except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as a table: {error}.") from error
-    missing = [name for name in NEEDED if name not in names]
+    missing = [name for name in NEEDED_COLUMNS if name not in names]
     if not names & set(SPEEDS):
         missing.append(f"a speed (one of {', '.join(SPEEDS)})")
     if missing:

@@ -11,10 +11,10 @@ from scalebench.analysis.run import StoredRun, load_run
 from scalebench.errors import UsageError
 from scalebench.records.measured.trace import TracedProduct
 from scalebench.search.candidates import Floats
-from scalebench.search.devices.operators import Rate
 from scalebench.search.devices.parameters import PARAMETERS, DeviceModel, Parameters, chip, defaults
-from scalebench.search.job import USUAL
+from scalebench.search.prediction.passes import Rate
 from scalebench.search.prediction.speed import short_name
+from scalebench.search.space import USUAL
 from scalebench.trace.files.kineto import read_kineto
 from scalebench.trace.operations.gpu_work import products_of, summed_products
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from scalebench.costmodel.links.fitted import LinkModel, NoFit
 from scalebench.costmodel.links.laws import hierarchical_all_reduce
 from scalebench.costmodel.links.laws import law_terms as law
-from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.links.topology import LINKS, Topology
 from scalebench.errors import UsageError, unknown_name
 

@@ -18,9 +18,8 @@ import numpy.typing as npt
 from scalebench.costmodel.memory import FP32_ADAM, BytesPerParameter, zero_state
 from scalebench.errors import UsageError
 from scalebench.search.candidates import CHECKPOINTING, SCHEDULES, Candidates, Floats
-from scalebench.search.job import Job
 from scalebench.search.model import Models, SearchModel
-from scalebench.search.space import candidates, meshes
+from scalebench.search.space import Job, candidates, meshes
 
 BYTES = np.array([4.0, 2.0])
 """Of an activation, by number of its precision."""

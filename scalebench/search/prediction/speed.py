@@ -9,17 +9,16 @@ from scipy.optimize import nnls
 
 from scalebench import units
 from scalebench.analysis.rows.at_one_rank import StepAtOneRank, step_at_one_rank
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import grouped
+from scalebench.analysis.rows.launches import Unavailable, grouped
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.device_peaks import Dtype, peak_flops
 from scalebench.errors import unknown_name
 from scalebench.records.summary import Row, Summary
 from scalebench.search.candidates import PRECISIONS
+from scalebench.search.choice import CHECKPOINTING_OF
 from scalebench.search.devices.parameters import DeviceModel, Parameters
-from scalebench.search.job import ComputeSpeed, Recomputing
 from scalebench.search.model import SearchModel, WholeModel
-from scalebench.search.strategies import CHECKPOINTING
+from scalebench.search.space import ComputeSpeed, Recomputing
 
 
 class NoPlainRow(Exception):
@@ -152,7 +151,7 @@ def _recomputing(
     """
     usual = {(r.rank_batch, _is_in(r, "bfloat16")): r for r in plain_rows(rows, model.name)}
     found = {}
-    for name, checkpointing in CHECKPOINTING.items():
+    for name, checkpointing in CHECKPOINTING_OF.items():
         samples, plain_s, more_s = [], [], []
         for row in rows:
             same = usual.get((row.rank_batch, _is_in(row, "bfloat16")))

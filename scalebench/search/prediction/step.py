@@ -1,6 +1,6 @@
 """The step of many configurations at once, part by part, and a bound that it never goes below.
 
-The parts are those of the cost models: passes and bubble of a pipeline (`pipelines.orders`), what
+The parts are those of the cost models: passes and bubble of a pipeline (`pipeline_schedule`), what
 tensor, context and expert groups send (`tensor_layers`, `context_layers`, `expert_layers`),
 gradients in buckets behind the backward pass (`replay`). What a group sends inside a pass, its
 ranks wait for; only ring attention and gathers hide behind computation.
@@ -13,11 +13,14 @@ from functools import cache
 
 import numpy as np
 
-from scalebench.costmodel.layers import tensor_layers
-from scalebench.costmodel.layers.context_layers import AttendingModel, operations_of_context_step
-from scalebench.costmodel.layers.expert_layers import ExpertModel, operations_of_expert_step
+from scalebench.costmodel import tensor_layers
+from scalebench.costmodel.context_layers import (
+    AttendingModel,
+    ExpertModel,
+    operations_of_context_step,
+    operations_of_expert_step,
+)
 from scalebench.search.candidates import CHECKPOINTING, SCHEDULES, Candidates, Floats, Ints
-from scalebench.search.job import Job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction import memory
 from scalebench.search.prediction.passes import (
@@ -27,6 +30,7 @@ from scalebench.search.prediction.passes import (
     ring_hides_s,
     times_again,
 )
+from scalebench.search.space import Job
 from scalebench.spec import Context, Expert, Tensor
 
 
@@ -130,7 +134,7 @@ def _update(job: Job, of: Candidates, layers: Floats) -> Floats:
 def hidden_behind(parts: Ints, each_s: Floats, window_s: Floats) -> Floats:
     """Return what is not hidden of equal operations, one asked for after each part of a window.
 
-    `scalebench.costmodel.layers.replay` with ready times at an even pace: the link is late from the
+    `scalebench.costmodel.step` with ready times at an even pace: the link is late from the
     first one on, or only the last one is left: ``max(n·x − T·(1 − 1/n), x)``.
     """
     late = parts * each_s - window_s * (1 - 1 / np.maximum(parts, 1))

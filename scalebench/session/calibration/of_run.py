@@ -8,18 +8,18 @@ from pathlib import Path
 
 from scalebench import machine
 from scalebench.analysis.rows.at_one_rank import prediction_base
+from scalebench.analysis.rows.axes import predicted_operations
 from scalebench.analysis.rows.launches import grouped
-from scalebench.analysis.rows.strategies.axes import predicted_operations
 from scalebench.analysis.run import StoredRun
-from scalebench.costmodel.layers.group_steps import group_operations, model_of_workload
+from scalebench.costmodel.group_steps import group_operations, model_of_workload
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
+from scalebench.records.files import read_model, write_checked
 from scalebench.records.run import CellResult
-from scalebench.records.storage.files import read_model, write_checked
 from scalebench.session.calibration.sweeps import Sweeps, measured_points, measured_profile
 from scalebench.spec import Cell, Collectives, Device, Grouped, Script
-from scalebench.spec.collectives import COLLECTIVES, CollectiveName
+from scalebench.spec.base import COLLECTIVES, CollectiveName
 
 PARTS = (1, 2, 4, 16, 64)
 """The largest message and these parts of it: more would keep a slow link busy for long."""

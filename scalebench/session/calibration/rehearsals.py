@@ -15,18 +15,17 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from scalebench.analysis.rows.at_one_rank import PipelineAtOneRank, step_at_one_rank
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import Launches, grouped
+from scalebench.analysis.rows.launches import Launches, Unavailable, grouped
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.timing.steps import busy_part
-from scalebench.costmodel.links.times import LinkModel, NoFit
-from scalebench.costmodel.pipelines.orders import FROM_TORCH, SPLITS_BACKWARD
-from scalebench.costmodel.pipelines.step import rehearsal_of
-from scalebench.costmodel.rehearsed_step import rehearsal_of_step, stalled_of
+from scalebench.analysis.steps import busy_part
+from scalebench.costmodel.links.fitted import LinkModel, NoFit
+from scalebench.costmodel.pipeline_schedule import FROM_TORCH, SPLITS_BACKWARD
+from scalebench.costmodel.pipeline_step import rehearsal_of
+from scalebench.costmodel.step import rehearsal_of_step, stalled_of
 from scalebench.launch.base import Launcher, ProbeFailed
+from scalebench.records.files import write_checked
 from scalebench.records.measured.probes import PlayedSteps, RehearsedPipeline, RehearsedStep
 from scalebench.records.run import CellResult
-from scalebench.records.storage.files import write_checked
 from scalebench.spec import Cell, Pipeline, Plain, Script
 from scalebench.spec.probes import PipelineRehearsal, Rehearsal, RehearsedStage, StepRehearsal
 

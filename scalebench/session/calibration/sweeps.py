@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import Any, Self
 
 from scalebench import __version__
-from scalebench.costmodel.links.imported import by_table, points_of_log
 from scalebench.costmodel.links.nccl_tests import read_log
-from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile, point_of, profile_of
+from scalebench.costmodel.links.profile import (
+    CalibratedPoint,
+    LinkProfile,
+    by_table,
+    point_of,
+    points_of_log,
+    profile_of,
+)
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
-from scalebench.records.storage.folder import Scratch
+from scalebench.records.folder import Scratch
 from scalebench.spec import Collectives, Device
-from scalebench.spec.collectives import (
+from scalebench.spec.base import (
     BACKEND,
     EITHER_PLACE,
     AlgorithmName,
@@ -23,7 +29,7 @@ from scalebench.spec.collectives import (
     DtypeName,
 )
 from scalebench.spec.probes import Sweep, Transfer
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 from scalebench.units import bytes_
 
 SMALLEST_BYTES = 8

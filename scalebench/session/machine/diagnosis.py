@@ -21,9 +21,9 @@ from scalebench.costmodel.links.topology import wire_findings
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
-from scalebench.launch.loopback import why_no_loopback
+from scalebench.launch.processes import why_no_loopback
 from scalebench.machine import host_links
-from scalebench.records.measured.wires import NcclWires
+from scalebench.records.measured.rank import NcclWires
 from scalebench.session.machine.survey import about_unusable
 from scalebench.spec.probes import Sweep, Transfer
 

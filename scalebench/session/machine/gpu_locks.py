@@ -25,9 +25,9 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
+from scalebench.records.folder import claim_folder, working_on
 from scalebench.records.paths import RunPaths, default_runs_folder
 from scalebench.records.run import RunInfo, RunSpec
-from scalebench.records.storage.folder import claim_folder, working_on
 
 PLACES = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 PREFIX = "scalebench-gpu-"

@@ -6,12 +6,12 @@ from typing import Any
 
 from scalebench.analysis.run import load_run
 from scalebench.errors import UsageError
-from scalebench.launch.launchers import LAUNCHERS
+from scalebench.launch.submission import LAUNCHERS
+from scalebench.records.folder import find_runs
 from scalebench.records.paths import default_runs_folder
-from scalebench.records.storage.folder import find_runs
 from scalebench.report.words.wording import settings_label
 from scalebench.session.plan.prepare import why_missing
-from scalebench.session.suites.files import (
+from scalebench.session.suites import (
     hides_bundled,
     load_suite,
     own_suites,

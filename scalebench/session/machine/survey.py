@@ -16,8 +16,8 @@ from typing import Any
 
 from scalebench import __version__
 from scalebench.launch.local import LocalLauncher
+from scalebench.records.files import write_atomic
 from scalebench.records.paths import cache_folder
-from scalebench.records.storage.files import write_atomic
 from scalebench.spec import STRATEGIES
 
 OLDEST_DRIVER = {"12": "525", "13": "580"}

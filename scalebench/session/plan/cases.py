@@ -1,17 +1,21 @@
-"""The suites as the user wants them, and the cases that are run: those chosen, and baselines."""
+"""What a user asked for: the suites, the cases that are run, and their launches for recovery."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from scalebench.errors import UsageError
-from scalebench.session.plan.recovery import recovery_of
-from scalebench.session.plan.request import Machine, Request
+from scalebench.records.run import LargestBatch, RunSpec
 from scalebench.spec import (
+    STRATEGIES,
     Case,
+    Cell,
     Collectives,
     Device,
     Expert,
     Plain,
+    Scaling,
     Script,
     StepPlan,
     Strategy,
@@ -24,9 +28,10 @@ from scalebench.spec.presets import (
     resolve_workload,
     routed_workload,
 )
-from scalebench.spec.race import Race
-from scalebench.spec.selection import matches, words
-from scalebench.spec.suites import ENERGY_WINDOW_S
+from scalebench.spec.recovery import Race, Recovery
+from scalebench.spec.suites import ENERGY_WINDOW_S, matches, words
+from scalebench.spec.world import VirtualHosts, World
+from scalebench.stats import by_key
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
 ENERGY_S = 1.1 * ENERGY_WINDOW_S
@@ -37,6 +42,189 @@ PRECISION = 0.03
 PRECISION_BUDGET_S = 90.0
 """Time to reach it, for each suite."""
 QUICK_COLLECTIVES = {"max_bytes": 2**18, "repeats": 3}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None means: as the suite, or the machine, says.
+
+    Attributes:
+        selection: Expression that chooses cases; see `scalebench.spec.suites`.
+        shared: Launch the rows of a suite together and let them take turns; None: on the CPU.
+        pinned: See `scalebench.spec.Job`; None: but for a user's script.
+        threads: Intra-op threads of each rank; None: the cores divided by the largest size.
+        notices: What is known already that the reader of the run has to know.
+        only: Rows, as `scalebench.session.plan.cells.row_name` writes them; none: all.
+    """
+
+    world_sizes: tuple[int, ...] | None = None
+    device: Device | None = None
+    oversubscribe: bool = False
+    workload: str | None = None
+    autocast: bool | Literal["float16"] | None = None
+    compile: bool | None = None
+    scaling: Scaling | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    repeats: int | None = None
+    precision: float | None = None
+    target_loss: float | None = None
+    time_limit_s: float | None = None
+    budget_s: float | None = None
+    quick: bool = False
+    shared: bool | None = None
+    pinned: bool | None = None
+    threads: int | None = None
+    trace: bool = True
+    selection: str | None = None
+    only: tuple[str, ...] = ()
+    virtual_hosts: VirtualHosts | None = None
+    link_profile: Path | None = None
+    max_batch: bool = False
+    memory_limit_bytes: int | None = None
+    keep_going: bool = False
+    anonymise: bool = False
+    allow_busy: bool = False
+    checkpoint_dir: Path | None = None
+    notices: tuple[str, ...] = ()
+
+
+_OPTIONS = {
+    "world_sizes": "--gpus",
+    "selection": "-k",
+    "time_limit_s": "--time-limit",
+    "budget_s": "--budget",
+    "memory_limit_bytes": "--memory-limit",
+}
+
+
+def option_of(field: str) -> str:
+    """Return the option of ``scalebench run`` that a field of a request has, if it has one."""
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be run: the resolved specification, the cells in order, what to tell first.
+
+    Attributes:
+        largest_batches: What ``--max-batch`` found; empty: it was not asked for.
+    """
+
+    spec: RunSpec
+    cells: tuple[Cell, ...]
+    notices: tuple[str, ...]
+    largest_batches: tuple[LargestBatch, ...] = ()
+
+    @property
+    def custom_workloads(self) -> list[CustomTarget]:
+        """The users' own workloads among the cells, each once."""
+        found = {c.workload.name: c.workload for c in self.cells}
+        return [w for w in found.values() if isinstance(w, CustomTarget)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan has to know of the machine, or of the world that ranks are taken from.
+
+    Attributes:
+        unusable: Why ranks cannot train on devices that are there, and the remedy; None: there
+            are none.
+        launcher_name: Of the launcher that starts the ranks, where no world has started them.
+        launcher_shares: Whether it can start rows together that take turns.
+        emulates_bfloat16: Name of a GPU on which torch emulates bfloat16; None: on none.
+    """
+
+    num_gpus: int
+    num_cores: int
+    world: World | None = None
+    launcher_name: str = "local"
+    launcher_shares: bool = True
+    emulates_bfloat16: str | None = None
+    unusable: str | None = None
+
+    @property
+    def launcher(self) -> str:
+        """Who starts the ranks."""
+        return self.launcher_name if self.world is None else self.world.launcher
+
+    @property
+    def shares(self) -> bool:
+        """Whether the launcher can start rows together that take turns."""
+        return self.world is None and self.launcher_shares
+
+
+def check_recovery(request: Request, suites: Sequence[Suite]) -> None:
+    """Raise UsageError for options about checkpoints where nothing is saved."""
+    if request.checkpoint_dir is not None and not any(suite.recovery for suite in suites):
+        raise UsageError(
+            f"--checkpoint-dir {request.checkpoint_dir}: no given suite saves checkpoints. Run "
+            "recovery, or a suite with recovery=Recovery(...)."
+        )
+
+
+def recovery_of(suite: Suite, request: Request) -> Recovery | None:
+    """Return how a suite saves and fails; a quick one does both as seldom as it can."""
+    if suite.recovery is None or not request.quick:
+        return suite.recovery
+    return suite.recovery.model_copy(update={"saves": 2, "fault_repeats": 1})
+
+
+def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
+    """Return the launches that save, at all sizes, then those that restore, then those that fail.
+
+    Ranks are made to fail only where scalebench itself starts them: on this machine, on virtual
+    hosts.
+    """
+    plans = {suite.name: suite.recovery for suite in spec.suites if suite.recovery is not None}
+    saved = [
+        _saving(row, plans[row.suite])
+        for row in rows
+        if row.suite in plans and row.skip_reason is None and not isinstance(row.strategy, Plain)
+    ]
+    sizes = by_key(((cell.suite, cell.case), cell.world_size) for cell in saved)
+    restored = [_restoring(cell, sizes[cell.suite, cell.case]) for cell in saved]
+    failing = [
+        cell.model_copy(update={"purpose": "fail"})
+        for cell in saved
+        if spec.launcher in ("local", "lab") and _fails(cell)
+    ]
+    return [*saved, *restored, *failing]
+
+
+def _fails(cell: Cell) -> bool:
+    plan = cell.recovery
+    assert plan is not None, "every cell that saves has a plan"
+    chosen = plan.faulty_cases is None or cell.case in plan.faulty_cases
+    return bool(plan.faults) and chosen
+
+
+def _restoring(cell: Cell, sizes: Sequence[int]) -> Cell:
+    """Return the launch that loads what was saved at these numbers of ranks, at its own first."""
+    others = sorted(size for size in sizes if size != cell.world_size)
+    return cell.model_copy(
+        update={"purpose": "restore", "restore_from": (cell.world_size, *others)}
+    )
+
+
+def _saving(row: Cell, plan: Recovery) -> Cell:
+    """Return the launch that saves a row's state.
+
+    Raises:
+        UsageError: The state of its strategy cannot be saved.
+    """
+    if not row.strategy.can_be_saved:
+        names = ", ".join(one.__name__ for one in STRATEGIES.values() if one.can_be_saved)
+        raise UsageError(
+            f"Case {row.case} of suite {row.suite}: checkpoints of {row.strategy.kind} are not "
+            f"supported. Give a strategy among {names}, or leave recovery out of the suite."
+        )
+    if row.strategy.autocast == "float16":
+        raise UsageError(
+            f"Case {row.case} of suite {row.suite}: checkpoints do not hold the loss scale of "
+            "float16, so the job would not continue bit for bit. Give --dtype float32."
+        )
+    return row.model_copy(update={"purpose": "save", "part_batches": (), "recovery": plan})
 
 
 def workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:

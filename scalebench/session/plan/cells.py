@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from math import lcm
 
-from scalebench.costmodel.pipelines.orders import why_no_pipeline
+from scalebench.costmodel.pipeline_schedule import why_no_pipeline
 from scalebench.errors import UsageError, unknown_name
 from scalebench.records.run import RunSpec
-from scalebench.session.plan.cases import workload_of
-from scalebench.session.plan.recovery import recovery_cells
+from scalebench.session.plan.cases import recovery_cells, workload_of
 from scalebench.spec import (
     Case,
     Cell,
@@ -26,7 +25,7 @@ from scalebench.spec import (
     Suite,
 )
 from scalebench.spec.presets import WorkloadSpec, divisible
-from scalebench.spec.race import OPTIMIZERS
+from scalebench.spec.recovery import OPTIMIZERS
 from scalebench.spec.workload import Divisible
 
 

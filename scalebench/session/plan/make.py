@@ -7,8 +7,12 @@ from typing import Literal
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.run import RunSpec
 from scalebench.session.plan.cases import (
+    Machine,
+    Plan,
+    Request,
     cases_to_run,
     check_races,
+    check_recovery,
     chosen_cases,
     precision_of,
     repeats_of,
@@ -17,13 +21,11 @@ from scalebench.session.plan.cases import (
     workload_of,
 )
 from scalebench.session.plan.cells import cells_of_case, in_order, only, row_name
-from scalebench.session.plan.recovery import check_recovery
-from scalebench.session.plan.request import Machine, Plan, Request
 from scalebench.spec import Cell, Device, Script, Suite
 from scalebench.spec.presets import PacedShape
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.strategies.execution import WHY_NO_FLOAT16
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
 
 def notices_of(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:

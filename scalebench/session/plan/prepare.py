@@ -9,12 +9,12 @@ from scalebench import machine
 from scalebench.analysis.run import StoredRun
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
-from scalebench.launch.loopback import check_loopback
+from scalebench.launch.processes import check_loopback
 from scalebench.session.machine.survey import refusal
+from scalebench.session.plan.cases import Machine, Plan, Request
 from scalebench.session.plan.cells import skip_indivisible
 from scalebench.session.plan.make import choose_device, make_plan
 from scalebench.session.plan.max_batch import for_max_batch
-from scalebench.session.plan.request import Machine, Plan, Request
 from scalebench.spec import Cell, Execution, FromFramework, Suite
 from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
 

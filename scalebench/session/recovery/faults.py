@@ -1,34 +1,289 @@
-"""Making a rank fail, having all start again, and timing it from outside."""
+"""Making a rank fail at a random moment, going on with fewer, and timing it from outside."""
 
+import contextlib
 import os
 import random
+import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launched, Launcher
 from scalebench.launch.lab import Lab
 from scalebench.launch.local import LocalLauncher
-from scalebench.launch.loopback import loopback_environment
-from scalebench.launch.processes import interpreter
-from scalebench.records.measured.fault_events import AGENT, FaultFolder, fault_folder
+from scalebench.launch.processes import interpreter, loopback_environment
+from scalebench.records.files import write_model
 from scalebench.records.measured.rank import RankRecord
-from scalebench.records.measured.recovery import ElasticRun, FaultTimeline
+from scalebench.records.measured.recovery import (
+    AGENT,
+    CAUGHT_UP,
+    ElasticRun,
+    ElasticStretch,
+    Event,
+    FaultFolder,
+    FaultTimeline,
+    fault_folder,
+)
 from scalebench.records.run import CellResult, launched_result
-from scalebench.records.storage.files import write_model
-from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
-from scalebench.session.recovery.striking import Striking
-from scalebench.session.recovery.timeline import NoTimeline, Outside, failure_of, timelines_of
-from scalebench.spec import Cell
+from scalebench.session.recovery.directory import NoTimeline, Outside, failure_of, timelines_of
+from scalebench.spec import Cell, Ddp
 from scalebench.spec.recovery import HANG_TIMEOUT_S, FaultKind, FaultPlan, Restarter
 
+POLL_S = 0.002
+CALM_POLL_S = 0.05
+"""How often is looked while a job recovers: its time is being measured, so seldom."""
+SIGNALS: dict[FaultKind, signal.Signals] = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
+SAVE_EVERY = 4
+STRETCH_STEPS = 14
+"""Steps with fewer ranks, and with all again; the failure comes after about as many."""
 PATIENCE_S = 120.0
 """For each failure under torchrun, whose ranks import torch again."""
 MONITOR_S = "0.1"
 """How often torchrun's agent looks after its ranks: its default, written out."""
+
+
+@dataclass
+class Striking:
+    """Sends the signal of each fault when its step is done, a random moment later.
+
+    In an attempt that continues after a failure, none is sent before the rank has caught up.
+
+    Attributes:
+        plans: Of a job's attempts, in order.
+        cut_link: Cuts the link of the rank's host, where that is the fault.
+        failed_ns: Attempt → when it was sent, on the monotonic clock; without those in which the
+            rank raises itself, and those that did not come so far.
+
+    Raises:
+        NoTimeline: A fault could not be brought about. At the end of the block: the ranks, which
+            wait for it, have been ended by then.
+    """
+
+    folder: FaultFolder
+    plans: Sequence[FaultPlan]
+    cut_link: Callable[[], None] | None = None
+    failed_ns: dict[int, int] = field(default_factory=dict)
+    _error: Exception | None = None
+    _struck_rank: int | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Striking":
+        if any(self._is_sent(plan) for plan in self.plans):
+            self._thread = threading.Thread(target=self._strike_all, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, raised: object, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None and raised is None:
+            raise NoTimeline(
+                f"rank {self._struck_rank} could not be made to fail: {self._error}"
+            ) from self._error
+
+    def _is_sent(self, plan: FaultPlan) -> bool:
+        """Tell whether the rank does not fail by itself."""
+        return plan.fails and (plan.kind in SIGNALS or self.cut_link is not None)
+
+    def _strike_all(self) -> None:
+        for plan in filter(self._is_sent, self.plans):
+            events = self._wait_for_step(plan)
+            if events is None or self._error is not None:
+                return
+            self._strike(plan, events)
+
+    def _wait_for_step(self, plan: FaultPlan) -> list[Event] | None:
+        """Return a rank's events when it is time to strike it; None: the block ended before."""
+        poll_s = CALM_POLL_S if plan.attempt else POLL_S
+        while not self._over.wait(poll_s):
+            events = self.folder.events(plan.attempt, plan.rank)
+            counted_from = _counted_from(events, plan)
+            if counted_from is None:
+                continue
+            poll_s, due = POLL_S, counted_from + plan.at_step
+            if any(e.name == "step" and e.number >= due for e in events):
+                return events
+        return None
+
+    def _strike(self, plan: FaultPlan, events: list[Event]) -> None:
+        chance = random.Random(f"{plan.at_step} {plan.attempt}")
+        time.sleep(chance.uniform(0, _usual_step_s(events)))
+        pid = next(event.number for event in events if event.name == "started")
+        self._struck_rank = plan.rank
+        failed_ns = time.monotonic_ns()
+        try:
+            if self.cut_link is not None:
+                self.cut_link()
+            else:
+                os.kill(pid, SIGNALS[plan.kind])
+            self.failed_ns[plan.attempt] = failed_ns
+        except ProcessLookupError:
+            pass  # it ended by itself
+        except Exception as error:  # said by __exit__: a thread has nobody to raise it to
+            self._error = error
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)  # or it would train for as long as a launch may take
+
+
+def _counted_from(events: list[Event], plan: FaultPlan) -> int | None:
+    """Return the step from which a plan counts its own; None: the rank is not there yet."""
+    if plan.attempt == 0:
+        return 0
+    return next((event.number for event in events if event.name == CAUGHT_UP), None)
+
+
+def _usual_step_s(events: list[Event]) -> float:
+    times = [event.time_ns for event in events if event.name == "step"]
+    return (times[-1] - times[-2]) / 1e9 if len(times) > 1 else 0.0
+
+
+def goes_on_with_fewer(cell: Cell) -> bool:
+    """Tell whether a cell's job is to lose a rank and go on."""
+    plan = cell.recovery
+    wanted = plan is not None and plan.elastic
+    return wanted and cell.world_size > 1 and cell.strategy.takes_any_size
+
+
+def with_fewer_ranks(cell: Cell) -> Cell:
+    """Return a cell after the loss of a rank: the same global batch, on as many as divide it.
+
+    DDP keeps the size of its microbatches where it can, by accumulating more of them, and with it
+    the memory that a rank needs; in every other case a rank's batch grows.
+    """
+    whole = cell.global_batch
+    fewer = next(n for n in range(cell.world_size - 1, 0, -1) if whole % n == 0)
+    changes = {"world_size": fewer, "rank_batch": whole // fewer}
+    strategy = cell.strategy
+    if isinstance(strategy, Ddp) and cell.world_size % fewer == 0:
+        more = strategy.accumulate * cell.world_size // fewer
+        strategy = strategy.model_copy(update={"accumulate": more})
+    return cell.model_copy(
+        update={**changes, "strategy": strategy, "restore_from": (cell.world_size,)}
+    )
+
+
+def measure_elastic(launcher: Launcher, cell: Cell, logs: Path) -> ElasticRun:
+    """Train, lose a rank, go on with fewer, then with all again; and once without a stop.
+
+    The cell has at least two ranks, and the directory for checkpoints; its ``repeat`` and the
+    number after it are those of the failures' folders. ``logs`` gets a folder for each launch.
+
+    Raises:
+        NoTimeline: It did not go as planned.
+    """
+    folder, fewer = fault_folder(cell), with_fewer_ranks(cell)
+    chance = random.Random(f"{cell.seed} {cell.case} elastic {cell.repeat}")
+    plan = FaultPlan(
+        kind="kill",
+        rank=chance.randrange(cell.world_size),
+        at_step=STRETCH_STEPS + chance.randrange(SAVE_EVERY),
+        save_every=SAVE_EVERY,
+    )
+    folder.begin()
+    folder.write_plan(plan)
+    with Striking(folder, [plan]) as striking:
+        lost = launcher.launch(cell, logs / "before")
+    if lost.failure is None or not striking.failed_ns:
+        raise NoTimeline("elastic: the fault did not come as planned")
+    until = folder.last_step(0, cell.world_size) + STRETCH_STEPS
+    _continue(launcher, fewer, folder, plan, 1, until, logs / "fewer")
+    _continue(launcher, cell, folder, plan, 2, until + STRETCH_STEPS, logs / "again")
+    unbroken = cell.model_copy(update={"repeat": cell.repeat + 1})
+    fault_folder(unbroken).begin()
+    end = until + STRETCH_STEPS
+    never = plan.model_copy(update={"at_step": end + 1})
+    _continue(launcher, unbroken, fault_folder(unbroken), never, 0, end, logs / "unbroken")
+    sizes = (cell, fewer, cell)
+    events = [
+        [folder.events(attempt, rank) for rank in range(one.world_size)]
+        for attempt, one in enumerate(sizes)
+    ]
+    whole = [fault_folder(unbroken).events(0, rank) for rank in range(cell.world_size)]
+    return elastic_run(sizes, events, whole, striking.failed_ns[0])
+
+
+def _continue(
+    launcher: Launcher,
+    cell: Cell,
+    folder: FaultFolder,
+    plan: FaultPlan,
+    attempt: int,
+    until: int,
+    logs: Path,
+) -> None:
+    folder.write_plan(plan.model_copy(update={"attempt": attempt, "until": until}))
+    done = launcher.launch(cell, logs)
+    if done.failure is not None:
+        raise NoTimeline(f"elastic: {cell.world_size} ranks did not go on: {done.failure.message}")
+
+
+def elastic_run(
+    cells: Sequence[Cell],
+    events: Sequence[Sequence[Sequence[Event]]],
+    unbroken: Sequence[Sequence[Event]],
+    failed_ns: int,
+) -> ElasticRun:
+    """Return how a job went, from what its ranks noted.
+
+    ``cells`` and ``events`` are of each stretch: with all ranks, with fewer, with all again; events
+    are of each rank in it. ``unbroken``: of each rank in a run that nothing stopped.
+    """
+    stretches = [stretch_of(*pair) for pair in zip(cells, events, strict=True)]
+    done = [_done_ns(of_ranks) for of_ranks in events]
+    return ElasticRun(
+        stretches=stretches,
+        shrink_s=(min(done[1].values()) - failed_ns) / 1e9,
+        grow_s=(min(done[2].values()) - max(done[1].values())) / 1e9,
+        unbroken_loss=list(_mean_loss(unbroken).values()),
+    )
+
+
+def stretch_of(cell: Cell, ranks: Sequence[Sequence[Event]]) -> ElasticStretch:
+    """Return the steps that all ranks of a stretch have done.
+
+    Raises:
+        NoTimeline: There is none.
+    """
+    done, loss = _done_ns(ranks), _mean_loss(ranks)
+    if not done:
+        raise NoTimeline(f"elastic: {cell.world_size} ranks did no step")
+    return ElasticStretch(
+        world_size=cell.world_size,
+        rank_batch=cell.rank_batch,
+        accumulate=getattr(cell.strategy, "accumulate", 1),
+        first=min(done),
+        loss=list(loss.values()),
+        step_s=[
+            (done[after] - done[before]) / 1e9
+            for before, after in pairwise(done)
+            if before % SAVE_EVERY
+        ],
+    )
+
+
+def _done_ns(ranks: Sequence[Sequence[Event]]) -> dict[int, int]:
+    """Return the number of each step that every rank has done, with when the last one had."""
+    by_rank = [{e.number: e.time_ns for e in events if e.name == "step"} for events in ranks]
+    common = set.intersection(*(set(steps) for steps in by_rank))
+    return {step: max(steps[step] for steps in by_rank) for step in sorted(common)}
+
+
+def _mean_loss(ranks: Sequence[Sequence[Event]]) -> dict[int, float]:
+    """Return the loss of the global batch in each step that every rank has done."""
+    by_rank = [
+        {e.number: e.loss for e in events if e.name == "step" and e.loss is not None}
+        for events in ranks
+    ]
+    common = set.intersection(*(set(steps) for steps in by_rank))
+    return {step: sum(s[step] for s in by_rank) / len(by_rank) for step in sorted(common)}
 
 
 def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> CellResult:

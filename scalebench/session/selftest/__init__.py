@@ -11,7 +11,7 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
 from scalebench.records.certificate import Certificate, Form, Line, cannot, checked
-from scalebench.session.selftest import full, links, losses, pipelines, results
+from scalebench.session.selftest import full, losses
 from scalebench.session.selftest.bench import Bench, Unusable
 
 Experiment = Callable[[Bench], Iterator[Line]]
@@ -32,12 +32,12 @@ class Experiments:
 
 PARTS = (
     Experiments("timer resolution", full.timer),
-    Experiments("results of collectives", results.results),
-    Experiments("link rate", links.rates),
-    Experiments("slower link to one host", links.slower_host),
+    Experiments("results of collectives", full.results),
+    Experiments("link rate", losses.rates),
+    Experiments("slower link to one host", losses.slower_host),
     Experiments("clock offset across hosts", full.clocks),
     Experiments("losses to known causes", losses.losses),
-    Experiments("pipeline bubble", pipelines.bubbles),
+    Experiments("pipeline bubble", losses.bubbles),
     Experiments("smallest change told from noise", full.same_again),
     Experiments("exposed communication", full.exposure, quick=False),
     Experiments("speedup repeated", full.speedup_again, quick=False),

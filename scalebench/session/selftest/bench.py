@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from scalebench.analysis.attribution import LaunchAttribution, attribute, why_not
 from scalebench.launch.base import Launcher
 from scalebench.records.certificate import Form
+from scalebench.records.folder import Scratch
 from scalebench.records.measured.probes import ProbeRecord
 from scalebench.records.run import CellResult, launched_result
-from scalebench.records.storage.folder import Scratch
 from scalebench.spec import Cell, Ddp, Plain, StepPlan, Strategy
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
 from scalebench.spec.probes import ClockCheck, FaultKind, InjectedFault, Sweep
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 
-WORKLOADS = "scalebench.worker.workloads.faulty"
+WORKLOADS = "scalebench.worker.workloads.loaded"
 BUCKET_MB = 0.05
 """Below a stage's gradients, so that every stage is a separate bucket."""
 

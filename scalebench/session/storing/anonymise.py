@@ -24,7 +24,7 @@ from pydantic import BaseModel
 import scalebench
 from scalebench.errors import UsageError
 from scalebench.records.run import CellResult, RunInfo
-from scalebench.records.storage.secrets import (
+from scalebench.records.secret import (
     MASK,
     secret_values,
     without_secrets,

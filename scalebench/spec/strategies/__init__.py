@@ -4,13 +4,11 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
-from scalebench.spec.strategies.compressed import Compressed
-from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
+from scalebench.spec.strategies.data_parallel import Compressed, Ddp, Fsdp, Fsdp1, Zero1
 from scalebench.spec.strategies.execution import Execution, Plain, Script
 from scalebench.spec.strategies.frameworks import Accelerate, DeepSpeed, Fabric, FairScale, Horovod
 from scalebench.spec.strategies.groups import Context, Expert, Tensor
-from scalebench.spec.strategies.mesh import Mesh
-from scalebench.spec.strategies.pipelines import LayerWise, Pipeline
+from scalebench.spec.strategies.mesh import LayerWise, Mesh, Pipeline
 from scalebench.spec.strategies.without_lockstep import (
     DiLoCo,
     ElasticAveraging,

@@ -5,8 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from scalebench.spec.base import Device, Spec
-from scalebench.spec.collectives import CollectiveName
+from scalebench.spec.base import CollectiveName, Device, Spec
 from scalebench.spec.workload import Divisible
 
 WHY_NO_FLOAT16 = (

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device
 from scalebench.spec.strategies.execution import Execution
-from scalebench.spec.strategies.pipelines import Pipeline
+from scalebench.spec.strategies.mesh import Pipeline
 
 
 class WithoutLockstep(Execution):

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scalebench.errors import UsageError
 from scalebench.trace.events import CATEGORIES, Category, Events
 from scalebench.trace.files.json_stream import TraceFile
-from scalebench.trace.operations.communication_kernels import carries_details
-from scalebench.trace.operations.names import PRODUCTS
+from scalebench.trace.operations.communication_kernels import PRODUCTS, carries_details
 
 _ALIASES = {
     "operator": "cpu_op",

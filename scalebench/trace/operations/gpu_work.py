@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.records.measured.trace import TracedProduct
-from scalebench.trace.events import Events
-from scalebench.trace.intervals import Indices, Spans, intervals, named, union
+from scalebench.trace.events import Events, Indices, Spans, Timeline, intervals, named, union
+from scalebench.trace.operations.communication_kernels import COMMS_RECORD, PRODUCTS
 from scalebench.trace.operations.kernel_launches import OPTIMIZER_STEP, runtime_calls
-from scalebench.trace.operations.names import COMMS_RECORD, PRODUCTS
-from scalebench.trace.timeline import Timeline
 
 WorkKind = Literal[
     "matmul",

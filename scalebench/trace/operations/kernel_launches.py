@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.trace.events import Events
+from scalebench.trace.events import Calls, Events, Indices, Intervals, Phase, Spans, named, union
 from scalebench.trace.files.metadata import from_annotation, from_metadata
-from scalebench.trace.intervals import Indices, Intervals, Spans, named, union
-from scalebench.trace.operations import names
-from scalebench.trace.operations.names import COMMS_RECORD, backend_of, works_on_device
-from scalebench.trace.timeline import Calls, Phase
+from scalebench.trace.operations import communication_kernels
+from scalebench.trace.operations.communication_kernels import (
+    COMMS_RECORD,
+    backend_of,
+    works_on_device,
+)
 
 NEVER = np.iinfo(np.int64).min
 """In place of a moment that the trace does not tell; earlier than any."""
@@ -161,8 +163,14 @@ _OWN_OF_TORCH = re.compile(r"(void )?at::|.*at::native|triton_")
 def calls_on_device(events: Events) -> Indices:
     """Return the host's events that stand for calls, without those inside another call."""
     on_host = np.concatenate((events.of("cpu_op"), events.of("user_annotation")))
-    calls = on_host[named(events, [names.works_on_device(name) for name in events.names])[on_host]]
-    if not len(calls) and not any(name.startswith(names.HOST_BACKENDS) for name in events.names):
+    calls = on_host[
+        named(events, [communication_kernels.works_on_device(name) for name in events.names])[
+            on_host
+        ]
+    ]
+    if not len(calls) and not any(
+        name.startswith(communication_kernels.HOST_BACKENDS) for name in events.names
+    ):
         calls = np.array(_records(events), dtype=np.int64)
     outer = Spans.of(events, calls).containing(events.start_ns[calls] - 1, events.thread[calls])
     return calls[(outer < 0) | (events.end_ns[outer] < events.end_ns[calls])]
@@ -176,7 +184,9 @@ def launched_by_calls(events: Events, kernels: Indices, known: Indices) -> Indic
     calls = Spans.of(events, _between_several(events))
     around = calls.containing(*runtime_calls(events, kernels))
     shown, shown_known = annotation_on_gpu(events, kernels), annotation_on_gpu(events, known)
-    on_device = named(events, [names.works_on_device(name) for name in events.names])
+    on_device = named(
+        events, [communication_kernels.works_on_device(name) for name in events.names]
+    )
     if not len(calls.indices) and not np.any(shown >= 0):
         return kernels[:0]
     described = np.array([int(kernel) in events.details for kernel in kernels], dtype=bool)
@@ -206,7 +216,7 @@ def count_calls(events: Events, launches: KernelLaunches) -> Calls:
 
 def name_of_backend(events: Events, calls: Indices) -> str:
     """Return what to call the backend of some calls: ``NCCL``, or ``collective``: not known."""
-    backend = names.backend_of(events.names[int(events.name[calls[0]])])
+    backend = communication_kernels.backend_of(events.names[int(events.name[calls[0]])])
     return backend.upper() if backend else "collective"
 
 
@@ -214,7 +224,7 @@ def _records(events: Events) -> Sequence[int]:
     return [
         index
         for index, details in events.details.items()
-        if events.names[events.name[index]].startswith(names.COMMS_RECORD)
+        if events.names[events.name[index]].startswith(communication_kernels.COMMS_RECORD)
         and from_metadata(details).kind != "unknown"
     ]
 
@@ -259,14 +269,17 @@ def _num_that_needed_a_kernel(events: Events, calls: Indices) -> int:
     """
     launching = events.of("runtime")
     launching = launching[
-        named(events, [names.launches_kernel(n) for n in events.names])[launching]
+        named(events, [communication_kernels.launches_kernel(n) for n in events.names])[launching]
     ]
     moments = events.start_ns[launching], events.thread[launching]
     launched = np.unique(Spans.of(events, calls).containing(*moments))
     told = [str(details.get("Collective name")) for details in events.details.values()]
     if any("coalesced" in name.lower() for name in (*events.names, *told)):
         return int(np.sum(launched >= 0))
-    grouped = [names.kind_of(name.partition(":")[2]) in names.BETWEEN_TWO for name in events.names]
+    grouped = [
+        communication_kernels.kind_of(name.partition(":")[2]) in communication_kernels.BETWEEN_TWO
+        for name in events.names
+    ]
     return int(np.sum(~named(events, grouped)[calls] | np.isin(calls, launched)))
 
 

@@ -22,11 +22,9 @@ from typing import Literal
 import numpy as np
 
 from scalebench.records.measured.trace import ClockAlignment, Trace, TracedOperation
-from scalebench.records.rows.communication import Straggler
-from scalebench.trace.events import Events
-from scalebench.trace.intervals import Indices, Intervals, intervals, union
-from scalebench.trace.operations.names import kind_of
-from scalebench.trace.timeline import Kind
+from scalebench.records.rows.steps import Straggler
+from scalebench.trace.events import Events, Indices, Intervals, Kind, intervals, union
+from scalebench.trace.operations.communication_kernels import kind_of
 
 CLOCK_SLACK_NS = 1_000_000
 """A send may be annotated microseconds before its operator is; one that was asked for later than

@@ -27,28 +27,29 @@ import torch
 
 from scalebench import machine
 from scalebench.errors import EnvironmentUnfit, ExitCode
+from scalebench.machine import allowed_processors, read_processors
+from scalebench.records.files import Channel, write_atomic
+from scalebench.records.folder import Scratch
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.storage.channel import Channel
-from scalebench.records.storage.files import write_atomic
-from scalebench.records.storage.folder import Scratch
-from scalebench.records.storage.secret import (
+from scalebench.records.secret import (
     VARIABLE,
     Forged,
     given_secret,
     read_secret,
     secret_files,
 )
-from scalebench.resources import allowed_processors, read_processors
 from scalebench.spec.world import Rendezvous, WorldMember
-from scalebench.worker.agent.listener import LOST, fork_listener, socket_variables
 from scalebench.worker.process import jobs
 from scalebench.worker.process.setup import redirect_output
 from scalebench.worker.process.store_queue import (
     CONNECT_LIMIT,
+    LOST,
     StoreQueue,
     StoreUnreachable,
+    fork_listener,
     join_session,
     open_store,
+    socket_variables,
 )
 from scalebench.worker.process.zygote import Zygote, freeze_objects
 

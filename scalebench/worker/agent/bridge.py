@@ -20,17 +20,18 @@ from datetime import timedelta
 from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.records.storage.channel import Channel
-from scalebench.records.storage.secret import VARIABLE, Forged
+from scalebench.records.files import Channel
+from scalebench.records.secret import VARIABLE, Forged
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker.agent import agent
-from scalebench.worker.agent.listener import fork_child, fork_listener
 from scalebench.worker.process import jobs
 from scalebench.worker.process.setup import die_with_parent
 from scalebench.worker.process.store_queue import (
     CONNECT_LIMIT,
     StoreQueue,
     StoreUnreachable,
+    fork_child,
+    fork_listener,
     listen,
     open_session,
     open_store,

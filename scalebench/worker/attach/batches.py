@@ -29,7 +29,7 @@ from scalebench.worker.attach.checks.data import Fed, Prints, print_of, rows_of,
 from scalebench.worker.attach.hooks import Patches
 
 DATA = "scalebench.data"
-"""`scalebench.trace.operations.names.DATA`."""
+"""`scalebench.trace.operations.communication_kernels.DATA`."""
 
 DEEPEST = 4
 

@@ -21,7 +21,7 @@ from scalebench.worker.attach.hooks import Patches
 from scalebench.worker.portable import step_profiler
 
 STEP = "scalebench.step"
-"""`scalebench.trace.operations.names.STEP`. Here it is a point between two steps, not a span."""
+"""`STEP` of `scalebench.trace`. Here it is a point between two steps, not a span."""
 
 
 class Traces:

@@ -17,23 +17,22 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.attach import facts
+from scalebench.worker.attach import facts, timing
 from scalebench.worker.attach.batches import Batches, FeedCounts, Inputs
-from scalebench.worker.attach.calls import PATIENCE, Between, GapTimes, OptimizerCalls
 from scalebench.worker.attach.checks import Checks
-from scalebench.worker.attach.checks.made import Made
-from scalebench.worker.attach.hooks import SEEN
+from scalebench.worker.attach.checks.replicas import Made
+from scalebench.worker.attach.hooks import PATIENCE, SEEN, Between, GapTimes, OptimizerCalls
 from scalebench.worker.attach.instruments import HostWaits, Traces, UnusedSearch
-from scalebench.worker.attach.problems import (
+from scalebench.worker.attach.timing import Agreement
+from scalebench.worker.attach.traffic import (
     NO_GROUP,
     NO_OPTIMIZER,
     SMALL_GROUP,
     WRONG_DEVICE,
     ScriptProblem,
+    Traffic,
+    TrafficWatch,
 )
-from scalebench.worker.attach.timing import schedule
-from scalebench.worker.attach.timing.agreement import Agreement
-from scalebench.worker.attach.traffic import Traffic, TrafficWatch
 from scalebench.worker.portable import allocator_retries, between, clock_for, memory
 
 MOST_ENDINGS = 3
@@ -97,7 +96,7 @@ class Watch:
         self.loaded: list[str] = []
         self.explicit = False
         self.over = False
-        self.schedule: schedule.Schedule | None = None
+        self.schedule: timing.Schedule | None = None
         self.exchange_every = 1
         self.optimizers: dict[int, Any] = {}
         self.trained_as: dict[str, Any] = {}
@@ -210,7 +209,7 @@ class Watch:
             self.host_ns.append(time.monotonic_ns())
             fed = self.batches.take()
             self.fed.append(fed if samples is None else fed._replace(samples=samples))
-        if self.num_calls == schedule.FIRST_LOOK:
+        if self.num_calls == timing.FIRST_LOOK:
             self._traffic = self.traffic.so_far()
         if self.schedule is None:
             self._look()
@@ -229,19 +228,19 @@ class Watch:
             self._adopt(self.agreement.received)
             return
         self._had_group = self._had_group or torch.distributed.is_initialized()
-        if self.num_calls == schedule.FIRST_LOOK:
+        if self.num_calls == timing.FIRST_LOOK:
             self.check_group()
         if not self.rank and (len(self._met) < 2 or self._met[-1] - self._met[-2] > 1):
             self._look_for_exchange()
-        if self.rank or self.num_calls < max(self._look_at, schedule.FIRST_LOOK):
+        if self.rank or self.num_calls < max(self._look_at, timing.FIRST_LOOK):
             return
         period = 1 if self.explicit else self.calls.period()
         if period is None or self.num_calls % period or self._other_to_come():
             return
-        if self.num_calls < schedule.FIRST_LOOK * period:
+        if self.num_calls < timing.FIRST_LOOK * period:
             return
         decided = self._decide(period, self._step_s(period))
-        if isinstance(decided, schedule.Schedule):
+        if isinstance(decided, timing.Schedule):
             self.agreement.send(decided)
             self._adopt(decided)
         else:
@@ -263,24 +262,24 @@ class Watch:
             self._to_come = []
         return bool(self._to_come and facts.train_others(self._to_come, self.optimizers.values()))
 
-    def _decide(self, period: int, step_s: list[float]) -> schedule.Schedule | int:
+    def _decide(self, period: int, step_s: list[float]) -> timing.Schedule | int:
         """Return the schedule, or the number of steps after which to look again."""
         plan = self.request["plan"]
         if self._clean_from is None:
-            found = schedule.first_steady(step_s, plan)
+            found = timing.first_steady(step_s, plan)
             queued = self._calls_from_queue()
             goes_on = queued > self.num_calls and sum(step_s) < plan["max_warmup_s"] / 6
             if found is None or goes_on:
-                return self.num_calls // period + schedule.LOOK_EVERY
+                return self.num_calls // period + timing.LOOK_EVERY
             self._clean_from = (max(found[0] * period, min(queued, self.num_calls)), found[1])
         first_call, steady = self._clean_from
         first_call = max(first_call, *self._met[:1], 0)
         traffic = self._traffic_since()
         is_silent = traffic is not None and traffic[0] == 0
         may_wait = self.world_size > 1 and (is_silent or len(self._met) == 1)
-        self.exchange_every = schedule.exchange_every(self._met, period)
+        self.exchange_every = timing.exchange_every(self._met, period)
         first = -(-first_call // period)
-        return schedule.decide(step_s, plan, period, first, steady, may_wait, self.exchange_every)
+        return timing.decide(step_s, plan, period, first, steady, may_wait, self.exchange_every)
 
     def _calls_from_queue(self) -> int:
         """Return how many calls took batches that workers had made before the first step.
@@ -308,7 +307,7 @@ class Watch:
             step_s.append(max(found - gaps_s, 0.0))
         return step_s
 
-    def _adopt(self, decided: schedule.Schedule) -> None:
+    def _adopt(self, decided: timing.Schedule) -> None:
         self.schedule = decided
         self._period = decided.period
         self.calls.order = None

@@ -11,7 +11,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import PContext
 from torch.distributed.run import main
 
-from scalebench.records.measured.fault_events import AGENT, FaultFolder
+from scalebench.records.measured.recovery import AGENT, FaultFolder
 from scalebench.worker.process.setup import die_with_parent
 
 

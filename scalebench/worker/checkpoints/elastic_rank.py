@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from scalebench.records.measured.fault_events import FaultFolder
-from scalebench.records.storage.files import read_model
+from scalebench.records.files import read_model
+from scalebench.records.measured.recovery import FaultFolder
 from scalebench.spec import Cell
 from scalebench.spec.recovery import HANG_TIMEOUT_S
-from scalebench.worker.checkpoints.failing import note_start, train
+from scalebench.worker.checkpoints.trainee import note_start, train
 from scalebench.worker.process.context import RankContext, rank_device
 from scalebench.worker.process.setup import die_with_parent, prepare_rank
 

@@ -11,8 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.records.measured.recovery import RecoveryRecord, RestoreSample, SaveSample
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.units import bytes_
-from scalebench.worker.checkpoints.methods import Saver, Saving, open_saver, why_not
-from scalebench.worker.checkpoints.state import Digests
+from scalebench.worker.checkpoints.methods import Digests, Saver, Saving, open_saver, why_not
 from scalebench.worker.checkpoints.store import Checkpoint, after_of, saved_of, size_of, store_of
 from scalebench.worker.checkpoints.trainee import (
     TimedStep,

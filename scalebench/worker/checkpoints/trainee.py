@@ -1,6 +1,7 @@
-"""A training that can be saved and can continue from a checkpoint, with its place in the data."""
+"""A training that can be saved and can continue, also where one of its ranks is made to fail."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,17 +9,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
-from scalebench.spec.recovery import SaveMethod
-from scalebench.worker.checkpoints.methods import Saver, Saving
-from scalebench.worker.checkpoints.state import (
+from scalebench.records.measured.recovery import (
+    CAUGHT_UP,
+    FaultFolder,
+    RecoveryRecord,
+    fault_folder,
+)
+from scalebench.spec.recovery import FaultPlan, SaveMethod
+from scalebench.worker.checkpoints.methods import (
     RANDOM,
     Digests,
+    Saver,
+    Saving,
     Tensors,
     apply_settings,
     differences,
     digests_of,
     make_optimizer_state,
+    open_saver,
     random_of,
     set_random_state,
     settings_of,
@@ -32,6 +42,9 @@ from scalebench.worker.workloads.batches import endless
 
 FACTS = "facts.json"
 """What a checkpoint has besides tensors: the place in the data, the optimizer's settings."""
+METHOD: SaveMethod = "sharded"
+MOST_STEPS = 100_000
+"""A fault that never comes ends here, long before anybody waits for it."""
 
 
 class TimedStep(NamedTuple):
@@ -181,3 +194,81 @@ def write_digests(path: Path, digests: Digests) -> None:
 def read_digests(path: Path) -> Digests:
     """Return hashes that were kept."""
     return dict(json.loads(path.read_text()))
+
+
+class InjectedFailure(Exception):
+    """What scalebench raises in a rank that is to fail."""
+
+
+def note_start(folder: FaultFolder, plan: FaultPlan, rank: int) -> None:
+    """Note that a rank's process has begun; begin slowly if the plan says so."""
+    if plan.attempt:
+        folder.note(plan.attempt, rank, "slow-start")
+        time.sleep(plan.slow_start_s)
+    folder.note(plan.attempt, rank, "started", os.getpid())
+
+
+def train_and_fail(context: RankContext) -> RecoveryRecord:
+    """Train as the plan of the newest attempt says."""
+    folder = fault_folder(context.cell)
+    return train(context, folder, folder.read_plan())
+
+
+def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> RecoveryRecord:
+    """Train until the fault comes, or until the step that was lost is done again.
+
+    Where the fault comes in a job that has been restarted, it comes after that step.
+
+    Raises:
+        InjectedFailure: This rank is to raise.
+        NoCheckpoint: There is nothing to continue from.
+    """
+    attempt, rank = plan.attempt, context.rank
+    folder.note(attempt, rank, "connected")
+    trainee, saver = Trainee(context), open_saver(context)
+    folder.note(attempt, rank, "built")
+    store = CheckpointStore(folder.checkpoints)
+    lost = 0  # the step that has to be done again, and nothing is saved until then
+    if attempt:
+        if plan.until is None:
+            lost = folder.last_step(attempt - 1, context.cell.world_size) + 1
+        time.sleep(plan.slow_load_s)
+        folder.note(attempt, rank, "slept-before-loading")
+        _load(trainee, saver, store, lambda: folder.note(attempt, rank, "state"))
+    folder.note(attempt, rank, "loaded", trainee.step)
+    target = plan.until or (MOST_STEPS if plan.fails else lost)
+    raises = plan.fails and plan.kind == "raise" and plan.rank == rank
+    raises_after = lost + plan.at_step if raises else None
+    while trainee.step < target:
+        trainee.train(1)
+        folder.note(attempt, rank, "step", trainee.step, float(trainee.loss))
+        if trainee.step == lost:
+            folder.note(attempt, rank, CAUGHT_UP, lost)
+        is_due = trainee.step % plan.save_every == 0 or trainee.step == plan.until
+        if is_due and trainee.step > lost:
+            _save(trainee, saver, store)
+        if trainee.step == raises_after:
+            folder.note(attempt, rank, "failed")
+            raise InjectedFailure("scalebench raised this to see how the job recovers")
+    trainee.finish()
+    return RecoveryRecord()
+
+
+def _save(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:
+    if trainee.context.rank == 0:
+        store.begin(trainee.step)
+        trainee.write_facts(store)
+    dist.barrier()  # of the training: its time-out is what notices a rank that hangs
+    trainee.begin_save(store, saver, METHOD).wait()
+    dist.barrier()
+    if trainee.context.rank == 0:
+        store.complete(trainee.step)
+
+
+def _load(
+    trainee: Trainee, saver: Saver, store: CheckpointStore, when_loaded: Callable[[], None]
+) -> None:
+    found = store.newest()
+    if found.checkpoint is None:
+        raise store.why_none(found)
+    trainee.restore(saver, METHOD, found.checkpoint, when_loaded)

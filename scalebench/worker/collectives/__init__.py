@@ -1,6 +1,6 @@
 """All-reduce by hand, over point-to-point messages: one short file for each algorithm.
 
-Each file has ``schedule(...)``, the messages of one rank as data, and ``all_reduce``, see
+Each has a schedule, the messages of one rank as data, and an all-reduce, see
 `execute.reduce_in_place`, which carries the schedule out. The backends' own all-reduces are black
 boxes that choose by size; these run the algorithm they are named after.
 """
@@ -8,7 +8,6 @@ boxes that choose by size; these run the algorithm they are named after.
 from collections.abc import Callable
 
 from scalebench.worker.collectives import (
-    double_tree,
     gather_broadcast,
     halving_doubling,
     hierarchical,
@@ -21,7 +20,7 @@ ALL_REDUCES: dict[str, Callable[..., None]] = {
     "ring": ring.all_reduce,
     "halving-doubling": halving_doubling.all_reduce,
     "tree": tree.all_reduce,
-    "double-tree": double_tree.all_reduce,
+    "double-tree": tree.double_all_reduce,
     "hierarchical": hierarchical.all_reduce,
     "gather-broadcast": gather_broadcast.all_reduce,
     "parameter-server": parameter_server.all_reduce,

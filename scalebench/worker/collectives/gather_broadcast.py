@@ -8,8 +8,7 @@ rank D; time 2(N−1)·(α + D/B). What it is good for: to see what the other al
 
 from functools import partial
 
-from scalebench.worker.collectives.execute import reduce_in_place
-from scalebench.worker.collectives.schedule import Piece, Receive, Schedule, Send
+from scalebench.worker.collectives.execute import Piece, Receive, Schedule, Send, reduce_in_place
 
 ROOT = 0
 

@@ -16,8 +16,7 @@ D, their partners D more than the others; time + 2(α + D/B).
 from collections.abc import Iterator
 from functools import partial
 
-from scalebench.worker.collectives.execute import reduce_in_place
-from scalebench.worker.collectives.schedule import (
+from scalebench.worker.collectives.execute import (
     Piece,
     Receive,
     Schedule,
@@ -25,6 +24,7 @@ from scalebench.worker.collectives.schedule import (
     Step,
     bounds,
     num_segments,
+    reduce_in_place,
 )
 
 

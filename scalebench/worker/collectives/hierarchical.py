@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from scalebench.errors import UsageError
-from scalebench.grouping import by_key
-from scalebench.worker.collectives.execute import reduce_in_place
+from scalebench.stats import by_key
+from scalebench.worker.collectives.execute import Piece, Step, bounds, reduce_in_place
 from scalebench.worker.collectives.ring import all_gather, reduce_scatter
-from scalebench.worker.collectives.schedule import Piece, Step, bounds
 
 
 def schedule(

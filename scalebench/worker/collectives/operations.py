@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.spec import Job
-from scalebench.spec.collectives import BACKEND
+from scalebench.spec.base import BACKEND
 from scalebench.spec.probes import Transfer
 from scalebench.worker.collectives import ALL_REDUCES
 from scalebench.worker.process.context import JobContext

@@ -12,8 +12,7 @@ bytes are the same.
 from functools import partial
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives.execute import reduce_in_place
-from scalebench.worker.collectives.schedule import (
+from scalebench.worker.collectives.execute import (
     Piece,
     Receive,
     Schedule,
@@ -21,6 +20,7 @@ from scalebench.worker.collectives.schedule import (
     Step,
     bounds,
     num_segments,
+    reduce_in_place,
 )
 
 

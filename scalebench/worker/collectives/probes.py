@@ -11,17 +11,17 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
+from scalebench.records.files import write_model
 from scalebench.records.measured.probes import ProbeRecord, TimedTransfer
 from scalebench.records.measured.trace import ClockAlignment
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.storage.files import write_model
 from scalebench.spec.probes import ClockCheck, Probe, Rehearsal, Sweep, Transfer
 from scalebench.worker.collectives.operations import Operation, build
-from scalebench.worker.measure.alignment import combine, measure_offset
+from scalebench.worker.measure.rounds import combine, measure_offset
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import JobContext, joined
 from scalebench.worker.process.failure import describe
-from scalebench.worker.process.nccl_log import write_nccl_log
+from scalebench.worker.process.setup import write_nccl_log
 from scalebench.worker.process.store_queue import rendezvous_store
 from scalebench.worker.synthetic_steps import rehearse
 

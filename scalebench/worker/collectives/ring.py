@@ -17,8 +17,7 @@ directions of each link (a gain where a rank has two links, none where it has on
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from scalebench.worker.collectives.execute import reduce_in_place
-from scalebench.worker.collectives.schedule import (
+from scalebench.worker.collectives.execute import (
     Piece,
     Receive,
     Schedule,
@@ -26,6 +25,7 @@ from scalebench.worker.collectives.schedule import (
     Step,
     bounds,
     num_segments,
+    reduce_in_place,
     side_by_side,
 )
 

@@ -23,7 +23,7 @@ import torch
 from scalebench.errors import UsageError
 from scalebench.records.measured.rank import GradientNorms, Phase, RacePoint
 from scalebench.spec import Ddp, Plain
-from scalebench.spec.race import Race
+from scalebench.spec.recovery import Race
 from scalebench.spec.workload import Workload
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.optimizers import set_rate

@@ -1,8 +1,6 @@
-"""Errors inside a rank, sorted by what they mean to the reader of the result.
+"""Errors inside a rank, sorted by what they mean; and errors that the self-test asks for.
 
-Inject into this process what the self-test asks for, around the code that measures.
-
-What concerns the training is done by the workload, see `workloads.faulty`, which asks here.
+What concerns the training is done by the workload, see `workloads.loaded`, which asks here.
 """
 
 import re

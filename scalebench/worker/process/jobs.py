@@ -19,8 +19,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from scalebench.records.base import Record
 from scalebench.records.paths import LaunchPaths
+from scalebench.spec.base import Record
 from scalebench.spec.probes import InjectedFault
 from scalebench.worker import rank, survey
 from scalebench.worker.collectives import probes

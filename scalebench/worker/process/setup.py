@@ -1,4 +1,6 @@
-"""What a rank does to its own process before it trains: die with its parent, pin, be scheduled.
+"""What a rank does to its own process before it trains, and what it asks of NCCL's log.
+
+What a rank does to its own process before it trains: die with its parent, pin, be scheduled.
 
 Everything here is best effort by platform and reports what is in force, so that the record says
 it instead of assuming it.
@@ -9,28 +11,77 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from scalebench.resources import (
+from scalebench.costmodel.links.nccl_log import read_nccl_log
+from scalebench.machine import (
     Processor,
     count_cores,
     gpu_node,
+    host_links,
     processors_of_rank,
     read_processors,
 )
+from scalebench.records.measured.rank import NcclWires
 from scalebench.spec import Device, Job
 from scalebench.worker.portable import scheduling_class
 
+_SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _SOCKET_FOLDER_LENGTH = 80
 """The path of a socket has to fit into 108 bytes (104 on macOS), its name included."""
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """The log of this process.
+
+    Attributes:
+        path: Where NCCL writes it; None: it writes none that can be found, see ``reason``.
+    """
+
+    path: Path | None
+    reason: str | None = None
+
+    def read(self, ask_gpus: bool = True) -> NcclWires | None:
+        """Return what it says; None: nothing. See `scalebench.machine.host_links`."""
+        with suppress(OSError):
+            if self.path is not None:
+                with self.path.open(encoding="utf-8", errors="replace") as lines:
+                    return read_nccl_log(lines, [host_links(ask_gpus)])
+        return None
+
+
+def write_nccl_log(path: Path, output: Path) -> NcclLog:
+    """Have NCCL write its log from now on, unless the user has a setting for it.
+
+    ``output``: where this process prints: the log goes there if the user asked for it.
+    """
+    own = {name for name in os.environ if name.startswith("NCCL_DEBUG")} | set(_in_files())
+    if not own:
+        os.environ.update({**_SETTINGS, "NCCL_DEBUG_FILE": os.fspath(path)})
+        return NcclLog(path)
+    printed = os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE")
+    if printed and "NCCL_DEBUG_FILE" not in own:
+        return NcclLog(output)
+    return NcclLog(None, f"{', '.join(sorted(own))} is set: NCCL's log is left as you want it")
+
+
+def _in_files() -> Iterator[str]:
+    """Yield the variables about the log that NCCL's configuration files set."""
+    for name in (os.environ.get("NCCL_CONF_FILE", "~/.nccl.conf"), "/etc/nccl.conf"):
+        with suppress(OSError, RuntimeError):
+            for line in Path(name).expanduser().read_text(errors="replace").splitlines():
+                if line.startswith("NCCL_DEBUG"):
+                    yield line.partition("=")[0].strip()
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
@@ -53,7 +104,7 @@ def kernel_option(option: int, value: int) -> None:
 
 
 def pin(local_rank: int, threads: int, device: Device) -> dict[str, Any]:
-    """Give this rank ``threads`` processors; see `scalebench.resources.processors_of_rank`.
+    """Give this rank ``threads`` processors; see `scalebench.machine.processors_of_rank`.
 
     Returns:
         As `placed_on`.

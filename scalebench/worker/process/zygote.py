@@ -32,9 +32,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from scalebench.records.storage.channel import Channel
-from scalebench.resources import OutOfMemoryWatch
-from scalebench.worker.process import family, jobs
+from scalebench.machine import OutOfMemoryWatch
+from scalebench.records.files import Channel
+from scalebench.worker.process import jobs, token
 from scalebench.worker.process.setup import die_with_parent
 
 
@@ -54,13 +54,13 @@ class Zygote:
 
     def serve(self) -> None:
         """Answer requests until the launcher hangs up; then end what is left."""
-        family.adopt_orphans()
-        self.own = {process.pid for process in family.descendants()}
+        token.adopt_orphans()
+        self.own = {process.pid for process in token.descendants()}
         try:
             self._answer()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            family.end_descendants(self.own)
+            token.end_descendants(self.own)
 
     def _answer(self) -> None:
         child_ended, wake = socket.socketpair()
@@ -133,13 +133,13 @@ class Zygote:
         Which ranks are stopped is told first: they do not answer.
         """
         ranks = {pid: tag for pid, tag in self.alive.items() if tag[0] == launch}
-        below = family.descendants(self.own) if ranks else []
-        for process in filter(family.is_stopped, below):
-            rank = family.above(process, ranks)
+        below = token.descendants(self.own) if ranks else []
+        for process in filter(token.is_stopped, below):
+            rank = token.above(process, ranks)
             if rank is not None:
                 self.tell({"stopped": ranks[rank], "pid": process.pid})
         if number in (signal.SIGTERM, signal.SIGKILL):
-            family.signal_all(below, number)
+            token.signal_all(below, number)
         else:
             for pid in ranks:
                 os.kill(pid, number)
@@ -156,7 +156,7 @@ class Zygote:
             if (tag := self.alive.pop(pid, None)) is not None
         ]
         if messages and not self.alive:
-            family.end_descendants(self.own)
+            token.end_descendants(self.own)
             list(ended_children())
         for message in messages:
             self.tell(message)

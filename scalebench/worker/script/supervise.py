@@ -1,7 +1,10 @@
-"""Runs one rank of the user's script in an interpreter of its own, and leaves the rank's record.
+"""Runs one rank of the user's script, or watches a rank in this process; leaves the rank's record.
 
 A launcher forks this process for every rank. Like every rank it pins itself, or leads a session.
 The interpreter that it starts inherits both, and ends with it.
+
+In the process group that this process is already in, the watch is the same, without a process of
+its own around it: the ranks' records come to rank 0 over the store by which the group has met.
 """
 
 import faulthandler
@@ -10,32 +13,42 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch._C._distributed_c10d import FileStore, Store
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store
 
+from scalebench.errors import UsageError
+from scalebench.records.files import write_model
+from scalebench.records.folder import Scratch
 from scalebench.records.measured.rank import ErrorKind, RankError, RankRecord
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.storage.files import write_model
-from scalebench.records.storage.secret import new_secret
-from scalebench.spec import Cell
+from scalebench.records.secret import new_secret
+from scalebench.spec import Cell, Device
 from scalebench.spec.base import as_given
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker import attach
-from scalebench.worker.measure.alignment import combine
+from scalebench.worker.attach import hooks
+from scalebench.worker.attach.traffic import IF_IT_TRAINED, NO_STEP
+from scalebench.worker.attach.watch import Watch
+from scalebench.worker.measure.rounds import combine
 from scalebench.worker.process import setup as process
-from scalebench.worker.process.family import GRACE_S
 from scalebench.worker.process.store_queue import SealedStore, listen, rendezvous_store, serve_on
-from scalebench.worker.script.errors import ended, error_of
-from scalebench.worker.script.places import (
+from scalebench.worker.process.token import GRACE_S
+from scalebench.worker.script.errors import (
     Place,
     compare_clocks,
+    ended,
+    error_of,
     group_of,
     meet,
     own_address,
@@ -56,6 +69,7 @@ _OF_OTHER_LAUNCHERS = re.compile(
     r"|TORCHELASTIC_ERROR_FILE$|OMPI_|PMI|PMIX_|MPI_LOCAL|MV2_COMM"
 )
 """Variables by which srun and mpirun tell a process its place."""
+_NUMBERS = count()
 
 
 def run_script(
@@ -268,3 +282,110 @@ def _pass_on_signals(child: "subprocess.Popen[bytes]", asked: threading.Event) -
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     faulthandler.unregister(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, lambda *_: child.send_signal(signal.SIGUSR1))
+
+
+def device_here() -> Device:
+    """Return where this process trains: on CUDA if it has begun to use it."""
+    return "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return this rank and the number of ranks; without a process group, 0 and 1."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def num_threads() -> int:
+    """Return torch's intra-op threads in this process."""
+    return torch.get_num_threads()
+
+
+class InProcess:
+    """One rank's watch, from `begin` to `records`.
+
+    Raises:
+        UsageError: The process is being watched already.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        if attach.current is not None:
+            raise UsageError(
+                "This process is being watched already: it runs under scalebench run, or in "
+                "another scalebench.watch(). Leave one of them out."
+            )
+        self.cell = cell
+        self.rank, self.world_size = rank_and_size()
+        self.identity = {
+            "rank": self.rank,
+            "local_rank": int(os.environ.get("LOCAL_RANK", self.rank)),
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        self._scratch = Scratch()
+        self._raw: dict[str, Any] = {}
+        prefix = f"scalebench/watch{next(_NUMBERS)}"
+        one_process = self.world_size == 1
+        whole = HashStore() if one_process else dist.distributed_c10d._get_default_store()
+        self._store = SealedStore(PrefixStore(prefix, whole), "")
+
+    def begin(self) -> None:
+        """Watch from now on; every rank has to call this."""
+        places = meet(self._store, self.rank, self.world_size, self.identity)
+        self._places = places
+        self._before = compare_clocks(self._store, self.rank, places, "before")
+        request = {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "device": self.cell.device,
+            "folder": os.fspath(self._scratch.folder),
+            "limit_s": self.cell.limit_s,
+            "plan": self.cell.steps.model_dump(),
+            "to_the_end": True,
+        }
+        self._watch = attach.current = Watch(request, self._raw.update, self._store.store.clone)  # type: ignore[attr-defined]
+        self._hooks = hooks.install(self._watch)
+
+    def end(self) -> None:
+        """Watch no longer: torch is as it was."""
+        self._hooks.remove()
+        attach.current = None
+        self._watch.waits.end()
+        self._watch.search.end()
+        self._watch.agreement.close()
+
+    def records(self) -> tuple[RankRecord, list[RankRecord]]:
+        """Return this rank's record, and on rank 0 all of them; every rank has to call this.
+
+        Raises:
+            UsageError: There were too few steps to measure.
+        """
+        try:
+            if not self._watch.over:
+                if self._watch.num_calls == 0:
+                    raise UsageError(f"{NO_STEP[0].upper()}{NO_STEP[1:]}. {IF_IT_TRAINED}.")
+                self._watch.store()
+            own = self._record()
+        finally:
+            self._scratch.close()
+        self._store.set(f"record{self.rank}", own.model_dump_json())
+        ranks = range(self.world_size) if self.rank == 0 else ()
+        return own, [
+            RankRecord.model_validate_json(self._store.get(f"record{rank}")) for rank in ranks
+        ]
+
+    def _record(self) -> RankRecord:
+        everybody = exchange(self._store, self.rank, self.world_size, seen_by(self._raw))
+        clock = combine(self._before, compare_clocks(self._store, self.rank, self._places, "after"))
+        try:
+            fields = rank_fields(self.cell, self._raw, everybody, clock)
+        except ValueError as problem:
+            raise UsageError(f"{problem}.") from None
+        return RankRecord(**self.identity, **fields)
+
+
+def survey_here() -> dict[str, Any]:
+    """Return what torch says of this machine, from this process."""
+    from scalebench.worker.survey import survey
+
+    return survey()

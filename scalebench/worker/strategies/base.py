@@ -12,10 +12,9 @@ from torch.profiler import record_function
 
 from scalebench.spec import Execution
 from scalebench.spec.workload import Workload
-from scalebench.trace.operations.names import AXIS
+from scalebench.trace.operations.communication_kernels import AXIS
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.execution import precision
-from scalebench.worker.strategies.loss_scale import LossScaler, loss_scaler
+from scalebench.worker.strategies.execution import LossScaler, loss_scaler, precision
 
 T = TypeVar("T")
 

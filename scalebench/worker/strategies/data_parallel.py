@@ -8,7 +8,7 @@ least: whole parameters, so the shares are equal only as far as the sizes allow.
 DDP may share the global batch by the ranks' measured speed, which is that of its own computation:
 from the step's start to the moment at which its last bucket is ready, which waits for no rank.
 After every ``balance_every`` steps the ranks exchange the medians and each works out the same
-shares (`scalebench.costmodel.balance`).
+shares (`scalebench.costmodel.sharding`).
 
 DDP takes the mean over ranks, and the mean over samples is wanted: so a rank's loss is weighted by
 its samples, s·N/B, and the result is the gradient of the global batch, however it is shared. A rank
@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.costmodel.balance import Balance, divided
+from scalebench.costmodel.sharding import Balance, divided
 from scalebench.spec import Cell, Ddp, Plain, Zero1
 from scalebench.spec.workload import Workload
 from scalebench.worker.portable import step_clock

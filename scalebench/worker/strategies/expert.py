@@ -21,7 +21,7 @@ from torch.profiler import record_function
 
 from scalebench.spec import Expert
 from scalebench.spec.workload import Workload
-from scalebench.trace.operations.names import EXPERTS
+from scalebench.trace.operations.communication_kernels import EXPERTS
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import Training, named_gradients, on_axis

@@ -11,11 +11,9 @@ from scalebench.spec.presets import WorkloadSpec
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads.batches import ResidentBatches
 from scalebench.worker.workloads.classifiers import build_cnn, build_mlp
-from scalebench.worker.workloads.custom import build_custom
-from scalebench.worker.workloads.gpt import build_gpt
-from scalebench.worker.workloads.loaded import LoadedBatches
-from scalebench.worker.workloads.moe import build_moe
-from scalebench.worker.workloads.paced import build_paced
+from scalebench.worker.workloads.loaded import LoadedBatches, build_paced
+from scalebench.worker.workloads.named import build_custom
+from scalebench.worker.workloads.transformers import build_gpt, build_moe
 
 __all__ = ["build_workload"]
 

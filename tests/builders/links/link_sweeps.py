@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from scalebench.costmodel.links.fitted import LinkPoint
 from scalebench.costmodel.links.laws import Terms
-from scalebench.costmodel.links.points import LinkPoint
 
 ALPHA_S = 1e-5
 BANDWIDTH = 1e9

@@ -39,7 +39,7 @@ PACKAGE = Path(scalebench.__file__).parent
 
 
 FLOORS = [
-    {"__init__", "errors", "units", "stats", "grouping", "resources"},
+    {"__init__", "errors", "units", "stats"},
     {"spec"},
     {"records", "machine"},
     {"trace", "costmodel", "gate", "launch", "importing"},

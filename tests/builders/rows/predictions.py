@@ -2,8 +2,8 @@
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.shapes import shape_of
+from scalebench.costmodel.links.fitted import LinkModel
 from scalebench.costmodel.links.fitting import fit_links
-from scalebench.costmodel.links.times import LinkModel
 from tests.builders.links.link_sweeps import sizes, sweep
 from tests.builders.tracing import traced
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scalebench.records.rows.recovery import (
+from scalebench.records.rows.race import (
     FailureFigures,
     RecoveryFigures,
     RestoreFigures,

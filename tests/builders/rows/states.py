@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from scalebench.records.precision import ImpreciseRow, PrecisionReached
 from scalebench.records.rows import strategies
 from scalebench.records.rows.budget import ComputeInflation
-from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.race import LockstepFigures, RaceFigures, RankShares
 from scalebench.records.rows.script import (
     HostWaitPlace,
@@ -15,7 +13,8 @@ from scalebench.records.rows.script import (
     ScriptFacts,
     Wrapper,
 )
-from scalebench.records.rows.steps import RankExcess
+from scalebench.records.rows.steps import AxisFigures, OperationFigures, RankExcess, Straggler
+from scalebench.records.run import ImpreciseRow, PrecisionReached
 from scalebench.records.summary import Correctness, Row, Summary
 from scalebench.stats import Estimate
 from tests.builders.rows.recoveries import restore, rows_with, save

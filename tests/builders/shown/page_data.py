@@ -4,12 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalebench.analysis.page_data import PageData
-from scalebench.analysis.page_data.races import Extrapolation
-from scalebench.analysis.page_data.rank_steps import RankGrid
-from scalebench.analysis.page_data.telemetry import DeviceSeries, Throttled
-from scalebench.analysis.page_data.timeline import HIDDEN, RankStep, ShownOperation, StepTimeline
-from scalebench.analysis.projection.rows import ProjectedRow, Projection
+from scalebench.analysis.page_data import DeviceSeries, Extrapolation, PageData, Throttled
+from scalebench.analysis.projection.recovery import ProjectedRow, Projection
+from scalebench.analysis.rank_steps import HIDDEN, RankGrid, RankStep, ShownOperation, StepTimeline
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.records.summary import Row, Summary

@@ -14,7 +14,7 @@ from benchmarks import published
 from scalebench.records.certificate import Certificate
 from scalebench.report.certificate import render_certificate
 from scalebench.report.tables.layout import Screen
-from scalebench.session.suites.files import load_suite
+from scalebench.session.suites import load_suite
 from scalebench.spec import Context, Tensor
 from tests.builders.repository.documents import BLOCK, NEEDS_GPUS, ROOT, blocks, commands
 from tests.conftest import PATIENCE_S, ran

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from scalebench.analysis.run import load_run
+from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage.files import read_text
 from scalebench.records.summary import Summary
 from scalebench.report import render_table
 from tests.conftest import scalebench_in

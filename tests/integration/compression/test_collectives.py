@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import FileStore
 
 from scalebench.errors import UsageError
 from scalebench.worker.collectives import execute
-from scalebench.worker.collectives.schedule import Send
+from scalebench.worker.collectives.execute import Send
 from tests.examples import cases
 from tests.integration.programs import main, reports_of
 from tests.tools.collective_variants import VARIANTS
@@ -123,7 +123,7 @@ def run_case(case, rank, world_size, watch):
     memory, view = case.laid_out()
     view.copy_(case.values(rank).view(view.shape))
     watch.one_work, watch.num_bytes = case.one_work, 0
-    VARIANTS[case.variant].module.all_reduce(view, **case.options(world_size))
+    VARIANTS[case.variant].all_reduce(view, **case.options(world_size))
     itemsize = (case.accumulate or case.dtype).itemsize
     law = VARIANTS[case.variant].sent(world_size, case.length)[rank] * itemsize
     result = torch.empty(case.length, dtype=case.dtype).copy_(view.flatten())
@@ -160,7 +160,7 @@ def wrong_values(case, result, world_size):
 
 def refused(variant, *given, **options):
     try:
-        VARIANTS[variant].module.all_reduce(*given, **options)
+        VARIANTS[variant].all_reduce(*given, **options)
     except UsageError as error:
         return str(error)
     return "not refused"
@@ -186,9 +186,9 @@ def in_a_group(rank, world_size):
         return refused("ring", mine, group)
     for variant in VARIANTS.values():
         mine.data.fill_(rank + 1)
-        variant.module.all_reduce(mine, group, **variant.options(2))
+        variant.all_reduce(mine, group, **variant.options(2))
         if not (mine == world_size + 1).all():
-            return f"{variant.module.__name__}: {mine.tolist()}"
+            return f"{variant.algorithm}: {mine.tolist()}"
     return "summed"
 
 

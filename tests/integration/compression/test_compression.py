@@ -19,11 +19,11 @@ from scalebench.analysis.run import load_run
 from scalebench.spec import Compressed
 from scalebench.spec.compression import METHODS
 from scalebench.spec.presets import MlpShape
-from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.verify import inspect_compressed
 from scalebench.worker.process.context import RankContext, connected
 from scalebench.worker.strategies.compressed import CompressedTraining
-from scalebench.worker.strategies.compression import codec, hook, memory
+from scalebench.worker.strategies.compression import codec, hook
 from tests.conftest import scalebench_in
 from tests.examples import cases
 from tests.integration.conftest import SHORT, complaint
@@ -121,7 +121,7 @@ def drawn_elsewhere(self, device):
 
 
 PLANTED = {
-    "forgets": ("sign", memory.ErrorFeedback, "corrected", forgetful),
+    "forgets": ("sign", hook.ErrorFeedback, "corrected", forgetful),
     "other randoms": ("random-k", codec.Draw, "shared", drawn_elsewhere),
     "one bit": ("top-k", hook.Compression, "_end", spoiled_end(hook.Compression._end)),
 }

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from scalebench.worker.measure.alignment import combine, measure_offset
+from scalebench.worker.measure.rounds import combine, measure_offset
 from scalebench.worker.process.context import connected
 from tests.builders.runs import make_cell
 from tests.examples import cases

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.spec.collectives import COLLECTIVES
+from scalebench.spec.base import COLLECTIVES
 
 
 def test_collectives_are_timed_verified_and_fitted(scalebench):

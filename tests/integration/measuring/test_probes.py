@@ -5,7 +5,7 @@ import pytest
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec import probes
-from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
+from scalebench.spec.base import COLLECTIVES, EITHER_PLACE
 from tests.examples import cases
 
 NUM_RANKS = 3

@@ -12,14 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from scalebench import Workload
-from scalebench.analysis.rows.strategies.experts import expert_figures
-from scalebench.costmodel.layers.expert_layers import ExpertModel
+from scalebench.analysis.rows.strategies import expert_figures
+from scalebench.costmodel.context_layers import ExpertModel
 from scalebench.records.rows.strategies import ExpertFigures
 from scalebench.spec import Expert, Mesh
 from scalebench.spec.presets import CustomTarget, MoeShape
-from scalebench.worker.inspection.fit import leave_gradients, train_watched
 from scalebench.worker.inspection.reference import fresh_workload
-from scalebench.worker.inspection.verify import first_batches
+from scalebench.worker.inspection.verify import first_batches, leave_gradients, train_watched
 from tests.examples import cases
 from tests.integration.programs import inspecting, looked_at, main, of_shards, reports_of, verified
 from tests.integration.traced_steps import by_law

@@ -11,15 +11,22 @@ from pathlib import Path
 import pytest
 from torch.distributed.pipelining import PipelineStage
 
-from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
-from scalebench.costmodel.pipelines.orders import FROM_TORCH, STYLES, plan_schedule, why_not
-from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
+from scalebench.costmodel.pipeline_schedule import (
+    FROM_TORCH,
+    STYLES,
+    Action,
+    Schedule,
+    check,
+    plan_schedule,
+    why_not,
+)
+from scalebench.costmodel.pipeline_step import dry_run, equal_times
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import LayerWise, Pipeline
 from scalebench.spec.presets import CnnShape, GptShape, MlpShape, PacedShape
 from scalebench.worker.inspection import verify
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.pipelining.schedule import ask_torch
+from scalebench.worker.strategies.pipelining import ask_torch
 from tests.examples import cases
 from tests.integration.conftest import SHORT, row_of
 from tests.integration.programs import inspecting, looked_at, main, reports_of, verified

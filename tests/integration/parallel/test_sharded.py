@@ -15,8 +15,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from scalebench import Workload
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
-from scalebench.costmodel.traffic import predict_traffic
-from scalebench.records.storage.files import with_checksum
+from scalebench.costmodel.sharding import predict_traffic
+from scalebench.records.files import with_checksum
 from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Zero1
 from scalebench.spec.presets import PRESETS, CustomTarget
 from scalebench.worker.inspection.reference import fresh_workload

@@ -11,12 +11,12 @@ from torch import nn
 
 from scalebench import Workload
 from scalebench.analysis.budget import exposed_by_axis
-from scalebench.costmodel.layers.context_layers import AttendingModel
-from scalebench.costmodel.layers.tensor_layers import DividedModel, model_of_preset
+from scalebench.costmodel.context_layers import AttendingModel
+from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
 from scalebench.spec import Context, Mesh, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape
 from scalebench.spec.workload import ContextPlan, TensorPlan
-from scalebench.worker.inspection.fit import train_watched
+from scalebench.worker.inspection.verify import train_watched
 from tests.examples import cases
 from tests.integration.conftest import row_of
 from tests.integration.programs import inspecting, looked_at, main, of_shards, reports_of, verified

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.measured.fault_events import fault_folder
+from scalebench.records.measured.recovery import fault_folder
 from scalebench.session.recovery import faults
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.recovery import FaultPlan, Recovery

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scalebench.records.folder import PREFIX, working_on
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage.folder import PREFIX, working_on
 from tests.conftest import PATIENCE_S, ended, ran
 from tests.examples import cases
 from tests.integration.conftest import SHORT, row_of, summary_of

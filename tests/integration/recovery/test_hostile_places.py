@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
+from scalebench.launch.lab.lab import NoQuota, cpu_hierarchy
+from scalebench.machine import own_hierarchy
+from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage.files import read_text
-from scalebench.resources import own_hierarchy
 from tests.conftest import PATIENCE_S, ended, ran
 from tests.examples import cases
 from tests.integration.conftest import complaint, mounted, row_of

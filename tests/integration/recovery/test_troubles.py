@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.launch.ranks import GRACE_S
-from scalebench.records.storage.files import read_text
+from scalebench.records.files import read_text
 from tests.conftest import scalebench_in
 from tests.examples import cases
 from tests.integration.conftest import row_of

@@ -14,8 +14,8 @@ import pytest
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.run import load_run
+from scalebench.records.files import read_text
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage.files import read_text
 from scalebench.trace.breakdown import break_down
 from tests.conftest import PATIENCE_S
 from tests.examples import cases

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import same_deepspeed
-from scalebench.records.storage.files import read_text
+from scalebench.records.files import read_text
 from tests.builders.repository.frameworks import PYTHON, REQUIRED
 from tests.conftest import PATIENCE_S
 from tests.forks import forks

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.energy import energy_per_sample
-from scalebench.analysis.page_data.rank_steps import shrunk
-from scalebench.analysis.page_data.telemetry import device_series_of
+from scalebench.analysis.page_data import device_series_of
+from scalebench.analysis.rank_steps import shrunk
+from scalebench.analysis.rows.resources import energy_per_sample
 from scalebench.analysis.validity import unmeasured_cases, validity_stamps
 from scalebench.records.measured.rank import Memory
-from scalebench.records.measured.telemetry import DeviceStates, DeviceTrack, NodeTrack
+from scalebench.records.measured.trace import DeviceStates, DeviceTrack, NodeTrack
 from scalebench.spec import Accelerate, Ddp, DeepSpeed, Tensor
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.tracing.traced import MS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scalebench import cli
 from scalebench.cli import view
-from scalebench.records.storage.files import write_checked, write_model
+from scalebench.records.files import write_checked, write_model
 from scalebench.spec.base import Spec, as_given
 from tests.builders.gated import gated_run
 from tests.examples import cases

@@ -1,5 +1,5 @@
 from scalebench.session.plan.make import about_scripts
-from scalebench.session.suites.script import script_suite
+from scalebench.session.suites import script_suite
 from tests.builders.runs import make_cell
 from tests.builders.sessions import NO_FLAGS
 from tests.examples import cases

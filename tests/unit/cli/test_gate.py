@@ -10,8 +10,8 @@ from rich.progress import Progress
 from scalebench.cli import cli
 from scalebench.cli.progress import EVERY_S, Log, TerminalProgress
 from scalebench.errors import ExitCode, UsageError
+from scalebench.records.files import write_model
 from scalebench.records.rows.budget import PARTS
-from scalebench.records.storage.files import write_model
 from tests.builders.gated import gated_run, with_row
 from tests.builders.runs import make_cell, make_result, make_run
 from tests.examples import cases

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from scalebench.cli import cli
 from scalebench.report.search import notes
 from scalebench.search.result import SearchResult
-from scalebench.session.suites.files import load_suite
+from scalebench.session.suites import load_suite
 from tests.examples import cases
 
 ELSEWHERE = ["--workload", "gpt-7b", "--gpu-type", "h100", "--mfu", "0.45", "--margin", "0.1"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.balance import Balance, computing_s, divided, ideal_s
+from scalebench.costmodel.sharding import Balance, computing_s, divided, ideal_s
 from tests.examples import cases
 
 

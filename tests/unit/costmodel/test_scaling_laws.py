@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.scaling_laws import fit_all, fit_amdahl, fit_gustafson, fit_usl
+from scalebench.costmodel.what_if import fit_all, fit_amdahl, fit_gustafson, fit_usl
 from scalebench.errors import UsageError
 
 SIZES = (2, 4, 8)

@@ -3,8 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalebench.costmodel import what_if
-from scalebench.costmodel.layers.replay import CommRequest, replay
-from scalebench.costmodel.step import StepShape
+from scalebench.costmodel.step import CommRequest, StepShape, replay
 from scalebench.stats import Estimate
 from tests.examples import cases
 

@@ -16,8 +16,8 @@ from scalebench.gate.baselines import accept
 from scalebench.gate.gate import compare
 from scalebench.gate.result import WORSE, GateResult
 from scalebench.gate.results import Results
-from scalebench.report.gate.github import render_verdict_markdown
-from scalebench.report.gate.table import render_verdict
+from scalebench.report.gate_ci import render_verdict_markdown
+from scalebench.report.gate_table import render_verdict
 from scalebench.report.tables.layout import Screen
 from tests.builders.gated import gated, gated_run, verdict_of
 from tests.builders.summaries import make_row, make_summary

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from scalebench.cli import cli
 from scalebench.errors import UsageError
 from scalebench.gate.history import change_points, history
-from scalebench.records.storage.files import write_model
+from scalebench.records.files import write_model
 from tests.builders.gated import gated_run
 from tests.examples import cases
 

@@ -14,11 +14,11 @@ from scalebench.errors import UsageError
 from scalebench.gate.baselines import accept
 from scalebench.gate.metrics import GateSettings, gate_settings
 from scalebench.gate.results import Results
-from scalebench.records.storage.files import write_model
-from scalebench.report.gate.table import render_verdict
+from scalebench.records.files import write_model
+from scalebench.report.gate_table import render_verdict
 from scalebench.report.tables.layout import Screen
 from scalebench.session.interleaved.ab_runs import read_results
-from scalebench.session.suites.files import load_suite
+from scalebench.session.suites import load_suite
 from tests.builders.gated import explained, gated_run
 from tests.builders.repository.documents import blocks, commands
 from tests.builders.runs import make_stored_run

@@ -5,12 +5,12 @@ import pytest
 
 from scalebench.gate.gate import compare
 from scalebench.gate.results import Results
-from scalebench.importing.facts import facts_of
 from scalebench.importing.formats import formats
 from scalebench.importing.job import Stated, import_log
-from scalebench.importing.lines import prefix_of
+from scalebench.importing.records import facts_of
 from scalebench.importing.steps import steps_of
-from scalebench.records.imported import ImportedRun
+from scalebench.importing.templates import prefix_of
+from scalebench.records.summary import ImportedRun
 from scalebench.session.imported import store_imported
 from tests.builders.logs import LINES, every_2_s, job_in, log_of, steps_in
 from tests.examples import cases

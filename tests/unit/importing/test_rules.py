@@ -8,9 +8,9 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.importing.formats import formats
 from scalebench.importing.job import Follower, Stated, job_of
-from scalebench.importing.lines import prefix_of
 from scalebench.importing.reader import read_log
 from scalebench.importing.steps import steps_of
+from scalebench.importing.templates import prefix_of
 from tests.builders.logs import job_in, log_of, steps_in
 from tests.examples import cases
 
@@ -486,7 +486,7 @@ def test_a_long_log_is_read_quickly_to_the_same_steps(line, tmp_path, monkeypatc
     whole = log_of(tmp_path, lines)
     for name in ("MANY_LINES", "MOST_COMPARED"):
         monkeypatch.setattr(f"scalebench.importing.reader.{name}", 50)
-    monkeypatch.setattr("scalebench.importing.lines.CHUNK", 5000)
+    monkeypatch.setattr("scalebench.importing.templates.CHUNK", 5000)
     quick = log_of(tmp_path, lines)
     for name in ("step", "time", "copies"):
         assert list(quick.records.column(name)) == list(whole.records.column(name))

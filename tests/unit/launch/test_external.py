@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.launch.external import launcher as module
-from scalebench.launch.external.environment import find_member
-from scalebench.launch.external.launcher import ExternalLauncher, Registration
+from scalebench.launch import external as module
+from scalebench.launch.environment import find_member
+from scalebench.launch.external import ExternalLauncher, Registration
 from scalebench.records.measured.rank import Block
-from scalebench.records.measured.telemetry import DeviceStates, DeviceTrack, NodeTrack
-from scalebench.records.storage.secret import VARIABLE, new_secret
+from scalebench.records.measured.trace import DeviceStates, DeviceTrack, NodeTrack
+from scalebench.records.secret import VARIABLE, new_secret
 from scalebench.session.machine.survey import refusal
 from scalebench.spec.world import Rendezvous, WorldMember
 from tests.builders.runs import make_cell, make_record
@@ -168,7 +168,7 @@ def test_contradictions_are_told_in_one_line(environment, words):
     assert words in str(told.value) and "\n" not in str(told.value)
 
 
-PROGRAM = "from scalebench.launch.loopback import why_no_loopback; print(why_no_loopback())"
+PROGRAM = "from scalebench.launch.processes import why_no_loopback; print(why_no_loopback())"
 
 
 @cases(

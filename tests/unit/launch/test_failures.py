@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.launch import failures
-from scalebench.launch.lab import quota
-from scalebench.launch.lab.quota import NoQuota, Quotas
+from scalebench.launch.lab import lab
+from scalebench.launch.lab.lab import NoQuota, Quotas
 from scalebench.launch.ranks import RankExit
+from scalebench.machine import find_hierarchy
 from scalebench.records.measured.rank import RankError
-from scalebench.resources import find_hierarchy
 from tests.builders.runs import make_record
 from tests.examples import cases
 
@@ -131,8 +131,8 @@ def test_only_groups_that_nobody_holds_are_removed(tmp_path):
         (tmp_path / name / "rank0").mkdir(parents=True)
     held = os.open(tmp_path / "scalebench-lab-2-bb", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    quota.remove_abandoned(tmp_path)
+    lab.remove_abandoned(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "scalebench-lab-2-bb"]
     os.close(held)
-    quota.remove_abandoned(tmp_path)
+    lab.remove_abandoned(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["other"]

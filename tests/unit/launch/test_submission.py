@@ -15,7 +15,7 @@ from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alph
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch import submission
 from scalebench.launch.submission import JobRequest, batch_script, indexed_job, job_set
-from scalebench.records.storage.secret import VARIABLE, given_secret
+from scalebench.records.secret import VARIABLE, given_secret
 from tests.conftest import ran
 from tests.examples import cases
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from scalebench import machine, resources
-from scalebench.resources import Hierarchy, OutOfMemoryWatch, Processor, cpu_quota, memory_bytes
+from scalebench import machine
+from scalebench.machine import Hierarchy, OutOfMemoryWatch, Processor, cpu_quota, memory_bytes
 from tests.examples import cases
 
 NVIDIA = (
@@ -153,10 +153,10 @@ class Machine:
         self.system, self.pci = root / "system", root / "pci"
         for node, numbers in enumerate(told["nodes"]):
             _write(self.system / "node" / f"node{node}" / "cpulist", numbers)
-        everyone = sorted(n for numbers in told["nodes"] for n in resources.parse_list(numbers))
+        everyone = sorted(n for numbers in told["nodes"] for n in machine.parse_list(numbers))
         apart = told["sibling_distance"]
         for package, numbers in enumerate(told["packages"]):
-            for number in resources.parse_list(numbers):
+            for number in machine.parse_list(numbers):
                 first = number - number % 2 if apart == 1 else number % apart
                 topology = self.system / "cpu" / f"cpu{number}" / "topology"
                 siblings = f"{first}-{first + 1}" if apart == 1 else f"{first},{first + apart}"
@@ -164,16 +164,13 @@ class Machine:
                 _write(topology / "physical_package_id", str(package))
         for bus_id, node in told["gpus"].items():
             _write(self.pci / bus_id / "numa_node", str(node))
-        self.processors = resources.read_processors(everyone, self.system)
-        self.gpu_nodes = [resources.gpu_node(bus_id, self.pci) for bus_id in told["gpus"]]
+        self.processors = machine.read_processors(everyone, self.system)
+        self.gpu_nodes = [machine.gpu_node(bus_id, self.pci) for bus_id in told["gpus"]]
 
     def taken(self, threads, gpu_nodes, of=None):
         allowed = [p for p in self.processors if of is None or p.number in set(of)]
         return [
-            [
-                p.number
-                for p in resources.processors_of_rank(allowed, threads, gpu_nodes[: rank + 1])
-            ]
+            [p.number for p in machine.processors_of_rank(allowed, threads, gpu_nodes[: rank + 1])]
             for rank in range(len(gpu_nodes))
         ]
 
@@ -202,9 +199,9 @@ def test_a_rank_sits_beside_its_gpu(recorded):
 def test_only_what_is_allowed_is_taken(recorded):
     vm = recorded("vm-with-siblings")
     assert vm.taken(1, [None, None], of=[1, 3]) == [[1], [3]]  # siblings of cores not allowed
-    assert resources.count_cores([p for p in vm.processors if p.number in (0, 1)]) == 1
+    assert machine.count_cores([p for p in vm.processors if p.number in (0, 1)]) == 1
 
 
 @cases("text, numbers", ("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", []))
 def test_the_kernels_lists(text, numbers):
-    assert resources.parse_list(text) == numbers
+    assert machine.parse_list(text) == numbers

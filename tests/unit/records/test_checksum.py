@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
+from scalebench.records import files
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage import files
 from tests.builders.runs import make_stored_run
 from tests.examples import examples
 

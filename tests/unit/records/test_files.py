@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.files import read_text, write_atomic
+from scalebench.records.folder import MARK, PREFIX, Scratch, remove_abandoned, working_on
 from scalebench.records.paths import RunPaths
-from scalebench.records.storage.files import read_text, write_atomic
-from scalebench.records.storage.folder import MARK, PREFIX, Scratch, remove_abandoned, working_on
 from tests.builders.runs import make_cell, make_result, make_small_run, make_stored_run
 from tests.examples import cases
 
@@ -240,7 +240,7 @@ def test_what_the_lock_points_at_is_not_touched(tmp_path):
 
 KILLED = """
 import os, signal
-from scalebench.records.storage.folder import Scratch
+from scalebench.records.folder import Scratch
 scratch = Scratch()
 (scratch.folder / "deep").mkdir()
 (scratch.folder / "deep" / "file").touch()
@@ -249,7 +249,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 START_AND_CLEAN = """
 import os, sys
-from scalebench.records.storage.folder import Scratch
+from scalebench.records.folder import Scratch
 processes, rounds = 24, 15
 gate, opened = os.pipe()
 for _ in range(processes):

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.gate.baselines import read_summary
-from scalebench.records.largest_batch import LargestBatch, from_notices
+from scalebench.records.run import LargestBatch, from_notices
 from scalebench.report import render_page, render_table
 from tests.builders.runs import make_cell
 

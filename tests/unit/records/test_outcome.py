@@ -1,7 +1,7 @@
 import pynvml
 
 from scalebench.records.measured.rank import Verification
-from scalebench.records.measured.telemetry import throttle_reasons
+from scalebench.records.measured.trace import throttle_reasons
 from scalebench.records.run import Failure, contradiction, launched_result
 from tests.builders.runs import STARTED, make_cell, make_record
 from tests.builders.watched import B, make_twin, sample

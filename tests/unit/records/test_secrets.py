@@ -5,10 +5,13 @@ import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.machine import relevant_variables
-from scalebench.records.storage.secret import WorldSecret, given_secret, read_secret, secret_files
-from scalebench.records.storage.secrets import (
+from scalebench.records.secret import (
     MASK,
+    WorldSecret,
+    given_secret,
     names_a_secret,
+    read_secret,
+    secret_files,
     secret_values,
     without_secrets,
     words_without_secrets,

@@ -4,12 +4,12 @@ import re
 from click.testing import CliRunner
 
 from scalebench.cli import cli
-from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
-from scalebench.costmodel.pipelines.orders import plan_schedule
+from scalebench.costmodel.pipeline_schedule import plan_schedule
+from scalebench.costmodel.pipeline_step import dry_run, equal_times
 from scalebench.report import render_markdown, render_table
 from scalebench.report.markdown import MAX_BYTES
+from scalebench.report.tables.axes import render_schedule
 from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, Screen, without
-from scalebench.report.tables.pipelines import render_schedule
 from scalebench.report.words import wording
 from scalebench.stats import Estimate
 from tests.builders import summaries

@@ -73,7 +73,7 @@ def test_a_pass_of_several_on_one_batch_has_no_number_of_samples(batch, passes, 
 
 
 def test_every_word_is_defined_by_the_document_briefly():
-    document = terms.plain(terms.CHECKED_OUT.read_text("utf-8"))
+    document = terms.without_marks(terms.CHECKED_OUT.read_text("utf-8"))
     assert set(terms.definitions()) == set(terms.WORDS)
     for word, meaning in terms.definitions().items():
         assert meaning in document, word

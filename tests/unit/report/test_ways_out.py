@@ -15,11 +15,14 @@ from scalebench.records.paths import RunPaths
 from scalebench.records.run import Failure
 from scalebench.report import render_csv, render_markdown, render_page, render_table
 from scalebench.report.export import FORMATS
-from scalebench.report.gate.github import render_verdict_github, render_verdict_markdown
-from scalebench.report.gate.junit import render_verdict_junit
-from scalebench.report.gate.table import render_verdict
+from scalebench.report.gate_ci import (
+    render_verdict_github,
+    render_verdict_junit,
+    render_verdict_markdown,
+)
+from scalebench.report.gate_table import render_verdict
 from scalebench.report.tables.layout import Screen
-from scalebench.report.words.plain_text import printable
+from scalebench.report.words.terms import printable
 from tests.builders.gated import hostile_verdict
 from tests.builders.runs import make_cell, make_failed, make_info
 from tests.builders.summaries import HOSTILE, hostile_summary, make_missing, make_summary

@@ -4,10 +4,13 @@ from pathlib import Path
 
 from scalebench.report import render_table
 from scalebench.report.findings.findings import judge
-from scalebench.report.gate.github import render_verdict_github, render_verdict_markdown
-from scalebench.report.gate.junit import render_verdict_junit
-from scalebench.report.gate.sentence import sentence
-from scalebench.report.gate.table import render_verdict
+from scalebench.report.gate_ci import (
+    render_verdict_github,
+    render_verdict_junit,
+    render_verdict_markdown,
+    sentence,
+)
+from scalebench.report.gate_table import render_verdict
 from scalebench.report.tables import memory
 from scalebench.report.tables.layout import Screen
 from tests.builders.rows.states import STATES, run_of

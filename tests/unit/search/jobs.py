@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from scalebench.costmodel.links.topology import LINKS, Topology
-from scalebench.search.job import ComputeSpeed, Job
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.links import NominalLinks
+from scalebench.search.space import ComputeSpeed, Job
 
 SMALL = SearchModel(
     name="small", layers=4, heads=4, width=256, context=128, vocabulary=512, kv_heads=4, inner=1024

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from scalebench.search.candidates import joined
-from scalebench.search.job import Recomputing
 from scalebench.search.prediction import memory
 from scalebench.search.prediction.step import PARTS, step_parts
-from scalebench.search.space import candidates, meshes
+from scalebench.search.space import Recomputing, candidates, meshes
 from tests.examples import cases
 from tests.unit.search.jobs import ROUTED, SMALL, SPEED, job
 

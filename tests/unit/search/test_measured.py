@@ -19,10 +19,10 @@ from scalebench.search.devices.fit import (
 from scalebench.search.devices.measured import row_of
 from scalebench.search.devices.parameters import PARAMETERS, defaults
 from scalebench.search.devices.sources import measured_rows, rows_of_summary
-from scalebench.search.job import Job
 from scalebench.search.prediction.links import LinkValues, NominalLinks
 from scalebench.search.prediction.speed import device_type, modelled_speed
 from scalebench.search.scores import is_scored
+from scalebench.search.space import Job
 from tests.builders.repository.field_files import field_file
 from tests.examples import cases
 from tests.unit.search.jobs import SMALL

@@ -12,11 +12,11 @@ from scalebench.analysis.run import load_run
 from scalebench.cli import cli
 from scalebench.errors import UsageError
 from scalebench.records.measured.trace import TracedProduct
-from scalebench.search.devices.operators import Rate
 from scalebench.search.devices.parameters import defaults
 from scalebench.search.devices.products import measured_products, usual_of
-from scalebench.search.job import USUAL
+from scalebench.search.prediction.passes import Rate
 from scalebench.search.prediction.speed import device_type, modelled_speed
+from scalebench.search.space import USUAL
 
 H100 = defaults("h100")
 TRACES = Path(__file__).parents[2] / "golden" / "traces"

@@ -12,7 +12,7 @@ from scalebench.errors import UsageError
 from scalebench.report.search import render_search
 from scalebench.report.tables.layout import Screen
 from scalebench.search.candidates import Candidates, Floats, joined
-from scalebench.search.choice import Choice, choice_at
+from scalebench.search.choice import Choice, choice_at, strategy_of
 from scalebench.search.prediction.links import NominalLinks
 from scalebench.search.prediction.memory import fits, memory_bytes
 from scalebench.search.prediction.step import PARTS, StepParts, bound_s, step_parts
@@ -21,7 +21,6 @@ from scalebench.search.result import result_of, why_faster
 from scalebench.search.run import Trainable
 from scalebench.search.scores import Scores, probability_fastest, typical_error
 from scalebench.search.space import candidates, meshes, refused_meshes
-from scalebench.search.strategies import strategy_of
 from tests.examples import cases
 from tests.unit.search.jobs import ROUTED, SMALL, TWO_LEVELS, job
 

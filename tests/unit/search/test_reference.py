@@ -6,7 +6,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.report.search import render_against
 from scalebench.report.tables.layout import Screen
-from scalebench.search.devices.reference import compare, read_references
+from scalebench.search.devices.sources import compare, read_references
 from scalebench.search.prediction.speed import short_name
 from tests.builders.repository.field_files import field_file
 from tests.builders.summaries import estimate, make_row, make_summary

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from scalebench.costmodel.layers.replay import CommRequest, replay
-from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
-from scalebench.costmodel.pipelines.orders import plan_schedule
-from scalebench.costmodel.pipelines.stage_split import layers_of_stages
+from scalebench.costmodel.pipeline_schedule import plan_schedule
+from scalebench.costmodel.pipeline_step import dry_run, equal_times
+from scalebench.costmodel.stage_split import layers_of_stages
+from scalebench.costmodel.step import CommRequest, replay
 from scalebench.search.choice import Choice, columns_of
 from scalebench.search.model import SearchModel
 from scalebench.search.prediction.passes import Passes, bubble_s

@@ -1,5 +1,4 @@
-from scalebench.search.choice import Choice
-from scalebench.search.strategies import choice_of, strategy_of
+from scalebench.search.choice import Choice, choice_of, strategy_of
 from scalebench.spec import Mesh, Pipeline
 from tests.examples import cases
 

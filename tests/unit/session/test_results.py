@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 import scalebench as sb
+from scalebench.cli.options import SCRIPT
 from scalebench.cli.run import request_from
 from scalebench.cli.run import run as run_command
-from scalebench.cli.shell.completion import SCRIPT
 from scalebench.errors import UsageError
 from scalebench.gate.result import GateResult
 from scalebench.records.summary import Estimate
 from scalebench.report.notebook import run_html
 from scalebench.session.plan import Request
-from scalebench.session.run import command_of
-from scalebench.session.watching import NOT_BEGUN
+from scalebench.session.run import NOT_BEGUN, command_of
 from scalebench.spec import Case, Ddp, Suite
 from tests.builders.repository.documents import ROOT
 from tests.builders.shown.pages import Page

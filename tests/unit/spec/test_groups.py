@@ -17,12 +17,18 @@ from scalebench.spec import (
     Mesh,
     ParameterServer,
     Tensor,
-    virtual_hosts,
 )
 from scalebench.spec.presets import PRESETS, CustomTarget, GptShape, divisible, resolve_workload
-from scalebench.spec.virtual_hosts import VirtualHosts, parse_rate, rate_text
 from scalebench.spec.workload import ContextPlan, TensorPlan
-from scalebench.spec.world import Node, World
+from scalebench.spec.world import (
+    MAX_BIT_PER_S,
+    MIN_BIT_PER_S,
+    Node,
+    VirtualHosts,
+    World,
+    parse_rate,
+    rate_text,
+)
 from tests.examples import cases
 
 
@@ -282,7 +288,7 @@ def test_rates_as_people_write_them():
             parse_rate(text)
 
 
-@given(st.integers(virtual_hosts.MIN_BIT_PER_S // 1000, virtual_hosts.MAX_BIT_PER_S // 1000))
+@given(st.integers(MIN_BIT_PER_S // 1000, MAX_BIT_PER_S // 1000))
 def test_a_rate_in_whole_kilobits_is_read_as_it_is_written(kilobits):
     assert parse_rate(rate_text(kilobits * 1000)) == pytest.approx(kilobits * 1000, rel=1e-5)
 

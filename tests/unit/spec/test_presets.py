@@ -7,7 +7,7 @@ from scalebench import Case, Plain, Race, Recipe, Suite
 from scalebench.errors import UsageError
 from scalebench.spec.presets import PRESETS, resolve_workload
 from scalebench.spec.script import ScriptTarget, evaluate, script_from
-from scalebench.spec.selection import matches
+from scalebench.spec.suites import matches
 from tests.examples import cases
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import analyse
 from scalebench.trace.breakdown import break_down, is_between_two
+from scalebench.trace.events import divided, intersect, intervals, length, subtract, union
 from scalebench.trace.files.reading import whole_steps
-from scalebench.trace.intervals import divided, intersect, intervals, length, subtract, union
 from scalebench.trace.operations.classify import timeline_of
 from tests.builders.tracing.traced import flat, make_operation, make_trace
 from tests.builders.tracing.traces import events, kernel

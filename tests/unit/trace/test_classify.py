@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from scalebench.errors import UsageError
-from scalebench.trace.events import CATEGORIES
+from scalebench.trace.events import CATEGORIES, length, subtract
 from scalebench.trace.files.kineto import read_kineto
-from scalebench.trace.intervals import length, subtract
 from scalebench.trace.job import analyse_job, as_json
-from scalebench.trace.operations import communication_kernels, names
+from scalebench.trace.operations import communication_kernels
 from scalebench.trace.operations.classify import timeline_of
 from scalebench.trace.operations.gpu_work import products_of, work_of
 from tests.builders.tracing.traces import US, Event, annotation, events, kernel, launch, op
@@ -325,7 +324,7 @@ def test_while_a_graph_is_captured_launches_have_no_kernels():
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 )  # fmt: skip
 def test_the_bytes_of_an_element_are_torchs(name):
-    assert names.dtype_of(name) == (name, getattr(torch, name).itemsize)
+    assert communication_kernels.dtype_of(name) == (name, getattr(torch, name).itemsize)
 
 
 def test_in_a_real_trace_operations_are_placed_where_nccl_began_them():

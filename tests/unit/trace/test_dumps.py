@@ -13,7 +13,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.traces import render_dumps
-from scalebench.trace.dumps.examination import examine, find_dumps
+from scalebench.trace.dumps import examine, find_dumps
 from tests.examples import cases
 
 pytestmark = pytest.mark.slow

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.report.page.trace_page import render_trace_page
+from scalebench.report.page.other_pages import render_trace_page
 from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.traces import render_traces
-from scalebench.trace.files.file_ranks import name_ranks
-from scalebench.trace.intervals import intervals
+from scalebench.trace.events import Timeline, intervals
+from scalebench.trace.files.metadata import name_ranks
 from scalebench.trace.job import analyse_job, as_json
-from scalebench.trace.timeline import Timeline
 from tests.builders.repository.field_files import field_file
 from tests.examples import cases
 

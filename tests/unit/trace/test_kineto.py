@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.trace.events import length_s
 from scalebench.trace.files import json_stream, reading
 from scalebench.trace.files.kineto import read_kineto
 from scalebench.trace.files.reading import read_all
-from scalebench.trace.intervals import length_s
 from tests.examples import cases
 
 KERNEL = {

@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.records.measured.trace import Trace, TracedOperation
+from scalebench.trace.events import Operation, Timeline, intervals, length_s, subtract, union
 from scalebench.trace.idle import ends_apart, launches_between
-from scalebench.trace.intervals import intervals, length_s, subtract, union
+from scalebench.trace.job import waits_of
 from scalebench.trace.operations.matching import match
-from scalebench.trace.timeline import Operation, Timeline
-from scalebench.trace.waits import waits_of
 from tests.builders.tracing.traced import make_operation, make_trace
 from tests.builders.tracing.traces import US, annotation, events, kernel, launch, op
 from tests.examples import cases

@@ -24,9 +24,8 @@ the tests. Facts that a reader has to know:
 from collections.abc import Iterator
 from pathlib import Path
 
-from scalebench.costmodel.links.nccl_tests.json_file import read_json
-from scalebench.costmodel.links.nccl_tests.operations import OPERATIONS
-from scalebench.costmodel.links.nccl_tests.table import Log, lost, table_of
+from scalebench.costmodel.links.nccl_tests.run import OPERATIONS
+from scalebench.costmodel.links.nccl_tests.table import Log, lost, read_json, table_of
 from scalebench.costmodel.links.nccl_tests.text import read_text
 from scalebench.errors import UsageError, unknown_name
 

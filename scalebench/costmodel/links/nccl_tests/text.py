@@ -10,8 +10,15 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 
-from scalebench.costmodel.links.nccl_tests.operations import DTYPES, ops_named_in
-from scalebench.costmodel.links.nccl_tests.run import NUMBER, Printed, Rank, Run, points_of
+from scalebench.costmodel.links.nccl_tests.run import (
+    DTYPES,
+    NUMBER,
+    Printed,
+    Rank,
+    Run,
+    ops_named_in,
+    points_of,
+)
 from scalebench.errors import UsageError
 
 MAX_ROWS = 200_000

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.attach.checks.learning import Learning
-from scalebench.worker.attach.checks.made import Made
-from scalebench.worker.attach.checks.replicas import Replicas
+from scalebench.worker.attach.checks.data import Learning
+from scalebench.worker.attach.checks.replicas import Made, Replicas
 
 EARLY = (0, 1)
 """Steps before whose gradients the models are looked at: before any was made, and after one."""

@@ -1,4 +1,6 @@
-"""What ranks hold alike: parameters, buffers, and the random numbers that dropout draws.
+"""What ranks hold alike: parameters, buffers, random numbers; and who distributes them.
+
+What ranks hold alike: parameters, buffers, and the random numbers that dropout draws.
 
 DDP, DeepSpeed's ZeRO up to stage 2 and FSDP1's NO_SHARD keep whole copies. Hybrid sharding (FSDP1,
 FSDP2, any DTensor with a replicated dimension) keeps equal shards: those are compared. Without any
@@ -8,16 +10,29 @@ holds cannot differ from anything.
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from scalebench.worker.attach.checks.made import WRAPPERS
 from scalebench.worker.attach.facts import bases_of, living
+from scalebench.worker.attach.imports import after_import_of
 
+WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule")
+
+MAKERS = (
+    ("torch.optim.optimizer", "Optimizer", "__init__"),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel", "__init__"),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", "__init__"),
+    ("torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState", "init"),
+    ("torch.distributed._composable.fsdp._fsdp_state", "FSDPState", "init"),  # before torch 2.6
+    ("deepspeed.runtime.engine", "DeepSpeedEngine", "__init__"),
+)
+"""Module, class and method that make one. FSDP2 gives a module another class: it is handed over."""
 MOST_SUMS = 256
 """Tensors that follow each other share one where there are more."""
 
@@ -32,6 +47,45 @@ NOW_AND_THEN = "the models are averaged now and then, and differ in between"
 DIVIDED = "each rank holds other parts, of which there is no second copy"
 UNEVEN = "ranks have uneven data (join), and are not at the same step at the same time"
 UNLIKE = "several wrappers keep copies on different ranks"
+
+
+class Made:
+    """Weak references to all of them, in their order."""
+
+    def __init__(self) -> None:
+        self._all: list[Any] = []
+
+    def watch(self, put: Callable[[Any, str, Any], None]) -> None:
+        """Note what is made from now on; ``put`` replaces a method of a class."""
+        for module, owner, method in MAKERS:
+            after_import_of(module, functools.partial(self._watch_one, put, module, owner, method))
+
+    def _watch_one(self, put: Any, module: str, owner: str, method: str) -> None:
+        kind = getattr(sys.modules[module], owner, None)
+        original = getattr(kind, method, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            answer = original(*args, **kwargs)
+            one = args[0] if method == "__init__" else args[1]
+            self._all += map(weakref.ref, one if isinstance(one, tuple) else (one,))
+            return answer
+
+        put(kind, method, make)
+
+    def optimizers(self) -> list[Any]:
+        """Return weak references to the optimizers that exist, called so far or not."""
+        return [weakref.ref(one) for one in self._alive() if isinstance(one, torch.optim.Optimizer)]
+
+    def wrappers(self) -> list[Any]:
+        """Return the modules that distribute others over ranks."""
+        return [one for one in self._alive() if bases_of(type(one)).intersection(WRAPPERS)]
+
+    def _alive(self) -> Iterator[Any]:
+        known = {id(one): one for of in self._all if (one := of()) is not None}
+        return iter(known.values())
 
 
 class Held(NamedTuple):

@@ -4,7 +4,7 @@ The parameters are one vector, cut into chunks that ranks 0 to S−1 keep. A ser
 process of its rank, so a rank that serves also trains. They use gloo's point-to-point messages over
 a connection for each worker, which the end of another worker does not break: torch's RPC would do
 the same with one more process group, pickled messages and its own thread pool. What a server
-decides is in `server.py`, how it is reached in `serving.py` and `link.py`, what is sent first in
+decides and how it is reached is in `serving.py`, what is sent first in
 `chunks.py`; when gradients are pushed: ``pushes`` of `scalebench.spec.ParameterServer`.
 
 With pushes during backward the first forward pass tells in which order the layers need their
@@ -43,7 +43,6 @@ from scalebench.worker.strategies.asynchronous.chunks import (
     one_each,
 )
 from scalebench.worker.strategies.asynchronous.replica import Replica
-from scalebench.worker.strategies.asynchronous.server import Server
 from scalebench.worker.strategies.asynchronous.serving import (
     GOODBYE,
     LOOK,
@@ -51,6 +50,7 @@ from scalebench.worker.strategies.asynchronous.serving import (
     ChunkLink,
     Outbox,
     Parcel,
+    Server,
     Serving,
 )
 from scalebench.worker.strategies.base import named_gradients

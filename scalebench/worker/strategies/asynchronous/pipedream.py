@@ -35,8 +35,7 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.execution import make_optimizer
 from scalebench.worker.strategies.mesh.pipeline import InStages
-from scalebench.worker.strategies.pipelining.layout import receive, send
-from scalebench.worker.strategies.pipelining.schedule import inputs_of
+from scalebench.worker.strategies.pipelining import inputs_of, receive, send
 from scalebench.worker.workloads.batches import split
 
 

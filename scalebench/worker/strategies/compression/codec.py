@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch.profiler import record_function
 
-from scalebench.trace.operations.names import DECODE, ENCODE
+from scalebench.trace.operations.communication_kernels import DECODE, ENCODE
 
 _WORD = 2**64 - 1
 

@@ -43,13 +43,13 @@ rows; a row's is unbiased with variance at most the squared norm over c.
 Wire: r·c float32 values, then k float32 values, both all-reduced: the sketch is linear. What is
 sent is exact, the rest 0.
 
-Deep gradient compression sends what top-k does, with a ratio that warms up; see `memory`.
+Deep gradient compression sends what top-k does, with a ratio that warms up; see `hook`.
 """
 
 import torch
 from torch.profiler import record_function
 
-from scalebench.trace.operations.names import DECODE, ENCODE
+from scalebench.trace.operations.communication_kernels import DECODE, ENCODE
 from scalebench.worker.strategies.compression.codec import (
     Bucket,
     Codec,

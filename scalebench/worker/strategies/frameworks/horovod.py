@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from scalebench.grouping import by_key
 from scalebench.spec import Horovod
 from scalebench.spec.workload import Workload
+from scalebench.stats import by_key
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.script.places import own_address
+from scalebench.worker.script.errors import own_address
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.strategies.frameworks.surroundings import framework_facts, look_like_torchrun

@@ -6,7 +6,7 @@ A pair of linear layers is divided first by columns, then by rows (Shoeybi et al
 layer (Korthikanti et al. 2022). An embedding is divided by the rows of its table: zeros stand for
 the tokens of others, and the sum is the whole. With ``loss`` the logits stay divided: the loss
 exchanges the largest logit, the sum of exponentials and the target's logit of each token
-(``loss_parallel``). What is sent: `scalebench.costmodel.layers.tensor_layers`.
+(``loss_parallel``). What is sent: `scalebench.costmodel.tensor_layers`.
 
 `DTensor` does all of this. A style of ``torch.distributed.tensor.parallel`` says of a layer how its
 parameters are divided and in which layout tensors come in and go out; what has to be sent follows.
@@ -125,7 +125,7 @@ class LayerSizes:
 
     Attributes:
         facts: One dict per call with the fields of
-            `scalebench.costmodel.layers.tensor_layers.DividedLayer`, in the order of the calls;
+            `scalebench.costmodel.tensor_layers.DividedLayer`, in the order of the calls;
             empty before the first pass.
 
     ``module`` is not yet divided; ``layers``: name → split. ``sequence_parts``: parts in which the

@@ -28,10 +28,16 @@ from scalebench.worker.strategies.base import Training, on_axis, whole
 from scalebench.worker.strategies.execution import make_optimizer, precision
 from scalebench.worker.strategies.mesh.layers import hand_on_logits, local
 from scalebench.worker.strategies.mesh.training import MeshTraining
-from scalebench.worker.strategies.pipelining.actions import marked
-from scalebench.worker.strategies.pipelining.layout import Layout, receive, send
-from scalebench.worker.strategies.pipelining.schedule import build_schedule, inputs_of, loss_of
-from scalebench.worker.strategies.pipelining.stages import Stages
+from scalebench.worker.strategies.pipeline_stages import Stages
+from scalebench.worker.strategies.pipelining import (
+    Layout,
+    build_schedule,
+    inputs_of,
+    loss_of,
+    marked,
+    receive,
+    send,
+)
 from scalebench.worker.workloads.batches import num_samples, split
 
 

@@ -2,7 +2,7 @@
 
 A ``DeviceMesh`` arranges the ranks in as many dimensions as there are divisions. Innermost are
 neighbours on the machine: a tensor group divides every layer (`layers`) and talks most, in every
-layer, and waits for it. Around it are ranks with other tokens of the same samples (`tokens`),
+layer, and waits for it. Around it are ranks with other tokens of the same samples (`ring`),
 shards by FSDP2 (`scalebench.worker.strategies.fsdp`), replicas, and outermost the stages of a
 pipeline (`pipeline`), which send least. The order is that of Narayanan et al. 2021 (Megatron-LM),
 §3; it is a field of the strategy.
@@ -47,7 +47,7 @@ from scalebench.worker.strategies.mesh.layers import (
     local,
     sum_together,
 )
-from scalebench.worker.strategies.mesh.tokens import OwnTokens
+from scalebench.worker.strategies.mesh.ring import OwnTokens
 from scalebench.worker.workloads.batches import num_samples
 
 

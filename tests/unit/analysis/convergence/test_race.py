@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.convergence.projected import Training, arrival, time_to_loss
 from scalebench.analysis.projection.project import project
+from scalebench.analysis.race import Training, arrival, time_to_loss
 from scalebench.analysis.summarise import summarise
 from scalebench.records.measured.rank import RacePoint
 from scalebench.report.tables.layout import Screen
 from scalebench.report.tables.projection import render_projection
-from scalebench.spec.race import Race
+from scalebench.spec.recovery import Race
 from scalebench.stats import Estimate
 from tests.builders.rows.projections import make_run, the_profile
 from tests.builders.runs import make_cell, make_record, make_result

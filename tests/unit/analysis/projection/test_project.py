@@ -3,8 +3,7 @@ from click.testing import CliRunner
 
 from benchmarks.interval_coverage import LAUNCH_SD, Predictions, coverage, ratio_holds
 from scalebench.analysis.projection.project import project
-from scalebench.analysis.projection.recovery import FailureRates, project_recovery
-from scalebench.analysis.projection.rows import NothingToProject
+from scalebench.analysis.projection.recovery import FailureRates, NothingToProject, project_recovery
 from scalebench.analysis.run import StoredRun
 from scalebench.cli import cli
 from scalebench.costmodel.what_if import WhatIf

@@ -1,19 +1,18 @@
 import pytest
 
+from scalebench.analysis.rows.against_uncompressed import replayed_break_even
 from scalebench.analysis.rows.at_one_rank import NO_SHARD, step_at_one_rank
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.axes import NO_MEMORY_MESH, memory_by_axis
+from scalebench.analysis.rows.launches import Launches, Unavailable
 from scalebench.analysis.rows.prediction import FIELDS, predict_row
-from scalebench.analysis.rows.strategies.against_uncompressed import replayed_break_even
-from scalebench.analysis.rows.strategies.memory_axes import NO_MESH, memory_by_axis
-from scalebench.costmodel.layers.tensor_layers import model_of_preset
+from scalebench.costmodel.links.fitted import LinkModel
 from scalebench.costmodel.links.profile import profile_of
-from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.memory import MeasuredBaseline
+from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Ddp, Fsdp, Fsdp1, Mesh, Plain, Tensor
 from scalebench.spec.presets import GptShape
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import VirtualHosts
 from tests.builders.rows.predictions import BUCKETS, ask, at_one, the_link
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.examples import cases
@@ -43,7 +42,7 @@ def result(strategy, world_size, facts=LAYERS):
 
 @cases(
     "strategy, facts, reason",
-    (Ddp(), LAYERS, NO_MESH),
+    (Ddp(), LAYERS, NO_MEMORY_MESH),
     (Mesh(tensor=2), {"optimizer": "AdamW"}, "no launch told which layers are divided"),
     (Mesh(expert=2), LAYERS, "experts"),
     (

@@ -4,13 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.pop import efficiencies
+from scalebench.analysis.rows.attribution import efficiencies
+from scalebench.analysis.rows.axes import wires_of_row
+from scalebench.analysis.rows.launches import Launches, Unavailable
 from scalebench.analysis.rows.rank_excess import excesses
 from scalebench.analysis.rows.recovery import figures_of
 from scalebench.analysis.rows.resources import mfu_of_row
-from scalebench.analysis.rows.strategies.axes import wires_of_row
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.nccl_log import read_nccl_log

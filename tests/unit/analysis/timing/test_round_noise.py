@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coverage import Kind, simulate
-from scalebench.analysis.timing.round_noise import RoundNoise
+from scalebench.analysis.rows.round_noise import RoundNoise
 from tests.examples import cases
 
 pytestmark = pytest.mark.slow

@@ -15,22 +15,20 @@ from benchmarks.block_coverage import (
     look,
     truth,
 )
-from scalebench.analysis.attribution import LaunchAttribution, attribute
-from scalebench.analysis.rows.efficiency import CONFIDENCE_OF_LOOKS
+from scalebench.analysis.attribution import LaunchAttribution, attribute, clean_parts
+from scalebench.analysis.rows.launches import CONFIDENCE_OF_LOOKS
+from scalebench.analysis.rows.round_noise import Block as turns_Block
+from scalebench.analysis.rows.round_noise import RoundNoise, levels_of_round
 from scalebench.analysis.rows.script import kinds_of
-from scalebench.analysis.timing.mean_step import mean_of_steps
-from scalebench.analysis.timing.paired_blocks import Block as turns_Block
-from scalebench.analysis.timing.paired_blocks import levels_of_round
-from scalebench.analysis.timing.round_noise import RoundNoise
-from scalebench.analysis.timing.step_parts import clean_parts
-from scalebench.analysis.timing.steps import (
+from scalebench.analysis.steps import (
     clean_pace,
     launch_step_s,
     launch_throughput,
+    mean_of_steps,
     steps_of_block,
 )
 from scalebench.records.measured.rank import Block, StepGap
-from scalebench.report.words.script_remarks import kinds
+from scalebench.report.words.script_checks import kinds
 from scalebench.spec import LocalSgd, ParameterServer, Script
 from scalebench.spec.script import ScriptTarget
 from scalebench.stats import Estimate

@@ -2,10 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from scalebench.costmodel.layers import tensor_layers
-from scalebench.costmodel.layers.context_layers import AttendingModel
-from scalebench.costmodel.layers.expert_layers import ExpertModel
-from scalebench.costmodel.layers.group_steps import MeshModel, operations_of_mesh_step
+from scalebench.costmodel import tensor_layers
+from scalebench.costmodel.context_layers import AttendingModel, ExpertModel
+from scalebench.costmodel.group_steps import MeshModel, operations_of_mesh_step
 from scalebench.spec import Mesh, Tensor
 from scalebench.spec.presets import GptShape
 from tests.examples import cases

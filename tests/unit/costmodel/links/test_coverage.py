@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from scalebench.costmodel.links.against_nominal import against_link
+from scalebench.costmodel.links.fitted import LinkModel
 from scalebench.costmodel.links.fitting import fit_links
 from scalebench.costmodel.links.laws import ring_all_reduce
-from scalebench.costmodel.links.times import LinkModel
+from scalebench.costmodel.links.profile import against_link
 from scalebench.errors import UsageError
 from tests.builders.links.link_sweeps import (
     ALPHA_S,

@@ -4,10 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from scalebench.costmodel.links.fitted import LinkFit
+from scalebench.costmodel.links.fitted import LinkFit, crossovers
 from scalebench.costmodel.links.fitting import fit_link, fit_links
 from scalebench.costmodel.links.laws import LAWS
-from scalebench.costmodel.links.points import crossovers
 from scalebench.errors import UsageError
 from tests.builders.links.link_sweeps import ALPHA_S, BANDWIDTH, line, noisy, point, sizes, sweep
 from tests.examples import cases

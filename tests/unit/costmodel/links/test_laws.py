@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import WIRE_FACTORS
 from scalebench.costmodel.links import laws
+from scalebench.costmodel.links.fitted import LinkModel
 from scalebench.costmodel.links.fitting import fit_links
-from scalebench.costmodel.links.nccl_tests import operations as nccl_operations
-from scalebench.costmodel.links.times import LinkModel
+from scalebench.costmodel.links.nccl_tests import run as nccl_operations
 from tests.builders.links.link_sweeps import sweep
 from tests.examples import cases
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalebench.costmodel.links.nccl_tests import read_log
-from scalebench.costmodel.links.nccl_tests.operations import busbw_factor
+from scalebench.costmodel.links.nccl_tests.run import busbw_factor
 from scalebench.errors import UsageError
 from tests.builders.links import nccl_logs as logs
 from tests.builders.links.nccl_logs import Result, Run

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.costmodel.links.fitted import NoFit
 from scalebench.costmodel.links.nccl_log import merged, read_nccl_log
-from scalebench.costmodel.links.times import NoFit
 from scalebench.costmodel.links.topology import LINKS, TOPOLOGIES, load_topology, wire_findings
 from scalebench.errors import UsageError
-from scalebench.records.measured.wires import NcclWires, NodeLinks
+from scalebench.records.measured.rank import NcclWires, NodeLinks
 from tests.builders.links.nccl_wire_logs import LOGS, log
 from tests.examples import cases
 

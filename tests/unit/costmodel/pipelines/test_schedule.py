@@ -6,27 +6,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.shapes import NoShape, layers_of
-from scalebench.costmodel.links.times import LinkTime, NoFit
+from scalebench.costmodel import pipeline_schedule
+from scalebench.costmodel.links.fitted import LinkTime, NoFit
 from scalebench.costmodel.memory import MeasuredBaseline
-from scalebench.costmodel.pipelines import orders
-from scalebench.costmodel.pipelines.dry_run import Deadlock, dry_run, equal_times
-from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
-from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
-from scalebench.costmodel.pipelines.stage_split import Layers, balanced_split
-from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
+from scalebench.costmodel.pipeline_schedule import Action, Schedule, check
+from scalebench.costmodel.pipeline_step import (
+    Deadlock,
+    PipelineShape,
+    dry_run,
+    equal_times,
+    predict_pipeline,
+    textbook_pipeline_s,
+)
+from scalebench.costmodel.stage_split import Layers, balanced_split, predict_pipeline_memory
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Pipeline, Plain
 from tests.examples import cases
 
-RULED = [name for name in orders.STYLES if name not in orders.FROM_TORCH]
+RULED = [name for name in pipeline_schedule.STYLES if name not in pipeline_schedule.FROM_TORCH]
 ranks = st.integers(1, 6)
 microbatches = st.integers(1, 20)
 chunks = st.integers(1, 3)
 
 
 def planned(name, p, m, v):
-    v = 1 if orders.STYLES[name].chunks == "one" else v
-    return None if orders.why_not(name, p, m, v) else orders.plan_schedule(name, p, m, v)
+    v = 1 if pipeline_schedule.STYLES[name].chunks == "one" else v
+    return (
+        None
+        if pipeline_schedule.why_not(name, p, m, v)
+        else pipeline_schedule.plan_schedule(name, p, m, v)
+    )
 
 
 @given(st.sampled_from(RULED), ranks, microbatches, chunks)
@@ -48,23 +57,23 @@ def test_the_bubble_of_equal_stages_is_that_of_the_law(name, p, m, backward_s):
         return
     found = dry_run(schedule, equal_times(p, 1.0, backward_s)).bubble_ratio
     assert found == pytest.approx((p - 1) / (m + p - 1))
-    assert orders.bubble_law(name, p, m, 1) == pytest.approx(found)
+    assert pipeline_schedule.bubble_law(name, p, m, 1) == pytest.approx(found)
 
 
 @given(ranks, st.integers(1, 5), chunks)
 def test_interleaving_divides_the_bubble_by_the_chunks(p, rounds, v):
     m = rounds * p
-    schedule = orders.plan_schedule("interleaved-1f1b", p, m, v)
+    schedule = pipeline_schedule.plan_schedule("interleaved-1f1b", p, m, v)
     found = dry_run(schedule, equal_times(p * v)).bubble_ratio
     assert found == pytest.approx((p - 1) / (v * m + p - 1))
-    assert orders.bubble_law("interleaved-1f1b", p, m, v) == pytest.approx(found)
+    assert pipeline_schedule.bubble_law("interleaved-1f1b", p, m, v) == pytest.approx(found)
 
 
 @given(ranks, st.integers(1, 3))
 def test_putting_weights_off_makes_the_bubble_smaller(p, rounds):
     m = rounds * p
     whole, split = (
-        dry_run(orders.plan_schedule(name, p, m), equal_times(p)).bubble_ratio
+        dry_run(pipeline_schedule.plan_schedule(name, p, m), equal_times(p)).bubble_ratio
         for name in ("1f1b", "zero-bubble")
     )
     assert split < whole or p == 1
@@ -103,7 +112,9 @@ def test_a_wrong_schedule_is_refused_with_the_action(ranks, told):
 def test_ranks_that_cannot_run_a_pipeline_are_told_why():
     def why(world_size, rank_batch=8, **settings):
         asked = {"schedule": "1f1b", "microbatches": 4, **settings}
-        return orders.why_no_pipeline(Pipeline.model_validate(asked), rank_batch, world_size)
+        return pipeline_schedule.why_no_pipeline(
+            Pipeline.model_validate(asked), rank_batch, world_size
+        )
 
     assert why(4) is None
     assert why(8, data_parallel=2) is None

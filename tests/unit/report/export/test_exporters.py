@@ -18,8 +18,7 @@ from scalebench.cli import cli
 from scalebench.errors import ScalebenchError, UsageError
 from scalebench.records.measured.trace import ClockAlignment, TracedAction
 from scalebench.report.export import FORMATS
-from scalebench.report.export.measures import numbers, row_name
-from scalebench.report.export.openmetrics import UNITS, family_name
+from scalebench.report.export.measures import UNITS, family_name, numbers, row_name
 from tests.builders import runs
 from tests.builders.repository.documents import ROOT, commands
 from tests.builders.summaries import (

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.report import render_markdown, render_page, render_table
-from scalebench.report.findings.advice import advise
 from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
-from scalebench.report.findings.certain import certain
-from scalebench.report.findings.findings import judge, judge_case
-from scalebench.report.findings.next_steps import next_steps
+from scalebench.report.findings.findings import judge, judge_case, next_steps
+from scalebench.report.findings.notes import advise
+from scalebench.report.findings.ranking import certain
 from scalebench.report.words import wording
 from tests.builders.rows.states import run_of
 from tests.builders.summaries import attributed, estimate, make_plain, make_row, make_summary

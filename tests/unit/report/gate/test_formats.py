@@ -9,11 +9,11 @@ from rich.cells import cell_len
 
 from scalebench.cli import cli
 from scalebench.cli.gate import FORMATS
-from scalebench.report.gate import github
-from scalebench.report.gate.sentence import sentence
-from scalebench.report.gate.table import render_verdict
+from scalebench.report import gate_ci
+from scalebench.report.gate_ci import sentence
+from scalebench.report.gate_table import render_verdict
 from scalebench.report.tables.layout import Screen
-from scalebench.report.words.plain_text import plain
+from scalebench.report.words.terms import plain
 from tests.builders import summaries
 from tests.builders.gated import REGRESSED, gated, gated_run
 from tests.builders.shown.verdicts import BEFORE, INCONCLUSIVE, MIXED, after, result_of
@@ -39,7 +39,7 @@ def test_markdown_is_short_enough_for_a_comment():
     rows = [
         replace(REGRESSED, case=f"case-{i}", explanation=("word " * 80,) * 3) for i in range(500)
     ]
-    text = github.render_verdict_markdown(result_of(*rows))
+    text = gate_ci.render_verdict_markdown(result_of(*rows))
     assert 59_000 < len(text.encode()) <= 60_000  # a story has 1.3 kB: not one more has room
     assert text.rstrip().endswith("--format json`.*")
 
@@ -68,7 +68,7 @@ def annotations(text):
 def test_github_keeps_the_limit_of_annotations():
     rows = [replace(REGRESSED, case=f"case-{i}") for i in range(30)]
     rows += [replace(INCONCLUSIVE, case=f"case-{i}") for i in range(10)]
-    found = annotations(github.render_verdict_github(result_of(*rows)))
+    found = annotations(gate_ci.render_verdict_github(result_of(*rows)))
     levels = [level for level, _, _ in found]
     assert levels.count("error") == levels.count("warning") == 10
     assert found[9][2] == "22 more of these are not shown here; the table of the gate has all."
@@ -76,14 +76,14 @@ def test_github_keeps_the_limit_of_annotations():
 
 def test_what_one_change_does_to_a_row_is_one_annotation_a_unit():
     counts = [replace(REGRESSED, metric=f"{n}_count", unit="calls") for n in ("all_reduce", "send")]
-    found = annotations(github.render_verdict_github(result_of(REGRESSED, *counts)))
+    found = annotations(gate_ci.render_verdict_github(result_of(REGRESSED, *counts)))
     assert [level for level, _, _ in found] == ["error"] * 3
     assert "also " in found[2][2] and "also " not in found[1][2]
 
 
 @given(st.text(), st.text())
 def test_no_text_can_end_a_workflow_command(title, message):
-    line = github.command("error", title, message)
+    line = gate_ci.command("error", title, message)
     assert ANNOTATION.fullmatch(line)
     assert annotations(line)[0][2] == "\n".join(plain(text) for text in message.split("\n"))
 
@@ -91,13 +91,13 @@ def test_no_text_can_end_a_workflow_command(title, message):
 def test_a_summary_never_grows_beyond_what_github_shows(tmp_path, monkeypatch, capsys):
     summary = tmp_path / "summary.md"
     room = len(("\n" + "word").encode())
-    summary.write_bytes(b"x" * (github.MAX_SUMMARY_BYTES - room))
-    assert github.append_to_summary(summary, "word")
-    assert summary.stat().st_size == github.MAX_SUMMARY_BYTES
-    assert not github.append_to_summary(summary, "w")
+    summary.write_bytes(b"x" * (gate_ci.MAX_SUMMARY_BYTES - room))
+    assert gate_ci.append_to_summary(summary, "word")
+    assert summary.stat().st_size == gate_ci.MAX_SUMMARY_BYTES
+    assert not gate_ci.append_to_summary(summary, "w")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     FORMATS["github"](MIXED)
-    assert summary.stat().st_size == github.MAX_SUMMARY_BYTES
+    assert summary.stat().st_size == gate_ci.MAX_SUMMARY_BYTES
     assert "the GitHub summary of this step is full" in capsys.readouterr().err
 
 

@@ -12,11 +12,11 @@ from scalebench.report import render_page
 from scalebench.report.figures import scaling, style
 from scalebench.report.figures.charts import json_for_script
 from scalebench.report.page import comparison
-from scalebench.report.page.gallery import INDEX, TOUR, Exhibit, render_gallery
+from scalebench.report.page.other_pages import INDEX, TOUR, Exhibit, render_gallery
 from scalebench.report.page.overview import link_card
 from scalebench.report.page.sections import Material, sections
 from scalebench.report.words import wording
-from scalebench.session.suites.files import suite_files
+from scalebench.session.suites import suite_files
 from tests.builders.shown.page_data import everything, make_evidence
 from tests.builders.shown.pages import Page
 from tests.builders.summaries import (

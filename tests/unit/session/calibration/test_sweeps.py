@@ -14,7 +14,7 @@ from scalebench.report import render_table
 from scalebench.session.calibration.sweeps import Sweeps, cut_short, measured_profile, sizes_up_to
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.selftest import Experiments, self_test
-from scalebench.session.selftest.links import measured_rate
+from scalebench.session.selftest.losses import measured_rate
 from scalebench.session.storing.finish import Run
 from scalebench.spec import Collectives, Suite
 from scalebench.spec.probes import Transfer

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.storage.files import write_model
+from scalebench.records.files import write_model
 from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 from tests.builders.gated import gated_run
 from tests.examples import cases

@@ -9,7 +9,7 @@ from scalebench.gate.family import Pair, judge, paired
 from scalebench.gate.observation import measured
 from scalebench.gate.result import WORSE, GateResult, RowVerdict
 from scalebench.gate.results import Results
-from scalebench.session.interleaved.until_decided import until_decided
+from scalebench.session.interleaved.ab_runs import until_decided
 from tests.builders.summaries import make_plain, make_row, make_summary
 from tests.examples import cases
 

@@ -7,19 +7,17 @@ import pytest
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launched
-from scalebench.records.measured.fault_events import Event
+from scalebench.records.measured.recovery import Event
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import Failure
-from scalebench.session.launches import cell_runner
-from scalebench.session.launches.cell_runner import CellRunner, ProgressListener
-from scalebench.session.launches.precision import why_separate
-from scalebench.session.launches.sharing import only_whole_launches
+from scalebench.session import cell_runner
+from scalebench.session.cell_runner import CellRunner, ProgressListener, only_whole_launches
+from scalebench.session.precision import why_separate
 from scalebench.session.recovery import directory
-from scalebench.session.recovery.timeline import NoTimeline, timeline_of
+from scalebench.session.recovery.directory import NoTimeline, timeline_of
 from scalebench.session.storing.finish import RunStore
-from scalebench.spec.race import Race
-from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
-from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.recovery import PHASES, FaultPlan, Race, Recovery
+from scalebench.spec.world import VirtualHosts
 from tests.builders.runs import make_cell, make_info, make_record, make_result, make_script_cell
 from tests.examples import cases
 

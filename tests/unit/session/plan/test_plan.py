@@ -11,7 +11,7 @@ from scalebench.cli.text_tables import render_plan
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.session.plan import Machine, Request, check_names, make_plan, max_batch
 from scalebench.session.plan.cells import skip_indivisible, unfit_for_race
-from scalebench.session.plan.forecast import forecast
+from scalebench.session.plan.max_batch import forecast
 from scalebench.session.plan.prepare import prepare, why_missing
 from scalebench.spec import (
     Accelerate,
@@ -32,11 +32,10 @@ from scalebench.spec import (
     Suite,
     Tensor,
 )
-from scalebench.spec.race import Race
-from scalebench.spec.recovery import Recovery
+from scalebench.spec.recovery import Race, Recovery
 from scalebench.spec.script import ScriptTarget
-from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.workload import ContextPlan, Divisible, TensorPlan
+from scalebench.spec.world import VirtualHosts
 from tests.builders.runs import make_cell, make_result
 from tests.examples import cases
 

@@ -7,7 +7,7 @@ import pytest
 from scalebench.errors import EnvironmentUnfit
 from scalebench.search.result import RankedChoice
 from scalebench.session.search import experiment, write_suite
-from scalebench.session.suites.files import load_suite
+from scalebench.session.suites import load_suite
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "search_virtual_hosts.json"
 

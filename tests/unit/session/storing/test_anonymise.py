@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
+from scalebench.records.folder import working_on
 from scalebench.records.measured.rank import RankError
 from scalebench.records.run import Failure
-from scalebench.records.storage.folder import working_on
 from scalebench.session.storing import anonymise
 from scalebench.session.storing.finish import RunStore, finish
 from scalebench.spec.script import script_from

@@ -14,7 +14,7 @@ from scalebench.errors import ScalebenchError, UsageError
 from scalebench.session.interleaved.ab_runs import read_results
 from scalebench.session.plan import Request
 from scalebench.session.storing.code import go_where_started
-from scalebench.session.suites.script import script_suite
+from scalebench.session.suites import script_suite
 from tests.builders.sessions import NO_FLAGS, ONE, resume, start
 from tests.examples import cases
 

@@ -2,11 +2,10 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.storage.files import write_checked
+from scalebench.records.files import write_checked
 from scalebench.session.storing.anonymise import Cleaner
-from scalebench.session.storing.finish import RunStore
-from scalebench.session.storing.overview_picture import draw_overview
-from scalebench.session.storing.written_files import WrittenFiles, warning
+from scalebench.session.storing.code import WrittenFiles, warning
+from scalebench.session.storing.finish import RunStore, draw_overview
 from tests.builders.runs import make_record, make_script_cell, make_stored_run
 from tests.examples import cases
 

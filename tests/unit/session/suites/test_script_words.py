@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from scalebench.errors import UsageError
-from scalebench.session.suites import files
-from scalebench.session.suites.script import understood
+from scalebench.session import suites
+from scalebench.session.suites import understood
 from scalebench.spec.script import script_from
 from tests.examples import cases
 
@@ -134,7 +134,7 @@ def here(tmp_path, monkeypatch):
     write(bundled, "ddp", "bundled")
     write(bundled, "other", "bundled")
     (bundled / "__init__.py").write_text("")
-    monkeypatch.setattr("scalebench.session.suites.files.bundled_suites", lambda: bundled)
+    monkeypatch.setattr("scalebench.session.suites.bundled_suites", lambda: bundled)
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -151,10 +151,10 @@ def write(folder, name, question, file=None):
 def test_local_suites_hide_bundled_ones_of_the_same_name(here):
     write(here / "suites", "ddp", "mine")
     write(here / "suites", "own", "mine")
-    assert files.load_suite("ddp").question == "Is this mine?"
-    assert files.load_suite("own").question == "Is this mine?"
-    assert files.load_suite("other").question == "Is this bundled?"
-    assert set(files.suite_files()) == {"ddp", "other", "own"}
+    assert suites.load_suite("ddp").question == "Is this mine?"
+    assert suites.load_suite("own").question == "Is this mine?"
+    assert suites.load_suite("other").question == "Is this bundled?"
+    assert set(suites.suite_files()) == {"ddp", "other", "own"}
 
 
 @cases(
@@ -174,7 +174,7 @@ def test_local_suites_hide_bundled_ones_of_the_same_name(here):
 def test_a_file_that_is_no_suite_is_a_usage_error_that_says_what_and_where(here, text, told):
     (here / "x.py").write_text(text)
     with pytest.raises(UsageError, match=r"x\.py") as error:
-        files.load_suite("x.py")
+        suites.load_suite("x.py")
     assert told in str(error.value)
     assert not (here / "executed").exists()
 
@@ -182,19 +182,19 @@ def test_a_file_that_is_no_suite_is_a_usage_error_that_says_what_and_where(here,
 def test_two_suites_of_one_name_are_refused(here):
     write(here, "ddp", "another", file="another")
     with pytest.raises(UsageError, match="the same name: ddp"):
-        files.load_suites(["ddp", "another.py"])
+        suites.load_suites(["ddp", "another.py"])
 
 
 def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    found = files.suite_files()
+    found = suites.suite_files()
     assert "ddp" in found
     for name in found:
-        suite = files.load_suite(name)
+        suite = suites.load_suite(name)
         assert suite.name == name
         assert suite.collectives or any(not case.optional for case in suite.cases)
         assert len({case.name for case in suite.cases}) == len(suite.cases)
-    assert files.CORE_SUITES[0] == "ddp"
+    assert suites.CORE_SUITES[0] == "ddp"
 
 
 @cases(
@@ -205,7 +205,7 @@ def test_the_suites_that_come_with_the_package_can_be_loaded(monkeypatch, tmp_pa
     (("ring-2-groups",), ["plain", "ring-2-groups"], "gpt-long"),
 )
 def test_cases_and_suites_become_one_suite(names, cases, workload):
-    suite = files.strategies_suite(names, None)
+    suite = suites.strategies_suite(names, None)
     assert [case.name for case in suite.cases] == cases
     assert suite.workload == workload
     # One batch for all: cases of different batches are not ranked.
@@ -214,4 +214,4 @@ def test_cases_and_suites_become_one_suite(names, cases, workload):
 
 
 def test_the_user_may_name_the_workload_of_unlike_strategies():
-    assert len(files.strategies_suite(("pipeline", "context"), "gpt").cases) == 6
+    assert len(suites.strategies_suite(("pipeline", "context"), "gpt").cases) == 6

@@ -21,12 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scalebench.worker.attach import hooks
 from scalebench.worker.attach.batches import Batches, Inputs
-from scalebench.worker.attach.calls import Between, OptimizerCalls
 from scalebench.worker.attach.checks import Checks
-from scalebench.worker.attach.checks.made import Made
-from scalebench.worker.attach.hooks import SEEN, catch_up
-from scalebench.worker.attach.problems import ScriptProblem
-from scalebench.worker.attach.traffic import TrafficWatch
+from scalebench.worker.attach.checks.replicas import Made
+from scalebench.worker.attach.hooks import SEEN, Between, OptimizerCalls, catch_up
+from scalebench.worker.attach.traffic import ScriptProblem, TrafficWatch
 from scalebench.worker.portable import HostClock
 
 STEPS = 3

@@ -1,6 +1,6 @@
 from scalebench.spec import StepPlan
-from scalebench.worker.attach.calls import FEWEST_CALLS, PATIENCE, OptimizerCalls, find_period
-from scalebench.worker.attach.timing.schedule import (
+from scalebench.worker.attach.hooks import FEWEST_CALLS, PATIENCE, OptimizerCalls, find_period
+from scalebench.worker.attach.timing import (
     FIRST_LOOK,
     LOOK_EVERY,
     Schedule,

@@ -8,16 +8,13 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from scalebench.worker.attach import instruments
-from scalebench.worker.attach.checks.learning import divided_by
+from scalebench.worker.attach import instruments, timing
+from scalebench.worker.attach.checks.data import divided_by
 from scalebench.worker.attach.checks.replicas import Replicas
 from scalebench.worker.attach.facts import bases_of
 from scalebench.worker.attach.instruments import HostWaits
-from scalebench.worker.attach.problems import ScriptProblem, check_torch
-from scalebench.worker.attach.timing import agreement
-from scalebench.worker.attach.timing.agreement import Agreement, store_at
-from scalebench.worker.attach.timing.schedule import Block, Schedule
-from scalebench.worker.attach.traffic import TrafficWatch
+from scalebench.worker.attach.timing import Agreement, Block, Schedule, store_at
+from scalebench.worker.attach.traffic import ScriptProblem, TrafficWatch, check_torch
 from scalebench.worker.process.store_queue import listen, serve_on
 from tests.examples import cases
 from tests.processes import wait_for
@@ -133,7 +130,7 @@ SCHEDULE = Schedule(1, True, 10, 20, [Block("traced", 20, 3)], 23)
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(agreement, "LISTEN_S", 0.05)
+    monkeypatch.setattr(timing, "LISTEN_S", 0.05)
 
 
 @pytest.fixture

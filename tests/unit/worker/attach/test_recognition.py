@@ -16,7 +16,7 @@ from torch.utils.data._utils.worker import _worker_loop
 
 from scalebench.worker import attach, portable
 from scalebench.worker.attach.imports import after_import_of
-from scalebench.worker.attach.nested import is_rank_of_its_own, launched
+from scalebench.worker.attach.script import is_rank_of_its_own, launched
 from tests.builders.repository.imports import imported
 from tests.examples import cases
 

@@ -7,9 +7,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import Ddp, Plain
 from scalebench.spec.presets import PRESETS
-from scalebench.worker.inspection import deviation
-from scalebench.worker.inspection.allocations import CATEGORIES
-from scalebench.worker.inspection.memory import watch_memory
+from scalebench.worker.inspection import reference
+from scalebench.worker.inspection.memory import CATEGORIES, watch_memory
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.process.context import connected
 from scalebench.worker.workloads.flops import CountedFlops
@@ -93,8 +92,8 @@ def gradients(**values):
 REFERENCE = gradients(a=[3.0, 4.0], b=[0.0, 12.0])  # norms 5 and 12, together 13
 
 
-def gradient_deviation(given, reference):
-    return deviation.furthest(deviation.deviations(given, reference), deviation.FP32_TOLERANCE)
+def gradient_deviation(given, exact):
+    return reference.furthest(reference.deviations(given, exact), reference.FP32_TOLERANCE)
 
 
 @cases("where", "a", "b")
@@ -104,8 +103,8 @@ def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, ba
     found = gradient_deviation(given, REFERENCE)
     assert not found.value <= 1e300
     assert found.where == where
-    assert not gradient_deviation(REFERENCE, given).value <= deviation.FP32_TOLERANCE
-    assert not gradient_deviation(given, given).value <= deviation.FP32_TOLERANCE
+    assert not gradient_deviation(REFERENCE, given).value <= reference.FP32_TOLERANCE
+    assert not gradient_deviation(given, given).value <= reference.FP32_TOLERANCE
 
 
 @cases("position", *range(3))
@@ -114,7 +113,7 @@ def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, ba
 def test_a_loss_that_is_not_finite_deviates_at_whatever_step_it_stands(position, bad, side):
     losses = [5.0, 4.0, 3.0]
     spoilt = [*losses[:position], bad, *losses[position + 1 :]]
-    found = deviation.loss_deviation(spoilt, spoilt if side == "both" else losses)
+    found = reference.loss_deviation(spoilt, spoilt if side == "both" else losses)
     assert not found.value <= 1e300
     assert found.where == f"step {position}"
 
@@ -135,9 +134,9 @@ CUDA = torch.device("cuda")
 )
 def test_tf32_is_allowed_for_where_the_model_uses_it(monkeypatch, matmul, convolution, reduced):
     on = {"matmul_tf32": matmul, "convolution_tf32": convolution}
-    monkeypatch.setattr(deviation, "tf32_in_force", lambda _: on)
+    monkeypatch.setattr(reference, "tf32_in_force", lambda _: on)
     models = {"gpt": OF_GPT, "cnn": CNN, "pure": PURE_CNN, "unknown": UNKNOWN}
     found = {
-        name for name, flops in models.items() if deviation.tolerance(Plain(), CUDA, flops) > 1e-4
+        name for name, flops in models.items() if reference.tolerance(Plain(), CUDA, flops) > 1e-4
     }
     assert found == reduced

@@ -5,8 +5,7 @@ import torch
 
 from scalebench.spec import Ddp, Fsdp
 from scalebench.worker.inspection import reference
-from scalebench.worker.inspection.deviation import deviations
-from scalebench.worker.inspection.reference import Reference, reference_run
+from scalebench.worker.inspection.reference import Reference, deviations, reference_run
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.workloads import build_workload
 from tests.builders.runs import make_cell

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.energy import energy_per_sample
+from scalebench.analysis.rows.resources import energy_per_sample
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Plain, StepPlan, Suite
-from scalebench.worker.measure import alignment, loop
+from scalebench.worker.measure import loop, rounds
 from scalebench.worker.measure.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK, Loop
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
@@ -179,17 +179,17 @@ S = 10**9
 
 def exchange(offset_ns, there_ns, on_the_way_ns, back_ns):
     own = there_ns + offset_ns
-    return alignment.Exchange(own - on_the_way_ns, there_ns, own + back_ns)
+    return rounds.Exchange(own - on_the_way_ns, there_ns, own + back_ns)
 
 
 def offset_at(offset_ns, at_ns, bound_ns=0, error_ns=0):
-    return alignment.ClockOffset(offset_ns + error_ns, bound_ns, at_ns, "ping-pong")
+    return rounds.ClockOffset(offset_ns + error_ns, bound_ns, at_ns, "ping-pong")
 
 
-@given(OFFSETS, st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=alignment.ROUND_TRIPS))
+@given(OFFSETS, st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=rounds.ROUND_TRIPS))
 def test_the_true_offset_is_within_the_bound_whatever_the_delays(offset, delays):
     exchanges = [exchange(offset, 10**12 + i * S, *delay) for i, delay in enumerate(delays)]
-    found = alignment.offset_of(exchanges)
+    found = rounds.offset_of(exchanges)
     assert abs(found.offset_ns - offset) <= found.bound_ns
     assert found.bound_ns <= min(map(sum, delays)) / 2 + 1
 
@@ -204,7 +204,7 @@ def test_drift_is_followed(offset, drift, elapsed, bound_0, bound_1, wrong_0, wr
     before = offset_at(offset, start, bound_0, round(wrong_0 * bound_0))
     later, wrong = offset + round(drift * elapsed), round(wrong_1 * bound_1)
     after = offset_at(later, start + elapsed, bound_1, wrong)
-    aligned = alignment.combine(before, after)
+    aligned = rounds.combine(before, after)
     assert aligned.stepped is None
     time = start + round(where * elapsed)
     truth = time - offset - drift * (time - start)
@@ -215,7 +215,7 @@ def test_drift_is_followed(offset, drift, elapsed, bound_0, bound_1, wrong_0, wr
 def test_a_step_is_told_and_the_bound_reaches_to_both_sides(offset, sign, size, bound):
     before = offset_at(offset, S, bound)
     after = offset_at(offset + sign * size, 2 * S, bound)
-    aligned = alignment.combine(before, after)
+    aligned = rounds.combine(before, after)
     assert f"moved by {sign * size / 1e6:+.3f} ms" in aligned.stepped
     for true_offset in (offset - bound, offset + sign * size + sign * bound):
         found = 2 * S - aligned.on_rank_0(2 * S)

@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from scalebench.analysis.convergence.projected import gradient_variance, squared_gradient
+from scalebench.analysis.race import gradient_variance, squared_gradient
 from scalebench.errors import UsageError
 from scalebench.records.measured.rank import GradientNorms
 from scalebench.spec.presets import PRESETS

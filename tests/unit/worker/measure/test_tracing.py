@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from scalebench.trace.breakdown import break_down
+from scalebench.trace.events import length
 from scalebench.trace.files.kineto import read_kineto
-from scalebench.trace.intervals import length
 from scalebench.trace.operations.classify import timeline_of
-from scalebench.trace.operations.names import STEP
+from scalebench.trace.operations.communication_kernels import STEP
 from scalebench.worker.measure import tracing
-from scalebench.worker.measure.trace_record import step_spans, trace_record
-from scalebench.worker.measure.tracing import Capture, read_events, traced
+from scalebench.worker.measure.tracing import Capture, read_events, step_spans, trace_record, traced
 from tests.examples import cases
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "traces"

@@ -10,7 +10,7 @@ from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.asynchronous.chunks import ELEMENTWISE, cut, one_each
 from scalebench.worker.strategies.asynchronous.fedavg import divide_by_class, divide_evenly
 from scalebench.worker.strategies.asynchronous.replica import contraction, neighbours
-from scalebench.worker.strategies.asynchronous.server import Server, TooFewWorkers
+from scalebench.worker.strategies.asynchronous.serving import Server, TooFewWorkers
 from tests.examples import cases
 
 SHAPES = ((3, 4), (5,), (2, 3, 2))

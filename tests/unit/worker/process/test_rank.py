@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.records.storage.secret import Forged
-from scalebench.resources import Processor
+from scalebench.machine import Processor
+from scalebench.records.secret import Forged
 from scalebench.spec.probes import Sweep, Transfer
 from scalebench.worker import survey
 from scalebench.worker.collectives.probes import FEWEST_SIZES, TimeLimit
 from scalebench.worker.process import jobs, setup
-from scalebench.worker.process.nccl_log import write_nccl_log
+from scalebench.worker.process.setup import write_nccl_log
 from scalebench.worker.process.store_queue import join_session, open_session
 from scalebench.worker.process.token import Token, next_slot, order_of_cycle
 from scalebench.worker.process.zygote import Zygote, freeze_objects
@@ -42,7 +42,7 @@ def test_which_gpus_compute_in_bfloat16(monkeypatch, major, hip, computes):
 
 PROGRAM = """
 import ctypes, os, platform, resource, sys, threading, time
-from scalebench.worker.process import family
+from scalebench.worker.process import token
 from scalebench.worker.process.zygote import Zygote
 
 class Launcher:
@@ -50,7 +50,7 @@ class Launcher:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         print(used.ru_utime + used.ru_stime)
 
-family.adopt_orphans()
+token.adopt_orphans()
 told, tell = os.pipe()
 rank = os.fork()
 if rank == 0:

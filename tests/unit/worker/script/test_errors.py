@@ -2,14 +2,13 @@ import pytest
 import torch.distributed as dist
 
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.storage.secret import Forged
+from scalebench.records.secret import Forged
 from scalebench.spec.script import ScriptTarget
-from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptProblem
 from scalebench.worker.attach.script import describe
+from scalebench.worker.attach.traffic import NO_GROUP, NO_STEP, NoStep, ScriptProblem
 from scalebench.worker.process.store_queue import SealedStore
 from scalebench.worker.script import supervise
-from scalebench.worker.script.errors import ended, error_of
-from scalebench.worker.script.places import Place, sent_by_rank_0
+from scalebench.worker.script.errors import Place, ended, error_of, sent_by_rank_0
 from tests.builders.runs import make_script_cell
 from tests.examples import cases
 

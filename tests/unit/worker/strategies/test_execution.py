@@ -16,8 +16,8 @@ from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.execution import optimizer_kind, prepare_module
 from scalebench.worker.strategies.frameworks import horovod
 from scalebench.worker.strategies.mesh import ring
-from scalebench.worker.strategies.pipelining.schedule import inputs_of
-from scalebench.worker.strategies.pipelining.stages import cut
+from scalebench.worker.strategies.pipeline_stages import cut
+from scalebench.worker.strategies.pipelining import inputs_of
 from scalebench.worker.workloads import build_workload
 from tests.examples import cases
 

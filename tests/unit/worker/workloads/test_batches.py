@@ -13,7 +13,7 @@ from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import batches as feeds
 from scalebench.worker.workloads.flops import count_flops
 from scalebench.worker.workloads.loaded import LoadedBatches
-from scalebench.worker.workloads.moe import route
+from scalebench.worker.workloads.transformers import route
 from tests.examples import cases, examples
 
 Pair = namedtuple("Pair", ["inputs", "targets"])

@@ -14,9 +14,8 @@ from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.batches import ResidentBatches
 from scalebench.worker.workloads.classifiers import Cnn, Mlp
-from scalebench.worker.workloads.gpt import Gpt
-from scalebench.worker.workloads.moe import MoeGpt
-from scalebench.worker.workloads.paced import Paced
+from scalebench.worker.workloads.loaded import Paced
+from scalebench.worker.workloads.transformers import Gpt, MoeGpt
 from tests.examples import cases, examples
 
 pytestmark = pytest.mark.slow

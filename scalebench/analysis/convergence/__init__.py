@@ -1,1 +1,0 @@
-"""Time to loss: what training reaches, and when."""

@@ -1,1 +1,0 @@
-"""What rows of single strategies say besides."""

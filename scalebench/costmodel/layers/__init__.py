@@ -1,1 +1,0 @@
-"""Models whose layers are divided: what their ranks send, operation by operation."""

@@ -1,1 +1,0 @@
-"""How records are written and read: files, folders, secrets, and messages between processes."""

@@ -1,1 +1,0 @@
-"""Launching cells one after the other, by turns, and in further rounds."""

@@ -1,1 +1,0 @@
-"""Which suites there are: files, named strategies, the user's own script."""

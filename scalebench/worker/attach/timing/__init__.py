@@ -1,1 +1,0 @@
-"""When the steps of a script count: the schedule, and how ranks agree on it."""
