@@ -1,7 +1,5 @@
 """What this process may use of its machine, and what the operating system says of it.
 
-What this process may use of its machine: processors, and the limits of its cgroups.
-
 A processor, as the kernel counts them, may be half a core: with simultaneous multithreading (SMT)
 two of them, siblings, share one. Ranks on siblings slow each other down, and so do ranks that are
 spread over sockets at random, or that feed a GPU from the other socket. Source: the kernel's

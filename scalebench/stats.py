@@ -1,7 +1,5 @@
 """Estimates with intervals, the rule for steady step times, and values put together by a key.
 
-Estimates with intervals, and the rule that says when a series of step times is steady.
-
 Only numpy and ``scipy.special``: the worker imports this in every launch.
 """
 

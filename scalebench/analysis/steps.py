@@ -15,8 +15,6 @@ and no step is left out for what it takes. What the machine does for a moment is
    median lies about ``m / 6vn`` below their mean (Cornish & Fisher 1938). Where that is more than
    1 % of it, or there are fewer than four blocks, all units count alike.
 
-What one launch says by itself: its clean steps, step time, throughput and losses.
-
 The pace of the job is what its step time and throughput are: in a block, the ranks' times are
 added up, the job has done a step when its latest rank has, and a step took the job as long as lies
 between two of those moments. Where ranks end a step early or late by turns, taking the slowest

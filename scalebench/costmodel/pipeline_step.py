@@ -6,8 +6,6 @@ A rank does its actions in order, each as soon as what it needs from other stage
 do not hold their rank up, but the link from one rank to another carries one message at a time.
 Source of the model: docs/definitions.md, "Pipelines".
 
-A pipeline's step: its schedule, dry-run with the stage times and transfers that N would have.
-
 From the pipeline at N=1, where one rank runs all stages: forward and backward of the whole model on
 a microbatch are measured there. At N the layers are split again; a stage takes the part of the
 whole that its layers have in the counted cost. A rank sends a stage's output to the next, and its

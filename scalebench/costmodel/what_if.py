@@ -1,7 +1,5 @@
 """What if: the same step with other buckets or a faster link; and laws that know nothing of links.
 
-What if: the same step with other buckets, other gradients, a faster link.
-
 At which bandwidth compressing gradients pays: the serial limit.
 
 Compression pays where the time that its smaller messages save on the wire exceeds what encoding and

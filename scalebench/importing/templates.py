@@ -5,8 +5,6 @@ The one normaliser: what stands in front of a line, and pieces of text as they c
 Carriage returns end lines, colours are taken out; ranks, hosts and clocks in front of a line are
 kept as facts: they tell who printed it, and when.
 
-Templates of what stands in a line, and the names and units of the numbers in it.
-
 A template is the text of the line, with ``{...}`` where something stands that changes. Spaces fit
 any white space. What may stand in the braces:
 

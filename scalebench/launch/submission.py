@@ -1,7 +1,5 @@
 """The launchers that ``--launcher`` takes, and jobs written for a scheduler to launch.
 
-The launchers that ``--launcher`` takes: `LAUNCHERS` lists them.
-
 Nothing heavy is imported before a launcher is started: the command line reads this table to write
 its help.
 

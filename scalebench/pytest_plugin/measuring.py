@@ -9,8 +9,6 @@ itself: a `RecordedClock` is the ``timer`` of the benchmark's marker, and ``benc
 calls a function that moves it on by one recorded step. Its table, storage, comparison and
 histograms then work on the steps.
 
-Claims about measured numbers: what ``efficiency > 0.9`` means when it is an interval.
-
 A comparison has three outcomes, by the 95 % interval [low, high] of the measured side:
 
 ===========  =======================  =======================  ==================

@@ -1,10 +1,9 @@
 """The secret of a world, with which processes sign; and secrets in texts, found and masked.
 
-The secret of a world: with it processes sign what they write where others may write, too.
-
-It reaches them in the environment (`VARIABLE`), or in a file that only their user can read, which
-rank 0 writes where the others look for it and removes once all of them are there. A file of an
-earlier world is not taken for it: rank 0 proves in the store that it knows the same secret.
+The secret reaches them in the environment (`VARIABLE`), or in a file that only their user can
+read, which rank 0 writes where the others look for it and removes once all of them are there. A
+file of an earlier world is not taken for it: rank 0 proves in the store that it knows the same
+secret.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The job that is searched, and its space: every mesh, placement, schedule, batch cut as columns.
 
-The space: every mesh, placement, schedule, batch cut and way to store, as columns of numbers.
-
 Ranks = data × shard × expert × context × tensor × pipeline. Data, shard and expert ranks have
 samples of their own; shards divide the model's state by a ZeRO stage, experts divide a mixture's
 experts (Narayanan et al. 2021; Rajbhandari et al. 2020; Lepikhin et al. 2020).

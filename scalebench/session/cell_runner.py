@@ -1,7 +1,5 @@
 """Launching a run's cells, each stored as soon as it has ended; which cells take turns.
 
-Launching a run's cells one after the other, each stored as soon as it has ended.
-
 So are ranks' shards of jobs that are larger than this machine, one rank at a time. What a rank
 computes and keeps among 64 is known to the strategy; that the other 63 are not there changes
 neither. So its step without communication and its memory are measured, not carried on from smaller

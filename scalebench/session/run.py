@@ -1,7 +1,5 @@
 """The Python door: `scalebench.run` measures suites, ``watch()`` this process's training.
 
-``scalebench.watch()``: measures the training that goes on in this process, without a launcher.
-
 Every rank of the process group has to enter and leave the block. Rank 0 stores a run as
 ``scalebench run`` does.
 """

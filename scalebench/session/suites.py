@@ -1,7 +1,5 @@
 """Finding suites: the path given, then ./suites, then those that come; and the script's own suite.
 
-Finding suites: the path given, then ./suites, then those that come with scalebench.
-
 And the suite that compares strategies across suites: what ``run --strategies ddp,fsdp`` runs.
 
 The suite of one case that a user's own script is: what ``run -- train.py`` runs.

@@ -1,7 +1,5 @@
 """What specifications and records share: nothing unknown, nothing changed later, plain JSON.
 
-What the nested fields of a row have in common.
-
 A ``summary.json`` may come from elsewhere, or from another version: a nested field that is not
 what it should be counts as absent, and what a file does not say is not written again.
 """

@@ -1,7 +1,5 @@
 """Where ranks are: in a world that somebody else has started, or on virtual hosts.
 
-A world that somebody else has started: its ranks, its nodes, and where they meet.
-
 torchrun, srun, mpirun and the like start every process of a job at once and tell each its number.
 scalebench then makes up each size from the first of them, node-filling first.
 

@@ -1,7 +1,5 @@
 """Calls of collectives as dumps tell them: which ranks are behind, what does not fit, bandwidths.
 
-Calls of collectives as dumps tell them: torch's flight recorder, and NCCL Inspector.
-
 The flight recorder writes pickles, or JSON. Format: torch/csrc/distributed/c10d/FlightRecorder.hpp,
 versions 2.x. A pickle is read without any of its globals: nothing in it is imported or called.
 

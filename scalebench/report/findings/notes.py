@@ -4,8 +4,6 @@ What to do about a case: what is certain of it, or the first rule that has a num
 
 See `scalebench.report.findings.ranking` and `scalebench.report.findings.advice_rules`.
 
-What has to be known with a case's result, or of a whole run, in short sentences.
-
 Other programs, throttling, swapping or drift may spoil a run. That stands above all tables, from
 the stamps of its rows, and from how the rounds of launches differ.
 """

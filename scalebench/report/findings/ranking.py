@@ -1,7 +1,5 @@
 """What is certain of a case however wide its interval is, and which cases may be the best.
 
-What is certain of a case however wide the interval of its efficiency: counted, or by ranks.
-
 Each finding rests on its own test, not on the efficiency: a rank is compared with the others in the
 same steps (see `scalebench.analysis.rows.rank_excess`); what the script's code asks for is counted.
 """

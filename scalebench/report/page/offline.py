@@ -1,7 +1,5 @@
 """Pages that open offline: one HTML file with everything in it, and the addresses of its views.
 
-Pages that open offline: one HTML file with everything in it.
-
 Every string of a run is hostile: jinja2 escapes all of them, data travels as escaped JSON, and
 the page's content security policy runs no script but its own, known by their hashes.
 """

@@ -1,7 +1,5 @@
 """What takes the missing part, in sentences: parts, slower computation, ranks that come late.
 
-What is missing to ideal and what takes it, in sentences: parts, slower computation.
-
 A part of the budget is named as a cause only where its interval excludes zero.
 """
 

@@ -1,7 +1,5 @@
 """Whether a user's script trains rightly, and what else was seen of it, in sentences.
 
-Whether a user's script trains rightly, in sentences.
-
 What is wrong begins with ``CHECK`` and says what to do. A note is no error: it says what is so.
 """
 

@@ -1,7 +1,5 @@
 """Is my throughput normal? A run next to published or own results, and where these are from.
 
-Is my throughput normal? A run next to published or own results.
-
 A CSV file with a header. A line needs ``gpu``, ``gpus``, ``sequence``, the size of its model (one
 of ``parameters``, ``parameters_billion`` and ``model``, where ``7b`` counts; or the columns of
 `scalebench.search.devices.measured`) and one speed. ``strategy``, ``precision`` and ``source`` are

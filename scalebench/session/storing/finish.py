@@ -1,7 +1,5 @@
 """What a run stores while it goes on and when it ends, the picture of its page included.
 
-What a run stores while it goes on and when it ends, and what is kept where storing fails.
-
 It stores no secrets, and no names if it is anonymous.
 """
 

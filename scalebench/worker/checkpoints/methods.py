@@ -1,7 +1,5 @@
 """Ways to save and to load a training's state: ``torch.save`` on rank 0, and torch's DCP.
 
-Ways to save and to load: ``torch.save`` on rank 0, and ``torch.distributed.checkpoint`` (DCP).
-
 Each save starts when `SaveMethod` is called. What it returns tells when the rank may train again,
 and when its bytes are on the disk.
 

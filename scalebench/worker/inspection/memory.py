@@ -1,7 +1,5 @@
 """Peak memory of a rank, and what it is made of at the peak: by the allocator's events and owners.
 
-Peak memory of a rank, and what it is made of at the peak.
-
 Allocated, reserved, device and resident are different numbers. What is allocated is divided
 by owner: the allocator's events give every allocation's address, size and time, and after each
 step the storages of parameters, gradients and optimizer state give the addresses that they own.

@@ -1,7 +1,5 @@
 """Decoder-only transformers, dense and with experts, that predict Python source byte by byte.
 
-A decoder-only transformer that predicts the next byte of Python source.
-
 Shape legend: B samples, T tokens of a sample, W width, H heads, D = W/H, V vocabulary.
 
 The same transformer with a mixture of experts in place of every MLP.

@@ -1,7 +1,5 @@
 """What ranks hold alike: parameters, buffers, random numbers; and who distributes them.
 
-What ranks hold alike: parameters, buffers, and the random numbers that dropout draws.
-
 DDP, DeepSpeed's ZeRO up to stage 2 and FSDP1's NO_SHARD keep whole copies. Hybrid sharding (FSDP1,
 FSDP2, any DTensor with a replicated dimension) keeps equal shards: those are compared. Without any
 of these, a script that all-reduces every gradient by itself keeps copies, too. What one rank alone

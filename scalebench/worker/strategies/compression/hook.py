@@ -17,8 +17,6 @@ What the optimizer receives contains the momentum already, so plain SGD is meant
 are those of a bucket: no rank has the whole gradient while backward still runs. Wire format and
 bound: those of top-k.
 
-DDP's communication hook around a codec.
-
 DDP hands over a bucket when backward has filled it. The hook encodes it and starts its first
 collective, which runs while backward goes on. With the last bucket everything is brought to its
 end in order: waiting, further rounds, decoding. That is where DDP would wait anyway, it happens on
