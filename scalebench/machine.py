@@ -23,10 +23,10 @@ from typing import Any
 
 import psutil
 
+from scalebench.grouping import by_key
 from scalebench.records.measured.rank import NodeLinks
 from scalebench.records.secret import names_a_secret, without_secrets
 from scalebench.spec.world import World
-from scalebench.stats import by_key
 from scalebench.units import bytes_
 
 SYSTEM = Path("/sys/devices/system")

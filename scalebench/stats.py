@@ -1,43 +1,23 @@
-"""Estimates with intervals, the rule for steady step times, and values put together by a key.
+"""Estimates with intervals, and the rule that says when a series of step times is steady.
 
 Only numpy and ``scipy.special``: the worker imports this in every launch.
 """
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from scipy.special import bdtr, stdtrit
 
-K = TypeVar("K")
-V = TypeVar("V")
-N = TypeVar("N", int, float)
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 TRIMMED = 4
 """One in so many values is trimmed on either side."""
 LARGEST_LOG = math.log(sys.float_info.max)
-
-
-def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return key → its values; keys in the order in which they first appear."""
-    found: dict[K, list[V]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
-
-
-def totals(pairs: Iterable[tuple[K, N]]) -> dict[K, N]:
-    """Return key → the sum of its values, in the order in which they come; keys likewise."""
-    found: dict[K, N] = {}
-    for key, value in pairs:
-        found[key] = found.get(key, 0) + value
-    return found
 
 
 class Estimate(BaseModel):

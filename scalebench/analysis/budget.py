@@ -35,9 +35,10 @@ import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution, StepParts, clean_parts
 from scalebench.analysis.steps import launch_step_s
+from scalebench.grouping import by_key
 from scalebench.records.measured.trace import Trace
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
-from scalebench.stats import Estimate, by_key, estimate_signed
+from scalebench.stats import Estimate, estimate_signed
 from scalebench.trace import events
 from scalebench.trace.breakdown import covered_by, in_flight, is_between_two, within
 

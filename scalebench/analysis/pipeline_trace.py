@@ -13,9 +13,9 @@ import numpy as np
 
 from scalebench.costmodel.pipeline_schedule import Action, Schedule, check, needs
 from scalebench.costmodel.pipeline_step import Deadlock, Timeline, dry_run
+from scalebench.grouping import by_key
 from scalebench.records.measured.trace import ClockAlignment, Trace, TracedAction
 from scalebench.spec import Pipeline
-from scalebench.stats import by_key
 from scalebench.trace.events import Intervals, intersect, intervals, length_s, union
 from scalebench.trace.operations.matching import shown_on_rank_0
 

@@ -12,10 +12,10 @@ from scalebench.analysis.steps import launch_step_s
 from scalebench.costmodel.pipeline_step import PipelineShape
 from scalebench.costmodel.stage_split import Layers, TiedParameter
 from scalebench.costmodel.step import CommRequest, StepShape
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.spec import Pipeline
-from scalebench.stats import totals
 from scalebench.trace.breakdown import covered_by
 from scalebench.trace.events import (
     Intervals,

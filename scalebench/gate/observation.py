@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from scalebench.gate.metrics import Metric
+from scalebench.grouping import totals
 from scalebench.records.rows.budget import Budget
 from scalebench.records.rows.race import FailureFigures, RecoveryFigures, SaveFigures
 from scalebench.records.summary import (
@@ -26,14 +27,7 @@ from scalebench.records.summary import (
     step_of,
     steps_in,
 )
-from scalebench.stats import (
-    CONFIDENCE,
-    Estimate,
-    Variance,
-    estimate_over_launches,
-    estimate_signed,
-    totals,
-)
+from scalebench.stats import CONFIDENCE, Estimate, Variance, estimate_over_launches, estimate_signed
 
 _POSITIVE = ("throughput", "tokens_per_s", "speedup", "efficiency", "energy_j_per_sample")
 _SIGNED = (

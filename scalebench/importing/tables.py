@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
+from scalebench.grouping import by_key
 from scalebench.importing.formats import (
     VALUES,
     Format,
@@ -34,7 +35,6 @@ from scalebench.importing.templates import (
     prefix_of,
     small,
 )
-from scalebench.stats import by_key
 
 KNOWN = {
     "step": (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scalebench.errors import EnvironmentUnfit
+from scalebench.grouping import by_key
 from scalebench.launch.base import (
     ASK_LIMIT_S,
     Launched,
@@ -30,7 +31,6 @@ from scalebench.records.secret import VARIABLE, WorldSecret
 from scalebench.spec import Device, Job
 from scalebench.spec.base import Record
 from scalebench.spec.world import Node, VirtualHosts, World, WorldLauncher, WorldMember
-from scalebench.stats import by_key
 
 BRIDGE = "scalebench.worker.agent.bridge"
 __all__ = ["ExternalLauncher", "find_member", "run_agent"]

@@ -24,6 +24,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from scalebench.gate.result import SAME_RUN, GateResult, RowVerdict
+from scalebench.grouping import by_key
 from scalebench.report.export.junit import case_of, legal, suite_of, written
 from scalebench.report.gate_table import (
     change_text,
@@ -45,7 +46,6 @@ from scalebench.report.gate_table import (
 from scalebench.report.markdown import escape, table, within_limit
 from scalebench.report.tables.layout import CASE, RANKS, Column
 from scalebench.report.words import wording
-from scalebench.stats import by_key
 
 Level = Literal["error", "warning", "notice"]
 

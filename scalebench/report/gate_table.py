@@ -16,6 +16,7 @@ from scalebench.gate.result import (
     Mismatch,
     RowVerdict,
 )
+from scalebench.grouping import by_key
 from scalebench.records.summary import Summary
 from scalebench.report.tables import layout
 from scalebench.report.tables.layout import (
@@ -30,7 +31,6 @@ from scalebench.report.tables.layout import (
     without,
 )
 from scalebench.report.words import wording
-from scalebench.stats import by_key
 
 LONGEST_TEXT = 240
 MOST_EXPLAINED = 12

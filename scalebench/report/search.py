@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.report.tables.layout import Column, Screen, value, without
 from scalebench.report.tables.predictions import percent
 from scalebench.report.words import wording
 from scalebench.search.devices.sources import AgainstReference, Reference
 from scalebench.search.result import Experiment, MeasuredChoice, RankedChoice, SearchResult
-from scalebench.stats import by_key
 
 NOTHING = wording.DASH
 EXPOSED = ("tensor", "context", "expert", "pipeline", "shard", "data")

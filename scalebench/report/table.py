@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report import certificate
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge, next_steps
@@ -36,7 +37,6 @@ from scalebench.report.tables.races import RACES
 from scalebench.report.tables.recovery import ELASTIC, FAILURES, LOST, RESTORES, SAVES
 from scalebench.report.words import script_checks, wording
 from scalebench.report.words.notes import above_ideal, explain, marks, precision_note, said
-from scalebench.stats import by_key
 
 LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")
 """The columns that go at narrow widths, in this order."""

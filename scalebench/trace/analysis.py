@@ -6,7 +6,7 @@ Unions of intervals, never sums: two collectives in flight at once cover the tim
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scalebench.stats import by_key
+from scalebench.grouping import by_key
 from scalebench.trace.events import (
     Intervals,
     Operation,

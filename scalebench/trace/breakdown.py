@@ -18,10 +18,10 @@ from typing import Self
 
 import numpy as np
 
+from scalebench.grouping import by_key
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.budget import RankTimes
 from scalebench.records.rows.steps import OperationFigures
-from scalebench.stats import by_key
 from scalebench.trace.events import (
     Intervals,
     intersect,

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from scalebench.costmodel.links.laws import OPERATIONS, busbw_factor
 from scalebench.errors import UsageError
-from scalebench.stats import by_key
+from scalebench.grouping import by_key
 from scalebench.trace.operations.communication_kernels import dtype_of, kind_of
 
 _LARGEST = 2**62

@@ -16,7 +16,7 @@ GOALS = {
     "most entries in a folder": 16,
     "words of docs/": 36_000,
 }
-HELD = GOALS | {"lines of scalebench/": 102_200}
+HELD = GOALS | {"lines of scalebench/": 102_100}
 
 
 def tracked() -> list[str]:

@@ -18,9 +18,10 @@ from scipy.special import fdtrc
 from scalebench.analysis.rows.launches import Fields
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import fit_all
+from scalebench.grouping import by_key
 from scalebench.records.rows.steps import Prediction
 from scalebench.records.summary import Row
-from scalebench.stats import Variance, by_key, quantile, sum_variances, t_half_width
+from scalebench.stats import Variance, quantile, sum_variances, t_half_width
 
 PREDICTION_CONFIDENCE = 0.90
 NOT_BY_CHANCE = 0.1

@@ -26,13 +26,14 @@ from scalebench.analysis.rows.launches import (
     null,
 )
 from scalebench.analysis.steps import launch_step_s
+from scalebench.grouping import by_key, totals
 from scalebench.records.measured.trace import TracedOperation
 from scalebench.records.rows.budget import Budget, ComputeInflation, PopEfficiencies, RankTimes
 from scalebench.records.rows.steps import OperationFigures, Straggler
 from scalebench.records.rows.strategies import ExposedEstimates
 from scalebench.records.run import CellResult
 from scalebench.spec import Pipeline
-from scalebench.stats import Estimate, by_key, estimate_over_launches, estimate_signed, totals
+from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 from scalebench.trace.events import Intervals
 from scalebench.trace.operations.matching import (
     SYNCHRONISING,

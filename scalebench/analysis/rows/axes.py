@@ -30,6 +30,7 @@ from scalebench.costmodel.memory import (
 from scalebench.costmodel.pipeline_schedule import bubble_law
 from scalebench.costmodel.pipeline_step import dry_run, equal_times
 from scalebench.costmodel.tensor_layers import NoLaw, Operation
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.measured.trace import Trace, TracedOperation
 from scalebench.records.rows.steps import AxisFigures
@@ -43,7 +44,6 @@ from scalebench.records.rows.strategies import (
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Execution, Grouped, Mesh, Plain, Tensor, expert_groups
 from scalebench.spec import Context as ContextParallel
-from scalebench.stats import totals
 from scalebench.trace.breakdown import covered_by, within
 from scalebench.trace.events import intersect, length_s, none, subtract
 

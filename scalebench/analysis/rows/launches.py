@@ -20,10 +20,11 @@ from scalebench.analysis.steps import (
     steps_of_block,
 )
 from scalebench.costmodel.links.fitted import LinkModel
+from scalebench.grouping import by_key
 from scalebench.records.run import CellResult
 from scalebench.records.summary import Row, RowKey
 from scalebench.spec import Cell, Script
-from scalebench.stats import CONFIDENCE, Estimate, by_key, estimate_over_launches
+from scalebench.stats import CONFIDENCE, Estimate, estimate_over_launches
 
 CONFIDENCE_OF_LOOKS = 0.97
 """Of the intervals of a run whose rounds are added until they are narrow: they then hold 95 %.

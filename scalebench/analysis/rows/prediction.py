@@ -24,6 +24,7 @@ from scalebench.analysis.rows.strategies import slowest_rank
 from scalebench.costmodel.links.fitted import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import WhatIf
+from scalebench.grouping import by_key
 from scalebench.records.rows.steps import (
     ChangedStep,
     PredictedOperation,
@@ -31,7 +32,6 @@ from scalebench.records.rows.steps import (
     PredictionFromFewer,
 )
 from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Grouped, Pipeline, Script
-from scalebench.stats import by_key
 from scalebench.trace.operations.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")

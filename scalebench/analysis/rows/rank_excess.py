@@ -15,11 +15,11 @@ from scipy.special import bdtrc
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.launches import Context, Fields, Launches, known, null
 from scalebench.analysis.steps import launch_step_s
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.steps import RankExcess, RankPart
 from scalebench.records.run import CellResult
 from scalebench.spec import Mesh, Pipeline
-from scalebench.stats import totals
 from scalebench.trace.breakdown import partition
 from scalebench.trace.events import clip, length_s
 

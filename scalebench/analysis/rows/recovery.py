@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.analysis.rows.launches import Context, Fields, Launches, known
+from scalebench.grouping import by_key
 from scalebench.records.measured.recovery import (
     ElasticRun,
     ElasticStretch,
@@ -14,7 +15,7 @@ from scalebench.records.measured.recovery import (
 )
 from scalebench.records.rows import race
 from scalebench.spec.recovery import BADPUT, PHASES
-from scalebench.stats import Estimate, by_key, estimate_over_launches, estimate_signed
+from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
 NOTHING_BESIDE = "the checkpoint was on the disk before the next step began"
 NOT_TOLD = "this system does not tell the peak of a process's memory"

@@ -34,13 +34,14 @@ from scalebench.costmodel.group_steps import why_no_group_law
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.sharding import predict_traffic
 from scalebench.costmodel.stage_split import predict_pipeline_memory
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import Memory, RankRecord
 from scalebench.records.measured.trace import DeviceTrack
 from scalebench.records.rows.strategies import MemoryByAxis
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Grouped, Pipeline, Script, Strategy, WithoutLockstep
 from scalebench.spec.suites import ENERGY_WINDOW_S
-from scalebench.stats import Estimate, estimate_over_launches, totals
+from scalebench.stats import Estimate, estimate_over_launches
 
 MIN_UPDATES = 10
 MAX_GAP_S = 1.0

@@ -20,12 +20,13 @@ from scalebench.analysis.rows.launches import (
 from scalebench.analysis.rows.rank_excess import stalls_of
 from scalebench.analysis.rows.script_checks import checks_of
 from scalebench.analysis.steps import clean_pace, launch_step_s, period_of
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import RankRecord, StepGap
 from scalebench.records.rows import script
 from scalebench.records.rows.steps import StepKinds
 from scalebench.records.run import CellResult
 from scalebench.spec import Script
-from scalebench.stats import estimate_over_launches, totals
+from scalebench.stats import estimate_over_launches
 
 MOST_NAMED = 3
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from scalebench.analysis.counted_batch import ranks_per_batch
 from scalebench.analysis.rows.launches import Context, Fields, Launches
+from scalebench.grouping import by_key
 from scalebench.records.measured.rank import RankRecord
 from scalebench.records.rows.script import LearningRate, ScriptChecks, Wrapper
 from scalebench.records.summary import Row
-from scalebench.stats import by_key
 
 ROUNDING = 1e-5
 """Of a parameter's norm: sums that differ by less differ by the order of additions."""

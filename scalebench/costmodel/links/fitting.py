@@ -26,7 +26,8 @@ from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit, LinkPoint, Regime
 from scalebench.costmodel.links.laws import OPERATIONS, Terms, algorithms, law_terms
 from scalebench.errors import UsageError
-from scalebench.stats import Floats, by_key, quantile
+from scalebench.grouping import by_key
+from scalebench.stats import Floats, quantile
 
 MIN_REGIME_SIZES = 4
 """Sizes that a regime needs when there are several."""

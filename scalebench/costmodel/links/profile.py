@@ -14,9 +14,10 @@ from scalebench.costmodel.links.laws import usual_laws
 from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.topology import LINKS, Link
 from scalebench.errors import UsageError, unknown_name
+from scalebench.grouping import by_key
 from scalebench.records.measured.probes import RehearsedPipeline, RehearsedStep, TimedTransfer
 from scalebench.spec.base import BACKEND, Record
-from scalebench.stats import by_key, median_with_noise
+from scalebench.stats import median_with_noise
 
 FORMAT = "scalebench.link-profile/1"
 WELL_USED = 0.75

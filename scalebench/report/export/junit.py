@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree
 
 from scalebench.analysis.run import StoredRun
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.export.measures import caveats, numbers, row_name
 from scalebench.report.words.terms import plain
-from scalebench.stats import by_key
 
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no place for, not even escaped (section 2.2)."""

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row
 from scalebench.report.figures import style
 from scalebench.report.figures.style import AREA, DASHES, NEUTRAL, SYMBOLS, hover, lane_axis, safe
 from scalebench.report.tables.layout import Column, cells, names
 from scalebench.report.words import wording
 from scalebench.report.words.wording import case_key
-from scalebench.stats import by_key
 
 LANE_PX = 30
 HEADING = 1.05

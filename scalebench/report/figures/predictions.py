@@ -8,6 +8,7 @@ from scalebench import units
 from scalebench.analysis.page_data import Extrapolation
 from scalebench.analysis.projection.recovery import ProjectedRow, Projection
 from scalebench.analysis.projection.scores import predicted_rows, score
+from scalebench.grouping import by_key
 from scalebench.records.rows.steps import PredictedOperation
 from scalebench.records.summary import Row
 from scalebench.report.figures import charts
@@ -29,7 +30,6 @@ from scalebench.report.figures.style import (
 from scalebench.report.tables import predictions
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, Columns
 from scalebench.report.words import wording
-from scalebench.stats import by_key
 
 ROOM = 0.28
 DODGE = 0.16

@@ -8,6 +8,7 @@ from plotly.subplots import make_subplots
 
 from scalebench import units
 from scalebench.analysis.page_data import RaceCurve
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row
 from scalebench.report.figures.charts import ChartKind, legend, view_mark, views
 from scalebench.report.figures.style import COLORS, NEUTRAL, PALER, Looks, safe, style, whiskers
@@ -15,7 +16,6 @@ from scalebench.report.tables import frameworks, races
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, texts, value
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place
-from scalebench.stats import by_key
 
 THIN, THICK = 0.9, 2.4
 MEGA = 1e6

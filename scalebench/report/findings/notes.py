@@ -15,6 +15,7 @@ from math import exp
 from statistics import fmean
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.records.rows.budget import Part
 from scalebench.records.summary import Estimate, Row, Summary, log_steps, series_of
 from scalebench.report.findings.advice_rules import (
@@ -34,7 +35,6 @@ from scalebench.report.tables import compression
 from scalebench.report.tables.columns import check
 from scalebench.report.words import causes, notes, script_checks, wording
 from scalebench.report.words.notes import details, mark_name, marks, said
-from scalebench.stats import by_key
 
 DOUBTED = {"budget open": "causes", "estimates disagree": "causes", "kernels lost": "causes"}
 """Stamp → what it makes doubtful, where that is not the headline number."""

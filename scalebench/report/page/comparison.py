@@ -14,6 +14,7 @@ from markupsafe import Markup
 from scalebench.gate import gate
 from scalebench.gate.result import RowVerdict, Verdict
 from scalebench.gate.results import ENVIRONMENT, Results
+from scalebench.grouping import by_key
 from scalebench.records.summary import Row, Summary, key_of
 from scalebench.report.figures.charts import Chart, ChartKind, lay, make_chart
 from scalebench.report.figures.style import (
@@ -31,7 +32,6 @@ from scalebench.report.page.offline import fragment, row_address
 from scalebench.report.page.overview import efficiency_chart
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, PlainTable
 from scalebench.report.words import wording
-from scalebench.stats import by_key
 
 WORDS: Mapping[Verdict, str] = {
     "regressed": "slower",

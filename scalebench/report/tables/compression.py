@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.costmodel.what_if import pays
+from scalebench.grouping import by_key
 from scalebench.records.rows.strategies import CompressionFigures
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables import layout
 from scalebench.report.words import wording
-from scalebench.stats import by_key
 
 NEVER = "never"
 BITS = 8

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from scalebench import units
 from scalebench.analysis.projection.recovery import ProjectedRecovery, ProjectedRow, Projection
 from scalebench.costmodel.recovery import LLAMA_3
+from scalebench.grouping import by_key
 from scalebench.report.tables.layout import (
     FOLDED,
     RANKS,
@@ -17,7 +18,6 @@ from scalebench.report.tables.layout import (
 )
 from scalebench.report.tables.predictions import percent
 from scalebench.report.words import wording
-from scalebench.stats import by_key
 
 NOTHING = wording.DASH
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from scalebench import units
 from scalebench.costmodel.links.topology import Link
+from scalebench.grouping import totals
 from scalebench.report.tables.layout import Column, Screen, value
 from scalebench.report.words import wording
-from scalebench.stats import totals
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.comparison import Change, Comparison
 from scalebench.trace.dumps import Bandwidth, Examination, GroupState

@@ -8,12 +8,12 @@ from importlib import resources
 from math import ceil
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.records.rows.steps import AxisFigures
 from scalebench.records.run import ImpreciseRow
 from scalebench.records.summary import Row, Summary
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place, plain
-from scalebench.stats import by_key
 
 NAMED = 2
 """Rows that are named; of more, the widest."""

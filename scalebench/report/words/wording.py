@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from scalebench import units
+from scalebench.grouping import by_key
 from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words.terms import plain as plain
 from scalebench.spec import AXES
-from scalebench.stats import by_key
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 DASH = "\N{EN DASH}"

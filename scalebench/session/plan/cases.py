@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalebench.errors import UsageError
+from scalebench.grouping import by_key
 from scalebench.records.run import LargestBatch, RunSpec
 from scalebench.spec import (
     STRATEGIES,
@@ -31,7 +32,6 @@ from scalebench.spec.presets import (
 from scalebench.spec.recovery import Race, Recovery
 from scalebench.spec.suites import ENERGY_WINDOW_S, matches, words
 from scalebench.spec.world import VirtualHosts, World
-from scalebench.stats import by_key
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
 ENERGY_S = 1.1 * ENERGY_WINDOW_S

@@ -27,6 +27,7 @@ from scalebench.costmodel.pipeline_schedule import (
 from scalebench.costmodel.pipeline_step import Timeline
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.errors import ScalebenchError, UsageError
+from scalebench.grouping import by_key
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.folder import find_runs
 from scalebench.records.run import CellResult, LargestBatch
@@ -46,7 +47,6 @@ from scalebench.spec import (
 )
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, MoeShape
 from scalebench.spec.script import ScriptTarget
-from scalebench.stats import by_key
 
 PRECISION = 16
 """The bisection ends when the gap is at most this part of the batch."""

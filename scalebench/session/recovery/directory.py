@@ -15,6 +15,7 @@ from pathlib import Path
 
 from scalebench.analysis.run import read_info
 from scalebench.errors import UsageError
+from scalebench.grouping import by_key
 from scalebench.records.files import read_model, write_model
 from scalebench.records.folder import claim_folder, require_plain
 from scalebench.records.measured.recovery import Event, FaultTimeline
@@ -23,7 +24,6 @@ from scalebench.spec.base import Record
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.recovery import PHASES, FaultPlan, Restarter
 from scalebench.spec.script import ScriptTarget
-from scalebench.stats import by_key
 from scalebench.units import bytes_
 
 FOLDER = "checkpoints"

@@ -7,14 +7,7 @@ boxes that choose by size; these run the algorithm they are named after.
 
 from collections.abc import Callable
 
-from scalebench.worker.collectives import (
-    gather_broadcast,
-    halving_doubling,
-    hierarchical,
-    parameter_server,
-    ring,
-    tree,
-)
+from scalebench.worker.collectives import central, halving_doubling, hierarchical, ring, tree
 
 ALL_REDUCES: dict[str, Callable[..., None]] = {
     "ring": ring.all_reduce,
@@ -22,7 +15,7 @@ ALL_REDUCES: dict[str, Callable[..., None]] = {
     "tree": tree.all_reduce,
     "double-tree": tree.double_all_reduce,
     "hierarchical": hierarchical.all_reduce,
-    "gather-broadcast": gather_broadcast.all_reduce,
-    "parameter-server": parameter_server.all_reduce,
+    "gather-broadcast": central.gather_all_reduce,
+    "parameter-server": central.all_reduce,
 }
 """Called as ``all_reduce(tensor, group, **options)``; the options are those of the schedule."""

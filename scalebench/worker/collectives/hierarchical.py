@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from scalebench.errors import UsageError
-from scalebench.stats import by_key
+from scalebench.grouping import by_key
 from scalebench.worker.collectives.execute import Piece, Step, bounds, reduce_in_place
 from scalebench.worker.collectives.ring import all_gather, reduce_scatter
 

@@ -18,8 +18,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.profiler import ProfilerActivity, record_function
 
+from scalebench.grouping import totals
 from scalebench.records.measured.rank import Memory
-from scalebench.stats import totals
 from scalebench.trace.operations.communication_kernels import OWN_THREAD_BACKENDS
 from scalebench.worker.portable import quiet_profiler
 

@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from scalebench.costmodel.stage_split import Layers, TiedParameter, layers_of_stages
+from scalebench.grouping import by_key
 from scalebench.spec import Pipeline
 from scalebench.spec.workload import Workload
-from scalebench.stats import by_key
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import whole
 from scalebench.worker.strategies.execution import precision, recompute_blocks

@@ -39,7 +39,7 @@ PACKAGE = Path(scalebench.__file__).parent
 
 
 FLOORS = [
-    {"__init__", "errors", "units", "stats"},
+    {"__init__", "errors", "units", "stats", "grouping"},
     {"spec"},
     {"records", "machine"},
     {"trace", "costmodel", "gate", "launch", "importing"},

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from scalebench.grouping import by_key
 from scalebench.spec import Horovod
 from scalebench.spec.workload import Workload
-from scalebench.stats import by_key
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.script.errors import own_address

@@ -1,4 +1,12 @@
-"""Central parameter server: all ranks push to one rank and pull the sum (Li et al. 2014).
+"""One rank adds up for all: gather and broadcast, the naive way, and a central parameter server.
+
+Gather and broadcast: one rank collects every vector, adds up, hands out the sum. It deals with the
+others one after the other, a whole vector at a time.
+
+Law: 2(N−1) messages at the root, one after the other; the root sends (N−1)·D bytes, every other
+rank D; time 2(N−1)·(α + D/B). What it is good for: to see what the other algorithms gain.
+
+Central parameter server: all ranks push to one rank and pull the sum (Li et al. 2014).
 
 The server is one of the ranks and contributes its own vector. All others talk to it at the
 same time, segment by segment: its link is the bottleneck.
@@ -22,6 +30,23 @@ from scalebench.worker.collectives.execute import (
     num_segments,
     reduce_in_place,
 )
+
+ROOT = 0
+
+
+def gather_schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
+    """Yield what ``rank`` does; lengths in elements. Nothing is cut, whatever ``segment`` says."""
+    whole = Piece(0, length)
+    if rank != ROOT:
+        yield (Send(ROOT, whole),)
+        yield (Receive(ROOT, whole, add=False),)
+        return
+    others = range(1, world_size)
+    yield from ((Receive(other, whole, add=True),) for other in others)
+    yield from ((Send(other, whole),) for other in others)
+
+
+gather_all_reduce = partial(reduce_in_place, schedule=gather_schedule, segment_bytes=None)
 
 
 def schedule(
