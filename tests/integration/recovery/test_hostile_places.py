@@ -222,7 +222,7 @@ def test_a_script_that_the_cgroup_kills_is_out_of_memory(start_scalebench, proje
 def test_no_pickle_is_read_from_a_run():
     """Checkpoints alone are read by torch, and that as tensors only; dumps without any name."""
     package = Path(__file__).parents[3] / "scalebench"
-    plain = package / "trace" / "dumps" / "calls.py"
+    plain = package / "trace" / "dumps.py"
     assert not re.search(r"pickle\.(load|loads)\(", plain.read_text())
     for path in package.rglob("*.py"):
         text = path.read_text()
