@@ -19,15 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from scalebench.grouping import by_key
-from scalebench.records.measured.rank import NodeLinks
 from scalebench.records.secret import names_a_secret, without_secrets
 from scalebench.spec.world import World
 from scalebench.units import bytes_
+
+if TYPE_CHECKING:
+    from scalebench.records.measured.rank import NodeLinks
 
 SYSTEM = Path("/sys/devices/system")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -426,12 +428,15 @@ def identity(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fingerprint.get(name) for name in ("host", *DECISIVE)} | {"devices": devices}
 
 
-def host_links(ask_gpus: bool = True, sysfs: Path = Path("/sys/class/infiniband")) -> NodeLinks:
+def host_links(ask_gpus: bool = True, sysfs: Path = Path("/sys/class/infiniband")) -> "NodeLinks":
     """Return this machine's InfiniBand and RoCE ports, and which GPUs NVLink joins.
 
     ``ask_gpus`` calls nvidia-smi, which can take seconds. Of several speeds of adapters in
     ``sysfs`` the fastest ports count: a slower one serves storage or management.
     """
+    # Not above: it loads numpy, whose threads keep a process from making a user namespace.
+    from scalebench.records.measured.rank import NodeLinks
+
     rates: dict[str, float] = {}
     for port in sorted(sysfs.glob("*/ports/*")):
         layer = _first_line(f"{port}/link_layer")
