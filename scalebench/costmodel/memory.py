@@ -38,7 +38,7 @@ from scalebench.costmodel.sharding import (
 )
 from scalebench.records.measured.rank import Memory
 from scalebench.spec import Compressed, Ddp, Execution, FromFramework, Strategy, Zero1
-from scalebench.spec.compression import vectors_kept
+from scalebench.spec.strategies.data_parallel import vectors_kept
 
 FP32_BYTES = 4
 ADAM_STATES = 2

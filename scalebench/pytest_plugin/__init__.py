@@ -116,9 +116,9 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     """Say what became of a claim about a measured number, and where the time went."""
     import sys
 
-    if "scalebench.pytest_plugin.measuring" not in sys.modules:
+    if "scalebench.pytest_plugin.claims" not in sys.modules:
         return None
-    from scalebench.pytest_plugin.measuring import Quantity, compare_either_way
+    from scalebench.pytest_plugin.claims import Quantity, compare_either_way
 
     if not isinstance(left, Quantity) and not isinstance(right, Quantity):
         return None

@@ -10,10 +10,10 @@ import pytest
 from scalebench.errors import ScalebenchError, UsageError, unknown_name
 from scalebench.gate.metrics import COUNT_SUFFIX
 from scalebench.gate.observation import collective_counts
+from scalebench.pytest_plugin.claims import Quantity
 from scalebench.pytest_plugin.measuring import (
     Benchmark,
     Measurements,
-    Quantity,
     RecordedClock,
     as_wanted,
     check_row,

@@ -13,7 +13,7 @@ from scalebench.records.measured.rank import CompressionTraffic
 from scalebench.records.rows.strategies import CompressionFigures
 from scalebench.records.run import CellResult
 from scalebench.spec import Compressed
-from scalebench.spec.compression import METHODS, nominal_ratio
+from scalebench.spec.strategies.data_parallel import METHODS, nominal_ratio
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
 BOUND = "bound: nothing is communicated"

@@ -42,7 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scalebench import units
 from scalebench.records.measured.rank import GradientError, Memory, Verification
 from scalebench.spec import Compressed, Grouped
-from scalebench.spec.compression import first_compressed_step
+from scalebench.spec.strategies.data_parallel import first_compressed_step
 from scalebench.spec.workload import Workload
 from scalebench.worker.inspection.memory import Category, MemoryWatch, watch_memory
 from scalebench.worker.inspection.reference import (

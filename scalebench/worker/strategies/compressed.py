@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from scalebench.errors import UsageError
 from scalebench.records.measured.rank import CompressionTraffic
 from scalebench.spec import Compressed
-from scalebench.spec.compression import first_compressed_step
+from scalebench.spec.strategies.data_parallel import first_compressed_step
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported, classify

@@ -17,8 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from scalebench.analysis.run import load_run
 from scalebench.spec import Compressed
-from scalebench.spec.compression import METHODS
 from scalebench.spec.presets import MlpShape
+from scalebench.spec.strategies.data_parallel import METHODS
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect_compressed
 from scalebench.worker.process.context import RankContext, connected

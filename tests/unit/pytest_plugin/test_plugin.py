@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scalebench.pytest_plugin import fixture
-from scalebench.pytest_plugin.measuring import Inconclusive, Quantity, launches_to_decide
+from scalebench.pytest_plugin.claims import Inconclusive, Quantity, launches_to_decide
 from scalebench.records.run import skipped_result
 from scalebench.stats import Estimate, estimate_over_launches
 from tests.builders.runs import make_cell, make_failed, make_result, make_stored_run

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from scalebench.spec.compression import METHODS, resolve
+from scalebench.spec.strategies.data_parallel import METHODS, resolve
 from scalebench.worker.strategies.compression.codec import Bucket, Draw, NoMemory, num_kept
 from scalebench.worker.strategies.compression.emulation import run_in_lockstep
 from scalebench.worker.strategies.compression.methods import CODECS, new_memory
