@@ -206,8 +206,9 @@ def of_log(name: str) -> tuple[dict[str, str], str]:
 def of_search(name: str) -> tuple[dict[str, str], str]:
     """Digests and table of a search."""
     options = SEARCHES[name].split()
-    told = re.sub(r'"took_s": *[^,}]*', "", printed("search", *options, "--json"))
-    with tempfile.TemporaryDirectory() as folder:
+    # In a folder without runs: a search learns from those that it finds.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        told = re.sub(r'"took_s": *[^,}]*', "", printed("search", *options, "--json"))
         page, suite = Path(folder) / "page.html", Path(folder) / "suite.py"
         table = printed("search", *options, "--html", str(page), "--suite", str(suite))
         found = {"json": digest(told)}
